@@ -1,0 +1,134 @@
+//! A target's disk, as a part sees it: a few named byte spaces that can be read, written and synced.
+//!
+//! What a world promises, and nothing more:
+//! 1. A read returns what the last finished write to each byte wrote, whether synced or not, until the machine stops.
+//! 2. [`File::sync`] that returned `Ok` makes durable every write to that file which had finished when it was called.
+//! 3. When the machine stops, an unsynced write may survive whole, in part (by sectors of 512 bytes), or not at all,
+//!    in any order with other unsynced writes. When only the daemon stops, everything that finished survives.
+//! 4. Bytes never written read as zero. Sizes are durable with the sync that covers the write that made them.
+//! 5. After a failed sync nothing is known about the writes it covered.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::BoxFuture;
+
+/// Why a disk did not do as asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiskError {
+    /// The disk has no room for this write. Nothing was changed that was not in the written range.
+    #[error("the disk is full")]
+    Full,
+    /// The disk is read-only. Nothing was changed.
+    #[error("the disk is read-only")]
+    ReadOnly,
+    /// The disk is gone or answers with errors: the target has failed.
+    #[error("the disk failed: {0}")]
+    Failed(String),
+}
+
+/// How much a disk holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskUsage {
+    /// Bytes that may be stored in all, by the disk's size or the limit set for the target.
+    pub bytes_total: u64,
+    /// Bytes that can still be written: what the underlying disk has free, which others may share.
+    pub bytes_free: u64,
+}
+
+/// What a world implements for one target.
+pub trait StoredDisk: Send + Sync {
+    /// Opens the byte space `name`, which is empty if it never was written. Names are short and fixed in code.
+    fn open(&self, name: &'static str) -> Result<Arc<dyn StoredFile>, DiskError>;
+    /// How full the disk is.
+    fn usage(&self) -> Result<DiskUsage, DiskError>;
+}
+
+/// What a world implements for one byte space. Offsets and lengths are in bytes.
+pub trait StoredFile: Send + Sync {
+    /// Reads `length` bytes; short only at the end of the space.
+    fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DiskError>>;
+    /// Writes the parts one after the other from `offset`.
+    fn write(&self, offset: u64, parts: Vec<Bytes>) -> BoxFuture<'_, Result<(), DiskError>>;
+    /// Makes every finished write durable.
+    fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>>;
+    /// Reserves room for a range, so that writes into it need no new allocation. Content stays as it is.
+    fn reserve(&self, offset: u64, length: u64) -> BoxFuture<'_, Result<(), DiskError>>;
+    /// Gives the room of a range back; it reads as zero from then on, or after a crash as before.
+    fn discard(&self, offset: u64, length: u64) -> BoxFuture<'_, Result<(), DiskError>>;
+    /// The end of the last written byte.
+    fn size(&self) -> Result<u64, DiskError>;
+}
+
+/// One target's disk.
+#[derive(Clone)]
+pub struct Disk(Arc<dyn StoredDisk>);
+
+impl Disk {
+    /// A handle on what a world stores.
+    pub fn new(stored: Arc<dyn StoredDisk>) -> Self {
+        Disk(stored)
+    }
+
+    /// Opens the byte space `name`.
+    pub fn open(&self, name: &'static str) -> Result<File, DiskError> {
+        self.0.open(name).map(File)
+    }
+
+    /// How full the disk is.
+    pub fn usage(&self) -> Result<DiskUsage, DiskError> {
+        self.0.usage()
+    }
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Disk")
+    }
+}
+
+/// One byte space of a disk.
+#[derive(Clone)]
+pub struct File(Arc<dyn StoredFile>);
+
+impl File {
+    /// Reads `length` bytes at `offset`; short only at the end of the space.
+    pub async fn read(&self, offset: u64, length: usize) -> Result<Bytes, DiskError> {
+        let bytes = self.0.read(offset, length).await?;
+        assert!(bytes.len() <= length, "a disk returned more than was asked");
+        Ok(bytes)
+    }
+
+    /// Writes `parts` one after the other from `offset`.
+    pub async fn write(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
+        self.0.write(offset, parts).await
+    }
+
+    /// Makes every finished write durable.
+    pub async fn sync(&self) -> Result<(), DiskError> {
+        self.0.sync().await
+    }
+
+    /// Reserves room for a range.
+    pub async fn reserve(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        self.0.reserve(offset, length).await
+    }
+
+    /// Gives the room of a range back.
+    pub async fn discard(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        self.0.discard(offset, length).await
+    }
+
+    /// The end of the last written byte.
+    pub fn size(&self) -> Result<u64, DiskError> {
+        self.0.size()
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("File")
+    }
+}
