@@ -1,1 +1,33 @@
-//! Placeholder.
+//! What is agreed between the parts: ids, log addresses, the shapes of records and fragments, messages, checksums and
+//! the erasure code. `docs/format.md` gives the bytes.
+//!
+//! | noun | it is |
+//! |---|---|
+//! | [`id`] | the names of nodes, targets, groups, logs, slots, inodes |
+//! | [`address`] | positions in a log and the addresses of bytes in it |
+//! | [`record`] | what is appended to a log: header, kinds, framing |
+//! | [`fragment`] | the part of a stripe on one target: identity, geometry, header |
+//! | [`delta`] | which bytes of which file now live where |
+//! | [`maps`] | what the registry keeps: targets, groups, logs with their layouts, slots with their managers |
+//! | [`storage`], [`registry`], [`manager`] | the messages to each of these parts |
+//! | [`file`] | files as managers and clients speak of them: attributes, kinds, extents |
+//! | [`checksum`], [`erasure`] | CRC-32C of blocks and records; parity and reconstruction |
+//!
+//! *Never*: async, sockets, files, clocks; any part's inner state; a format without a version.
+
+pub mod address;
+pub mod checksum;
+pub mod delta;
+pub mod erasure;
+pub mod file;
+pub mod fragment;
+pub mod id;
+pub mod manager;
+pub mod maps;
+pub mod record;
+pub mod registry;
+pub mod storage;
+
+mod table;
+
+pub use table::{FastMap, FastSet};

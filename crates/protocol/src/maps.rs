@@ -1,0 +1,133 @@
+//! What the registry keeps and every part reads: small, versioned, changed by compare-and-swap (DESIGN §9).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::Position;
+use crate::fragment::Geometry;
+use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
+
+/// All maps as of one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Maps {
+    /// Rises with every change.
+    pub epoch: MapEpoch,
+    /// Which cluster: random, so that a foreign target is known as such.
+    pub cluster: u128,
+    /// All targets.
+    pub targets: BTreeMap<TargetId, TargetEntry>,
+    /// All stripe groups.
+    pub groups: BTreeMap<GroupId, GroupEntry>,
+    /// All logs that may still hold something.
+    pub logs: BTreeMap<LogId, LogEntry>,
+    /// The manager map, as runs of slots: the entry for a slot is the last one at or before it. Slot 0 is always there.
+    pub slots: BTreeMap<u16, SlotEntry>,
+    /// The number that the next log gets.
+    pub next_log: LogId,
+}
+
+impl Maps {
+    /// The owner of a slot.
+    ///
+    /// # Panics
+    /// When the map is empty, which no registry hands out.
+    pub fn slot(&self, slot: u16) -> &SlotEntry {
+        self.slots.range(..=slot).next_back().expect("slot 0 always has an entry").1
+    }
+}
+
+/// A target as the cluster sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetEntry {
+    /// The node that serves it.
+    pub node: u32,
+    /// What people call it: its path on that node.
+    pub name: String,
+    /// Whether it serves.
+    pub state: TargetState,
+}
+
+/// Whether a target serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TargetState {
+    /// Reads and writes.
+    Whole,
+    /// Was away and has not caught up: reads only, and counts as failed for redundancy (DESIGN §3).
+    Behind,
+    /// Gone.
+    Failed,
+}
+
+/// A stripe group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupEntry {
+    /// Its members, in order; as many as the geometry is wide.
+    pub targets: Vec<TargetId>,
+    /// The shape of its stripes.
+    pub geometry: Geometry,
+    /// Whether new stripes are laid over it; an obsolete group only keeps what it has.
+    pub current: bool,
+}
+
+/// Who writes a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Writer {
+    /// A client: file data and deltas.
+    Client,
+    /// A manager: journal, images, checkpoint tables.
+    Manager,
+    /// A cleaner: what it moved.
+    Cleaner,
+}
+
+/// One log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEntry {
+    /// The node that writes or wrote it.
+    pub node: u32,
+    /// In which role.
+    pub writer: Writer,
+    /// Where its stripes lie.
+    pub layout: Vec<Run>,
+    /// Open, being sealed, or sealed.
+    pub state: LogState,
+    /// Changes with every change of this entry: what a compare-and-swap compares.
+    pub version: u64,
+}
+
+/// From a stripe on, which groups.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The first stripe.
+    pub from: StripeNumber,
+    /// The groups; the stripe number picks one.
+    pub groups: Vec<GroupId>,
+}
+
+impl Run {
+    /// The group of `stripe`.
+    pub fn group(&self, stripe: StripeNumber) -> GroupId {
+        self.groups[(stripe.0 % self.groups.len() as u64) as usize]
+    }
+}
+
+/// The life of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LogState {
+    /// Its writer appends, with this fence epoch.
+    Open(FenceEpoch),
+    /// A recoverer claimed it with this epoch: no run can be added.
+    Sealing(FenceEpoch),
+    /// It ends here, for ever.
+    Sealed(Position),
+}
+
+/// Who manages a run of slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotEntry {
+    /// The node.
+    pub node: u32,
+    /// The manager logs to roll when taking over, oldest first.
+    pub logs: Vec<LogId>,
+}
