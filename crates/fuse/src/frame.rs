@@ -1,0 +1,76 @@
+//! What one `writev` to the device carries: a reply or a notification.
+//!
+//! Invariants:
+//! 1. The length in the header is the length of all slices together; the kernel refuses a frame whose length is wrong and
+//!    leaves its request waiting for ever.
+//! 2. Payload is referred to, never copied, but for one case: more pieces than `writev` takes are joined.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::abi::OutHeader;
+use crate::layout::Layout;
+use crate::operation::Unique;
+
+/// Most slices of one `writev` (UIO_MAXIOV), less the one that holds the header.
+const PIECES_MAX: usize = 1023;
+
+/// A message to the kernel, ready to be written in one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    head: Vec<u8>,
+    payload: Vec<Bytes>,
+}
+
+impl Frame {
+    /// A frame whose header says `error` (a negated errno, or a notification's code), followed by what `body` appends and
+    /// by the payload.
+    pub(crate) fn new(unique: Unique, error: i32, body: impl FnOnce(&mut Vec<u8>), payload: Vec<Bytes>) -> Self {
+        // Room for the longest usual reply: header, entry and open file.
+        let mut head = Vec::with_capacity(160);
+        let placeholder = OutHeader { len: 0, error, unique: unique.0 };
+        placeholder.put(&mut head);
+        body(&mut head);
+        let mut frame = Self { head, payload: joined(payload) };
+        let len = u32::try_from(frame.size()).expect("a frame holds at most max_write and a few hundred bytes");
+        frame.head[..4].copy_from_slice(&len.to_ne_bytes());
+        frame
+    }
+
+    /// Its length in bytes; what `writev` must return.
+    pub fn size(&self) -> usize {
+        self.head.len() + self.payload.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    /// The header of 16 bytes with the opcode's structure behind it.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// The bytes that follow the head, in order; none of them is empty.
+    pub fn payload(&self) -> &[Bytes] {
+        &self.payload
+    }
+
+    /// All slices in the order of `writev`, at most 1024.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(self.head.as_slice()).chain(self.payload.iter().map(|piece| &piece[..]))
+    }
+
+    /// The message as one piece: for tests and traces, since it copies.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.slices().flatten().copied().collect()
+    }
+}
+
+/// Drops empty pieces, which would use up slots of `writev`, and joins the rest if there are too many.
+fn joined(mut payload: Vec<Bytes>) -> Vec<Bytes> {
+    payload.retain(|piece| !piece.is_empty());
+    if payload.len() <= PIECES_MAX {
+        return payload;
+    }
+    let mut whole = BytesMut::with_capacity(payload.iter().map(Bytes::len).sum());
+    for piece in &payload {
+        whole.extend_from_slice(piece);
+    }
+    vec![whole.freeze()]
+}
