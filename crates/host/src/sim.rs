@@ -1,1 +1,82 @@
 //! The simulated world: a cluster of machines on one thread, from a seed.
+//!
+//! Time is virtual and jumps when nobody can run; who runs next, how long messages and disks take, and which faults
+//! strike is decided by dice. Equal seeds give equal stories, to the last bit, as long as the code that runs asks
+//! nobody else for time, chance or order.
+//!
+//! The test itself is the *driver*: a future that belongs to no node, sees the [`World`], and does harm to it.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use host::sim::{self, DiskOptions, Stop};
+//!
+//! // Fifty worlds; DAZZLE_SEED=17 in the environment runs the seventeenth alone.
+//! sim::explore(0..50, async |world, host| {
+//!     let disk = world.add_disk(host.node(), "d0", DiskOptions::default());
+//!     let file = disk.plug().open("log").unwrap();
+//!     let acknowledged = world.spawn(&host, async move {
+//!         file.write(0, vec![Bytes::from_static(b"promised")]).await.unwrap();
+//!         file.sync().await.unwrap();
+//!     });
+//!     acknowledged.await.unwrap();
+//!
+//!     world.crash(host.node(), Stop::PowerLoss);
+//!     let _host = world.restart(host.node());
+//!     let file = disk.plug().open("log").unwrap();
+//!     assert_eq!(file.read(0, 8).await.unwrap(), "promised");
+//! });
+//! ```
+//!
+//! | noun | it is |
+//! |---|---|
+//! | [`World`] | nodes, network, disks and time; it runs and harms them |
+//! | [`SimDisk`] | a disk as the test sees it; it outlives nodes |
+//! | [`Stop`] | how a node stops: killed, or without power |
+//! | [`NetworkOptions`], [`DiskOptions`], [`DiskFaults`] | how things behave and misbehave |
+//! | [`Dice`] | all chance |
+//!
+//! Inside: `executor` (who runs), `calendar` (time), `node` (clocks, the handle), `network`, `disk`, and `medium`
+//! (what survives). The rules of faults stand on top of `network`, `disk` and `medium`.
+//!
+//! *Never*: the real clock; a thread; an unordered map.
+
+use std::ops::Range;
+
+use crate::{Host, NodeId};
+
+mod calendar;
+mod dice;
+mod disk;
+mod executor;
+mod extents;
+mod medium;
+mod network;
+mod node;
+mod promise;
+mod world;
+
+pub use dice::Dice;
+pub use disk::{DiskCounters, DiskFaults, DiskOptions, SimDisk};
+pub use network::{NetworkCounters, NetworkOptions};
+pub use node::Stop;
+pub use world::{Crashed, World};
+
+/// Runs `driver` in a new world with one node, number 1, and returns its outcome.
+pub fn run<T>(seed: u64, driver: impl AsyncFnOnce(World, Host) -> T) -> T {
+    let world = World::new(seed);
+    let host = world.add_node(NodeId(1));
+    let outcome = world.block_on(driver(world.clone(), host));
+    // Tasks that hold the world would keep it, and themselves, for ever.
+    world.end();
+    outcome
+}
+
+/// Runs `driver` in one world after the other, a world per seed; or in that of the seed that the environment names in
+/// `DAZZLE_SEED` alone. A panic tells its seed.
+pub fn explore(seeds: Range<u64>, driver: impl AsyncFn(World, Host)) {
+    let chosen = std::env::var("DAZZLE_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
+    let seeds = chosen.map_or(seeds, |seed| seed..seed + 1);
+    for seed in seeds {
+        run(seed, &driver);
+    }
+}
