@@ -15,6 +15,8 @@ pub struct Maps {
     pub epoch: MapEpoch,
     /// Which cluster: random, so that a foreign target is known as such.
     pub cluster: u128,
+    /// The redundancy class: how many targets of a stripe may be lost.
+    pub parity: u8,
     /// All targets.
     pub targets: BTreeMap<TargetId, TargetEntry>,
     /// All stripe groups.

@@ -1,1 +1,21 @@
-//! Placeholder.
+//! The small store of the maps: targets, groups, logs with their layouts, slots with their managers (DESIGN §9).
+//!
+//! | noun | it is |
+//! |---|---|
+//! | [`Change`](change) | what one request makes of the maps: pure |
+//! | [`formation`] | which groups are laid over which targets: pure |
+//! | [`Replica`](replica) | one durable copy of the maps, on one target |
+//! | [`Registry`] | answers requests, keeps the replicas |
+//!
+//! A node that is alone keeps its replicas on its own targets: every change reaches at least m+1 of them before it is
+//! answered, and a start reads all but m, so the newest acknowledged maps are always among what was read.
+//!
+//! *Never*: files, inodes, what a slot holds; fragments.
+
+pub mod change;
+pub mod formation;
+mod replica;
+mod service;
+
+pub use replica::{Replica, ReplicaError};
+pub use service::{Registry, RegistryStart};

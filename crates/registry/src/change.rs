@@ -1,0 +1,273 @@
+//! What one request makes of the maps. Pure: the service stores the outcome before it answers.
+
+use std::sync::Arc;
+
+use protocol::fragment::Geometry;
+use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
+use protocol::maps::{GroupEntry, LogEntry, LogState, Maps, Run, SlotEntry, TargetEntry, TargetState, Writer};
+use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
+
+use crate::formation;
+
+/// The maps of a new cluster.
+pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u32, parity: u8) -> Maps {
+    let ids: Vec<_> = targets.iter().map(|(id, _)| *id).collect();
+    let groups = formation::groups(&ids, parity);
+    Maps {
+        epoch: MapEpoch(1),
+        cluster,
+        parity,
+        targets: targets.into_iter().collect(),
+        groups: groups.into_iter().enumerate().map(|(n, group)| (GroupId(n as u32), group)).collect(),
+        logs: Default::default(),
+        slots: [(0, SlotEntry { node, logs: Vec::new() })].into(),
+        next_log: LogId(1),
+    }
+}
+
+/// What `request` makes of `maps`, and what to answer once that is durable. `None`: nothing changes.
+pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
+    let mut next = maps.clone();
+    let outcome = match request {
+        RegistryRequest::Maps => return (None, Ok(Outcome::Maps)),
+        RegistryRequest::OpenLog { node, writer } => open_log(&mut next, node, writer),
+        RegistryRequest::AddRun { log, version, run } => add_run(&mut next, log, version, run),
+        RegistryRequest::FormGroup(group) => Ok(form_group(&mut next, group)),
+        RegistryRequest::RetireGroup(group) => retire_group(&mut next, group),
+        RegistryRequest::Claim { log, version } => claim(&mut next, log, version),
+        RegistryRequest::Seal { log, epoch, length } => seal(&mut next, log, epoch, LogState::Sealed(length)),
+        RegistryRequest::ForgetLogs(logs) => Ok(forget(&mut next, &logs)),
+        RegistryRequest::SetSlots { first, last, node, logs, epoch } => {
+            let seen = MapEpoch(epoch);
+            set_slots(&mut next, (first, last), SlotEntry { node, logs }, seen)
+        }
+        RegistryRequest::SetTarget(target, state) => set_target(&mut next, target, state),
+    };
+    match outcome {
+        Ok(outcome) if next == *maps => (None, Ok(outcome)),
+        Ok(outcome) => {
+            next.epoch = MapEpoch(maps.epoch.0 + 1);
+            (Some(next), Ok(outcome))
+        }
+        Err(error) => (None, Err(error)),
+    }
+}
+
+/// What to answer, but for the maps themselves.
+pub type Reply = Result<Outcome, RegistryError>;
+
+/// An answer that lacks the maps, which are joined to it once they are durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The maps alone.
+    Maps,
+    /// A log and the epoch to write it with.
+    Log(LogId, FenceEpoch),
+    /// A group.
+    Group(GroupId),
+}
+
+impl Outcome {
+    /// The whole answer.
+    pub fn with(self, maps: Arc<Maps>) -> RegistryAnswer {
+        Ok(match self {
+            Outcome::Maps => RegistryReply::Maps(maps),
+            Outcome::Log(log, epoch) => RegistryReply::Log(log, epoch, maps),
+            Outcome::Group(group) => RegistryReply::Group(group, maps),
+        })
+    }
+}
+
+fn open_log(maps: &mut Maps, node: u32, writer: Writer) -> Reply {
+    let log = maps.next_log;
+    maps.next_log = LogId(log.0 + 1);
+    let groups: Vec<_> = maps.groups.iter().filter(|(_, group)| group.current).map(|(id, _)| *id).collect();
+    if groups.is_empty() {
+        return Err(RegistryError::Unavailable("no target is whole, so no stripe group can be written to".into()));
+    }
+    let layout = vec![Run { from: StripeNumber(0), groups }];
+    let epoch = FenceEpoch(1);
+    maps.logs.insert(log, LogEntry { node, writer, layout, state: LogState::Open(epoch), version: 1 });
+    Ok(Outcome::Log(log, epoch))
+}
+
+/// Runs are added while the log is open: claiming it ends that (DESIGN §3, fencing and sealing, step 1).
+fn add_run(maps: &mut Maps, log: LogId, version: u64, run: Run) -> Reply {
+    if run.groups.is_empty() || run.groups.iter().any(|group| !maps.groups.contains_key(group)) {
+        return Err(RegistryError::Unknown("group".into()));
+    }
+    let entry = entry_at(maps, log, version)?;
+    if !matches!(entry.state, LogState::Open(_)) {
+        return Err(RegistryError::Lost);
+    }
+    entry.layout.push(run);
+    entry.version += 1;
+    Ok(Outcome::Maps)
+}
+
+fn form_group(maps: &mut Maps, group: GroupEntry) -> Outcome {
+    let same = |old: &GroupEntry| old.targets == group.targets && old.geometry == group.geometry;
+    if let Some((id, _)) = maps.groups.iter().find(|(_, old)| same(old)) {
+        return Outcome::Group(*id);
+    }
+    let id = GroupId(maps.groups.keys().next_back().map_or(0, |last| last.0 + 1));
+    maps.groups.insert(id, group);
+    Outcome::Group(id)
+}
+
+fn retire_group(maps: &mut Maps, group: GroupId) -> Reply {
+    maps.groups.get_mut(&group).ok_or(RegistryError::Unknown("group".into()))?.current = false;
+    Ok(Outcome::Maps)
+}
+
+fn claim(maps: &mut Maps, log: LogId, version: u64) -> Reply {
+    let entry = entry_at(maps, log, version)?;
+    let epoch = match entry.state {
+        LogState::Open(epoch) | LogState::Sealing(epoch) => FenceEpoch(epoch.0 + 1),
+        LogState::Sealed(_) => return Err(RegistryError::Lost),
+    };
+    entry.state = LogState::Sealing(epoch);
+    entry.version += 1;
+    Ok(Outcome::Log(log, epoch))
+}
+
+fn seal(maps: &mut Maps, log: LogId, epoch: FenceEpoch, sealed: LogState) -> Reply {
+    let entry = maps.logs.get_mut(&log).ok_or(RegistryError::Unknown("log".into()))?;
+    if entry.state == sealed {
+        return Ok(Outcome::Maps);
+    }
+    if entry.state != LogState::Sealing(epoch) {
+        return Err(RegistryError::Lost);
+    }
+    entry.state = sealed;
+    entry.version += 1;
+    Ok(Outcome::Maps)
+}
+
+/// Only sealed logs are forgotten, and none that a slot still has to roll.
+fn forget(maps: &mut Maps, logs: &[LogId]) -> Outcome {
+    for log in logs {
+        let sealed = maps.logs.get(log).is_some_and(|entry| matches!(entry.state, LogState::Sealed(_)));
+        let rolled = maps.slots.values().any(|slot| slot.logs.contains(log));
+        if sealed && !rolled {
+            maps.logs.remove(log);
+        }
+    }
+    let used: std::collections::BTreeSet<_> =
+        maps.logs.values().flat_map(|log| &log.layout).flat_map(|run| run.groups.iter().copied()).collect();
+    maps.groups.retain(|id, group| group.current || used.contains(id));
+    Outcome::Maps
+}
+
+fn set_slots(maps: &mut Maps, (first, last): (u16, u16), entry: SlotEntry, seen: MapEpoch) -> Reply {
+    if seen != maps.epoch {
+        return Err(RegistryError::Lost);
+    }
+    if first > last || last >= protocol::id::SLOT_COUNT {
+        return Err(RegistryError::Unknown("slot".into()));
+    }
+    let after = maps.slot(last).clone();
+    maps.slots.retain(|&slot, _| slot < first || slot > last);
+    if last + 1 < protocol::id::SLOT_COUNT {
+        maps.slots.entry(last + 1).or_insert(after);
+    }
+    maps.slots.insert(first, entry);
+    Ok(Outcome::Maps)
+}
+
+/// A target that fails or comes back re-forms the groups: stripes begun from now on lie on whole targets only.
+fn set_target(maps: &mut Maps, target: TargetId, state: TargetState) -> Reply {
+    maps.targets.get_mut(&target).ok_or(RegistryError::Unknown("target".into()))?.state = state;
+    let whole: Vec<_> =
+        maps.targets.iter().filter(|(_, entry)| entry.state == TargetState::Whole).map(|(id, _)| *id).collect();
+    let wanted = formation::groups(&whole, maps.parity);
+    for group in maps.groups.values_mut() {
+        group.current = false;
+    }
+    for group in wanted {
+        if let Outcome::Group(id) = form_group(maps, group) {
+            maps.groups.get_mut(&id).expect("just formed or found").current = true;
+        }
+    }
+    Ok(Outcome::Maps)
+}
+
+fn entry_at(maps: &mut Maps, log: LogId, version: u64) -> Result<&mut LogEntry, RegistryError> {
+    let entry = maps.logs.get_mut(&log).ok_or(RegistryError::Unknown("log".into()))?;
+    if entry.version == version { Ok(entry) } else { Err(RegistryError::Lost) }
+}
+
+/// The widest stripe that any current group gives, for people.
+pub fn widest(maps: &Maps) -> Option<Geometry> {
+    maps.groups.values().filter(|group| group.current).map(|group| group.geometry).max_by_key(|shape| shape.width())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::address::Position;
+
+    fn cluster(targets: u32) -> Maps {
+        let entry = |n: u32| TargetEntry { node: 1, name: format!("target-{n}"), state: TargetState::Whole };
+        new_cluster(7, (0..targets).map(|n| (TargetId(n), entry(n))).collect(), 1, 1)
+    }
+
+    fn step(maps: &mut Maps, request: RegistryRequest) -> Reply {
+        let (next, reply) = apply(maps, request);
+        if let Some(next) = next {
+            assert!(next.epoch > maps.epoch);
+            *maps = next;
+        }
+        reply
+    }
+
+    #[test]
+    fn two_recoverers_cannot_both_seal_a_log() {
+        let mut maps = cluster(5);
+        let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
+        assert_eq!(step(&mut maps, open), Ok(Outcome::Log(LogId(1), FenceEpoch(1))));
+        let log = LogId(1);
+        assert_eq!(step(&mut maps, RegistryRequest::Claim { log, version: 1 }), Ok(Outcome::Log(log, FenceEpoch(2))));
+        assert_eq!(step(&mut maps, RegistryRequest::Claim { log, version: 1 }), Err(RegistryError::Lost));
+        assert_eq!(step(&mut maps, RegistryRequest::Claim { log, version: 2 }), Ok(Outcome::Log(log, FenceEpoch(3))));
+        let length = Position::new(StripeNumber(4), 99);
+        let seal = |epoch| RegistryRequest::Seal { log, epoch, length };
+        assert_eq!(step(&mut maps, seal(FenceEpoch(2))), Err(RegistryError::Lost));
+        assert_eq!(step(&mut maps, seal(FenceEpoch(3))), Ok(Outcome::Maps));
+        assert_eq!(step(&mut maps, RegistryRequest::Claim { log, version: 4 }), Err(RegistryError::Lost));
+    }
+
+    #[test]
+    fn a_claimed_log_gets_no_more_runs() {
+        let mut maps = cluster(5);
+        let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client });
+        let run = Run { from: StripeNumber(3), groups: vec![GroupId(0)] };
+        let add = |version| RegistryRequest::AddRun { log: LogId(1), version, run: run.clone() };
+        assert_eq!(step(&mut maps, add(1)), Ok(Outcome::Maps));
+        let _ = step(&mut maps, RegistryRequest::Claim { log: LogId(1), version: 2 });
+        assert_eq!(step(&mut maps, add(3)), Err(RegistryError::Lost));
+    }
+
+    #[test]
+    fn a_failed_target_leaves_the_groups_and_comes_back() {
+        let mut maps = cluster(5);
+        assert_eq!(step(&mut maps, RegistryRequest::SetTarget(TargetId(2), TargetState::Failed)), Ok(Outcome::Maps));
+        let current: Vec<_> = maps.groups.values().filter(|group| group.current).collect();
+        assert!(current.iter().all(|group| !group.targets.contains(&TargetId(2)) && group.geometry.data == 3));
+        let _ = step(&mut maps, RegistryRequest::SetTarget(TargetId(2), TargetState::Whole));
+        let current: Vec<_> = maps.groups.iter().filter(|(_, group)| group.current).map(|(id, _)| *id).collect();
+        assert_eq!(current, [GroupId(0)]);
+    }
+
+    #[test]
+    fn runs_of_slots_split_where_they_must() {
+        let mut maps = cluster(2);
+        let epoch = maps.epoch.0;
+        let set = RegistryRequest::SetSlots { first: 10, last: 19, node: 2, logs: vec![LogId(5)], epoch };
+        assert_eq!(step(&mut maps, set), Ok(Outcome::Maps));
+        let nodes: Vec<_> = [0, 9, 10, 19, 20, 4095].iter().map(|&slot| maps.slot(slot).node).collect();
+        assert_eq!(nodes, [1, 1, 2, 2, 1, 1]);
+        let stale = RegistryRequest::SetSlots { first: 0, last: 0, node: 3, logs: vec![], epoch };
+        assert_eq!(step(&mut maps, stale), Err(RegistryError::Lost));
+    }
+}

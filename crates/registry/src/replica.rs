@@ -1,0 +1,83 @@
+//! One durable copy of the maps, on one target: two byte spaces written alternately, so that the older survives while
+//! the newer is being written (`docs/format.md`, Registry).
+
+use bytes::Bytes;
+use host::{Disk, DiskError, File};
+use protocol::checksum::crc;
+use protocol::maps::Maps;
+
+const MAGIC: &[u8; 8] = b"DZREG\0\0\x01";
+const HEAD_SIZE: usize = 24;
+const SPACES: [&str; 2] = ["registry.0", "registry.1"];
+/// Larger than the maps of 1,000 nodes; a length beyond it is rubbish.
+const LENGTH_MAX: usize = 64 << 20;
+
+/// One copy.
+pub struct Replica {
+    spaces: [File; 2],
+    /// Which space the next write goes to: the one that does not hold the newest maps.
+    next: usize,
+}
+
+/// Why a copy could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicaError {
+    /// The disk said so.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// Both spaces hold something, and neither verifies.
+    #[error("both copies of the registry on this target are damaged")]
+    Damaged,
+}
+
+impl Replica {
+    /// Opens the copy on `disk`, and reads the newest maps that verify. `None`: nothing was ever written.
+    pub async fn open(disk: &Disk) -> Result<(Replica, Option<Maps>), ReplicaError> {
+        let spaces = [disk.open(SPACES[0])?, disk.open(SPACES[1])?];
+        let [first, second] = [read(&spaces[0]).await?, read(&spaces[1]).await?];
+        let written = spaces[0].size()? > 0 || spaces[1].size()? > 0;
+        let (next, maps) = match (first, second) {
+            (Some(a), Some(b)) if a.epoch > b.epoch => (1, Some(a)),
+            (_, Some(b)) => (0, Some(b)),
+            (Some(a), None) => (1, Some(a)),
+            (None, None) if written => return Err(ReplicaError::Damaged),
+            (None, None) => (0, None),
+        };
+        Ok((Replica { spaces, next }, maps))
+    }
+
+    /// Stores `maps`, durably.
+    pub async fn store(&mut self, maps: &Maps) -> Result<(), ReplicaError> {
+        let space = &self.spaces[self.next];
+        space.write(0, vec![encode(maps)]).await?;
+        space.sync().await?;
+        self.next = 1 - self.next;
+        Ok(())
+    }
+}
+
+fn encode(maps: &Maps) -> Bytes {
+    let body = postcard::to_stdvec(maps).expect("maps have no unserializable part");
+    let mut bytes = Vec::with_capacity(HEAD_SIZE + body.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&crc(&body).to_le_bytes());
+    bytes.extend_from_slice(&crc(&bytes).to_le_bytes());
+    bytes.extend_from_slice(&body);
+    bytes.into()
+}
+
+async fn read(space: &File) -> Result<Option<Maps>, DiskError> {
+    let head = space.read(0, HEAD_SIZE).await?;
+    let Some((length, sum)) = decode_head(&head) else { return Ok(None) };
+    let body = space.read(HEAD_SIZE as u64, length).await?;
+    Ok(if body.len() == length && crc(&body) == sum { postcard::from_bytes(&body).ok() } else { None })
+}
+
+fn decode_head(head: &[u8]) -> Option<(usize, u32)> {
+    let head: &[u8; HEAD_SIZE] = head.first_chunk()?;
+    let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+    let length = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
+    let whole = head[..8] == MAGIC[..] && word(20) == crc(&head[..20]) && length <= LENGTH_MAX as u64;
+    whole.then_some((length as usize, word(16)))
+}
