@@ -1,1 +1,27 @@
-//! Placeholder.
+//! Logs striped with parity over groups of targets: writing, reading, taking over from the dead, rebuilding
+//! (DESIGN §3; Zebra 4.4, 4.6, 5.2).
+//!
+//! | noun | it is |
+//! |---|---|
+//! | [`Cluster`] | the registry's maps, cached, and the way to the targets |
+//! | [`LogWriter`] | one open log: append in memory, commit to the targets |
+//! | [`LogReader`] | bytes by log address, verified, decoded where a target fails |
+//! | [`recovery`] | a crashed writer's log: sealing it, finding its newest mark, scanning its records |
+//! | [`stripes`] | stripes as things to list, verify, repair, delete |
+//!
+//! `docs/format-log.md` says how records, stripes and marks lie; `docs/decisions/0003-log-model.md` gives the rules
+//! that writer, recoverer and reader keep, and numbers them.
+//!
+//! *Never*: what a record means; storage's and the registry's code; an inode, a slot, a token.
+
+mod cluster;
+mod error;
+mod reader;
+pub mod recovery;
+pub mod stripes;
+mod writer;
+
+pub use cluster::Cluster;
+pub use error::{LogError, ReadError, SealError};
+pub use reader::{Damage, LogReader};
+pub use writer::{Appended, LogWriter, Record, WriterOptions, WriterStatus};

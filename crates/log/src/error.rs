@@ -1,0 +1,62 @@
+//! What can go wrong, by what the caller must do about it.
+
+use protocol::address::LogAddress;
+use protocol::id::LogId;
+
+/// Why a writer did not do as asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// Another has taken over: this writer never acknowledges anything again. Restart the role.
+    #[error("the log {} was taken over: its writer must stop", .0.0)]
+    Fenced(LogId),
+    /// The targets have no room of the writer's kind. Nothing is lost: commit again when there is room.
+    #[error("the targets are full")]
+    Full,
+    /// The record is larger than a stripe can hold. Split it.
+    #[error("a record of {length} bytes does not fit a stripe, which takes {length_max}")]
+    TooLarge {
+        /// The body's bytes.
+        length: usize,
+        /// The largest body's bytes.
+        length_max: u32,
+    },
+    /// The owner closed the writer.
+    #[error("the log's writer was closed")]
+    Closed,
+    /// Too few targets, or no registry, answer. Try again.
+    #[error("the log cannot be written now: {0}")]
+    Unavailable(String),
+}
+
+/// Why bytes could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// All targets of the stripe say that it was deleted, or the registry forgot the log: ask for the new address, once.
+    #[error("stripe {} of log {} was deleted", .0.stripe.0, .0.log.0)]
+    Deleted(LogAddress),
+    /// The address lies beyond the end of a sealed log: nobody was ever given it.
+    #[error("{0:?} lies beyond the end of its log")]
+    Beyond(LogAddress),
+    /// Too few targets have right bytes now. Try again: targets may come back.
+    #[error("too few targets hold {address:?}: {reason}")]
+    Unreadable {
+        /// What was asked for.
+        address: LogAddress,
+        /// What the last target said.
+        reason: String,
+    },
+}
+
+/// Why a log could not be sealed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// Another recoverer claimed it: look at the maps again, it may be sealed already.
+    #[error("another recoverer claimed the log")]
+    Lost,
+    /// The registry knows no such log.
+    #[error("the registry knows no log {}", .0.0)]
+    Unknown(LogId),
+    /// Too few targets, or no registry, answer. Wait for targets, never for a clock.
+    #[error("the log cannot be sealed now: {0}")]
+    Unavailable(String),
+}

@@ -1,0 +1,151 @@
+//! One open log.
+
+use std::sync::Arc;
+
+use protocol::address::{LogAddress, Position};
+use protocol::id::LogId;
+use protocol::maps::Writer;
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::{Durability, Room};
+
+use crate::{Cluster, LogError};
+
+/// What to append.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// What it is.
+    pub kind: RecordKind,
+    /// Whose bytes, for data; else the default.
+    pub owner: Owner,
+    /// The body, in parts; it is copied into the stripe.
+    pub parts: &'a [&'a [u8]],
+    /// Begin the body on a block, so that it is read, summed and moved in whole blocks. For bodies of 16 KiB and more.
+    pub aligned: bool,
+}
+
+/// Where a record went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The body.
+    pub body: LogAddress,
+    /// Where the record, header first, begins.
+    pub place: Position,
+    /// Just behind the record: what to commit through.
+    pub end: Position,
+}
+
+/// How a log is written.
+#[derive(Clone, Copy, Debug)]
+pub struct WriterOptions {
+    /// Appended bytes that may wait in memory before [`LogWriter::room`] makes writers wait.
+    pub bytes_waiting_max: usize,
+    /// Whether to go on with less redundancy than the class asks when too few targets live.
+    pub degrade_allowed: bool,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        WriterOptions { bytes_waiting_max: 32 << 20, degrade_allowed: true }
+    }
+}
+
+/// What a writer did since it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WriterStatus {
+    /// Stripes ended and complete.
+    pub stripes_complete: u64,
+    /// Bytes of records, headers and padding included.
+    pub bytes_appended: u64,
+    /// Bytes sent as tail copies.
+    pub bytes_copied: u64,
+    /// Bytes sent as parity.
+    pub bytes_parity: u64,
+    /// Commits that had to send or wait.
+    pub commits: u64,
+    /// Runs added because a target failed.
+    pub runs_added: u64,
+    /// Stripes laid anew in another group.
+    pub stripes_relaid: u64,
+    /// How many parity fragments a stripe has now, and how many its class asks for.
+    pub parity_now: u8,
+    /// What the class asks for.
+    pub parity_wanted: u8,
+}
+
+/// One open log. Clones share it.
+#[derive(Clone, Debug)]
+pub struct LogWriter {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    log: LogId,
+}
+
+impl LogWriter {
+    /// Opens a new log over the current groups.
+    pub async fn open(
+        cluster: Cluster,
+        writer: Writer,
+        room: Room,
+        options: WriterOptions,
+    ) -> Result<LogWriter, LogError> {
+        let _ = (cluster, writer, room, options);
+        Err(LogError::Unavailable("the writer is not written yet".into()))
+    }
+
+    /// The log.
+    pub fn log(&self) -> LogId {
+        self.shared.log
+    }
+
+    /// Puts a record into the open stripe in memory; never waits. Records never span stripes: one that does not fit
+    /// ends the stripe.
+    pub fn append(&self, record: Record<'_>) -> Result<Appended, LogError> {
+        let _ = record;
+        Err(LogError::Closed)
+    }
+
+    /// The largest body.
+    pub fn record_size_max(&self) -> u32 {
+        0
+    }
+
+    /// Returns when the backlog in memory is below its bound.
+    pub async fn room(&self) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Waits until everything through `through` is as durable as asked. Group commit: whoever comes first sends for all.
+    pub async fn commit(&self, through: Position, durability: Durability) -> Result<(), LogError> {
+        let _ = (through, durability);
+        Err(LogError::Closed)
+    }
+
+    /// How far everything is as durable as asked.
+    pub fn reached(&self, durability: Durability) -> Position {
+        let _ = durability;
+        Position::START
+    }
+
+    /// Just behind the last appended record.
+    pub fn end(&self) -> Position {
+        Position::START
+    }
+
+    /// The newest mark record, to be named in the headers of fragments begun from now on.
+    pub fn set_mark(&self, mark: Position) {
+        let _ = mark;
+    }
+
+    /// Ends the last stripe with parity and makes everything durable. Sealing is the recoverer's.
+    pub async fn close(&self) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// What it did so far.
+    pub fn status(&self) -> WriterStatus {
+        WriterStatus::default()
+    }
+}
