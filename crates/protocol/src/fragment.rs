@@ -1,7 +1,7 @@
 //! The part of a stripe that lies on one target.
 //!
 //! Invariants
-//! 1. A fragment is identified by (log, stripe, part). A target holds at most one of each.
+//! 1. A fragment is identified by (log, stripe, run, part). A target holds at most one of each.
 //! 2. `Data` and `Copy` fragments only grow. A `Copy` is a byte-exact mirror of a prefix of its data fragment.
 //! 3. A `Parity` fragment is written once, whole; it takes the place of all copies of its stripe on its target, in one
 //!    step, and its header gives the lengths of all data fragments: the stripe is *ended*.
@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::address::Position;
-use crate::id::{GroupId, LogId, StripeNumber};
+use crate::id::{GroupId, LogId, RunNumber, StripeNumber};
 
 /// How large a fragment is unless the cluster says otherwise, in bytes.
 pub const FRAGMENT_SIZE: u32 = 1 << 20;
@@ -42,6 +42,9 @@ pub struct FragmentId {
     pub log: LogId,
     /// The stripe of it.
     pub stripe: StripeNumber,
+    /// The run of the log's layout under which it was laid: the groups of two runs share targets, and a stripe laid anew
+    /// must not be taken for what it replaces (`docs/decisions/0003-log-model.md`, rule 3).
+    pub run: RunNumber,
     /// Which part of the stripe.
     pub part: Part,
 }
@@ -100,6 +103,11 @@ pub struct FragmentHeader {
     pub geometry: Geometry,
     /// Where the log's newest mark lay when the fragment was begun: replay starts there (DESIGN §5).
     pub mark: Position,
+    /// At which length, in data bytes, the previous stripe ended; zero for the first stripe. A stripe is begun only when
+    /// this is final (rule 8).
+    pub previous_end: u32,
+    /// All stripes below this one were complete when the fragment was begun (rule 8).
+    pub complete_below: StripeNumber,
     /// For parity: the length of each data fragment. Empty for data and copies.
     pub data_lengths: Vec<u32>,
 }

@@ -32,6 +32,10 @@ id!(
     StripeNumber(u64)
 );
 id!(
+    /// One run of a log's layout. Never used twice in its log.
+    RunNumber(u32)
+);
+id!(
     /// Who may append to a log's fragments on a target: rises when a recoverer takes over (DESIGN §3, fencing).
     FenceEpoch(u32)
 );

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Position;
 use crate::fragment::Geometry;
-use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
+use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, StripeNumber, TargetId};
 
 /// All maps as of one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,13 +101,22 @@ pub struct LogEntry {
 /// From a stripe on, which groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
+    /// Its number: counts up, never used twice in its log.
+    pub number: RunNumber,
     /// The first stripe.
     pub from: StripeNumber,
+    /// One past the last stripe, once all later ones are complete in a later run.
+    pub end: Option<StripeNumber>,
     /// The groups; the stripe number picks one.
     pub groups: Vec<GroupId>,
 }
 
 impl Run {
+    /// Whether `stripe` may lie in this run.
+    pub fn covers(&self, stripe: StripeNumber) -> bool {
+        self.from <= stripe && self.end.is_none_or(|end| stripe < end)
+    }
+
     /// The group of `stripe`.
     pub fn group(&self, stripe: StripeNumber) -> GroupId {
         self.groups[(stripe.0 % self.groups.len() as u64) as usize]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Position;
-use crate::id::{FenceEpoch, GroupId, LogId, TargetId};
-use crate::maps::{GroupEntry, Maps, Run, TargetState, Writer};
+use crate::id::{FenceEpoch, GroupId, LogId, StripeNumber, TargetId};
+use crate::maps::{GroupEntry, Maps, TargetState, Writer};
 
 /// What the registry is asked. Every change is durable before the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,14 +20,30 @@ pub enum RegistryRequest {
         /// The writer's role.
         writer: Writer,
     },
-    /// Adds a run to an open log's layout.
+    /// Adds a run to a log's layout: its writer's while it is open, its claimant's while it is being sealed. The registry
+    /// gives it the next number.
     AddRun {
         /// The log.
         log: LogId,
         /// The version of the entry that the asker saw.
         version: u64,
-        /// The run.
-        run: Run,
+        /// The asker's epoch.
+        epoch: FenceEpoch,
+        /// The first stripe.
+        from: StripeNumber,
+        /// The groups.
+        groups: Vec<GroupId>,
+    },
+    /// Ends all runs but the last at `end`: everything from there on is complete in the last.
+    FinishRuns {
+        /// The log.
+        log: LogId,
+        /// The version of the entry that the asker saw.
+        version: u64,
+        /// The asker's epoch.
+        epoch: FenceEpoch,
+        /// One past their last stripe.
+        end: StripeNumber,
     },
     /// Forms a group, or finds the current one with the same members and shape.
     FormGroup(GroupEntry),
@@ -40,7 +56,7 @@ pub enum RegistryRequest {
         /// The version of the entry that the asker saw.
         version: u64,
     },
-    /// Records the length of a log that the asker claimed with `epoch`.
+    /// Records the length of a log that the asker claimed with `epoch`, and ends all runs but the last at `tail`.
     Seal {
         /// The log.
         log: LogId,
@@ -48,6 +64,8 @@ pub enum RegistryRequest {
         epoch: FenceEpoch,
         /// The length.
         length: Position,
+        /// The first stripe that the asker made redundant in the last run.
+        tail: StripeNumber,
     },
     /// Forgets sealed logs of which nothing lives.
     ForgetLogs(Vec<LogId>),

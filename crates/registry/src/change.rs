@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use protocol::fragment::Geometry;
-use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
+use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, StripeNumber, TargetId};
 use protocol::maps::{GroupEntry, LogEntry, LogState, Maps, Run, SlotEntry, TargetEntry, TargetState, Writer};
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 
@@ -31,11 +31,16 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
     let outcome = match request {
         RegistryRequest::Maps => return (None, Ok(Outcome::Maps)),
         RegistryRequest::OpenLog { node, writer } => open_log(&mut next, node, writer),
-        RegistryRequest::AddRun { log, version, run } => add_run(&mut next, log, version, run),
+        RegistryRequest::AddRun { log, version, epoch, from, groups } => {
+            add_run(&mut next, (log, version, epoch), from, groups)
+        }
+        RegistryRequest::FinishRuns { log, version, epoch, end } => finish_runs(&mut next, (log, version, epoch), end),
         RegistryRequest::FormGroup(group) => Ok(form_group(&mut next, group)),
         RegistryRequest::RetireGroup(group) => retire_group(&mut next, group),
         RegistryRequest::Claim { log, version } => claim(&mut next, log, version),
-        RegistryRequest::Seal { log, epoch, length } => seal(&mut next, log, epoch, LogState::Sealed(length)),
+        RegistryRequest::Seal { log, epoch, length, tail } => {
+            seal(&mut next, (log, epoch), LogState::Sealed(length), tail)
+        }
         RegistryRequest::ForgetLogs(logs) => Ok(forget(&mut next, &logs)),
         RegistryRequest::SetSlots { first, last, node, logs, epoch } => {
             let seen = MapEpoch(epoch);
@@ -85,24 +90,49 @@ fn open_log(maps: &mut Maps, node: u32, writer: Writer) -> Reply {
     if groups.is_empty() {
         return Err(RegistryError::Unavailable("no target is whole, so no stripe group can be written to".into()));
     }
-    let layout = vec![Run { from: StripeNumber(0), groups }];
+    let layout = vec![Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups }];
     let epoch = FenceEpoch(1);
     maps.logs.insert(log, LogEntry { node, writer, layout, state: LogState::Open(epoch), version: 1 });
     Ok(Outcome::Log(log, epoch))
 }
 
-/// Runs are added while the log is open: claiming it ends that (DESIGN §3, fencing and sealing, step 1).
-fn add_run(maps: &mut Maps, log: LogId, version: u64, run: Run) -> Reply {
-    if run.groups.is_empty() || run.groups.iter().any(|group| !maps.groups.contains_key(group)) {
+/// The log and its entry's version that an asker saw, and the epoch it writes with.
+type Seen = (LogId, u64, FenceEpoch);
+
+/// Whoever writes the log adds runs: its writer, and after a claim the claimant alone (DESIGN §3, fencing and sealing,
+/// step 1; `docs/decisions/0003-log-model.md`, rule 2).
+fn add_run(maps: &mut Maps, seen: Seen, from: StripeNumber, groups: Vec<GroupId>) -> Reply {
+    if groups.is_empty() || groups.iter().any(|group| !maps.groups.contains_key(group)) {
         return Err(RegistryError::Unknown("group".into()));
     }
-    let entry = entry_at(maps, log, version)?;
-    if !matches!(entry.state, LogState::Open(_)) {
-        return Err(RegistryError::Lost);
-    }
-    entry.layout.push(run);
+    let entry = entry_of_writer(maps, seen)?;
+    let number = entry.layout.iter().map(|run| run.number.0 + 1).max().unwrap_or(0);
+    entry.layout.push(Run { number: RunNumber(number), from, end: None, groups });
     entry.version += 1;
     Ok(Outcome::Maps)
+}
+
+fn finish_runs(maps: &mut Maps, seen: Seen, end: StripeNumber) -> Reply {
+    let entry = entry_of_writer(maps, seen)?;
+    finish(&mut entry.layout, end);
+    entry.version += 1;
+    Ok(Outcome::Maps)
+}
+
+/// Ends all runs but the last at `end`, if they did not end before.
+fn finish(layout: &mut [Run], end: StripeNumber) {
+    let Some((_, older)) = layout.split_last_mut() else { return };
+    for run in older {
+        run.end = Some(run.end.map_or(end, |before| before.min(end)));
+    }
+}
+
+fn entry_of_writer(maps: &mut Maps, (log, version, epoch): Seen) -> Result<&mut LogEntry, RegistryError> {
+    let entry = entry_at(maps, log, version)?;
+    match entry.state {
+        LogState::Open(own) | LogState::Sealing(own) if own == epoch => Ok(entry),
+        _ => Err(RegistryError::Lost),
+    }
 }
 
 fn form_group(maps: &mut Maps, group: GroupEntry) -> Outcome {
@@ -131,7 +161,7 @@ fn claim(maps: &mut Maps, log: LogId, version: u64) -> Reply {
     Ok(Outcome::Log(log, epoch))
 }
 
-fn seal(maps: &mut Maps, log: LogId, epoch: FenceEpoch, sealed: LogState) -> Reply {
+fn seal(maps: &mut Maps, (log, epoch): (LogId, FenceEpoch), sealed: LogState, tail: StripeNumber) -> Reply {
     let entry = maps.logs.get_mut(&log).ok_or(RegistryError::Unknown("log".into()))?;
     if entry.state == sealed {
         return Ok(Outcome::Maps);
@@ -140,6 +170,7 @@ fn seal(maps: &mut Maps, log: LogId, epoch: FenceEpoch, sealed: LogState) -> Rep
         return Err(RegistryError::Lost);
     }
     entry.state = sealed;
+    finish(&mut entry.layout, tail);
     entry.version += 1;
     Ok(Outcome::Maps)
 }
@@ -231,21 +262,30 @@ mod tests {
         assert_eq!(step(&mut maps, RegistryRequest::Claim { log, version: 1 }), Err(RegistryError::Lost));
         assert_eq!(step(&mut maps, RegistryRequest::Claim { log, version: 2 }), Ok(Outcome::Log(log, FenceEpoch(3))));
         let length = Position::new(StripeNumber(4), 99);
-        let seal = |epoch| RegistryRequest::Seal { log, epoch, length };
+        let seal = |epoch| RegistryRequest::Seal { log, epoch, length, tail: StripeNumber(0) };
         assert_eq!(step(&mut maps, seal(FenceEpoch(2))), Err(RegistryError::Lost));
         assert_eq!(step(&mut maps, seal(FenceEpoch(3))), Ok(Outcome::Maps));
         assert_eq!(step(&mut maps, RegistryRequest::Claim { log, version: 4 }), Err(RegistryError::Lost));
     }
 
     #[test]
-    fn a_claimed_log_gets_no_more_runs() {
+    fn a_claimed_log_gets_runs_from_its_claimant_alone() {
         let mut maps = cluster(5);
         let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client });
-        let run = Run { from: StripeNumber(3), groups: vec![GroupId(0)] };
-        let add = |version| RegistryRequest::AddRun { log: LogId(1), version, run: run.clone() };
-        assert_eq!(step(&mut maps, add(1)), Ok(Outcome::Maps));
-        let _ = step(&mut maps, RegistryRequest::Claim { log: LogId(1), version: 2 });
-        assert_eq!(step(&mut maps, add(3)), Err(RegistryError::Lost));
+        let log = LogId(1);
+        let add = |version, epoch| RegistryRequest::AddRun {
+            log,
+            version,
+            epoch: FenceEpoch(epoch),
+            from: StripeNumber(3),
+            groups: vec![GroupId(0)],
+        };
+        assert_eq!(step(&mut maps, add(1, 1)), Ok(Outcome::Maps));
+        let _ = step(&mut maps, RegistryRequest::Claim { log, version: 2 });
+        assert_eq!(step(&mut maps, add(3, 1)), Err(RegistryError::Lost));
+        assert_eq!(step(&mut maps, add(3, 2)), Ok(Outcome::Maps));
+        let numbers: Vec<_> = maps.logs[&log].layout.iter().map(|run| run.number.0).collect();
+        assert_eq!(numbers, [0, 1, 2]);
     }
 
     #[test]
