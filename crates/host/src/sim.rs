@@ -33,6 +33,7 @@
 //! | [`SimDisk`] | a disk as the test sees it; it outlives nodes |
 //! | [`Stop`] | how a node stops: killed, or without power |
 //! | [`NetworkOptions`], [`DiskOptions`], [`DiskFaults`] | how things behave and misbehave |
+//! | [`Passing`], [`Verdict`] | a message under way, and what a test makes of it |
 //! | [`Dice`] | all chance |
 //!
 //! Inside: `executor` (who runs), `calendar` (time), `node` (clocks, the handle), `network`, `disk`, and `medium`
@@ -57,7 +58,7 @@ mod world;
 
 pub use dice::Dice;
 pub use disk::{DiskCounters, DiskFaults, DiskOptions, SimDisk};
-pub use network::{NetworkCounters, NetworkOptions};
+pub use network::{NetworkCounters, NetworkOptions, Passing, Verdict, Way};
 pub use node::Stop;
 pub use world::{Crashed, World};
 

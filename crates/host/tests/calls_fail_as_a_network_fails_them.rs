@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use host::sim::{self, NetworkOptions, Stop, World};
+use host::sim::{self, NetworkOptions, Stop, Verdict, Way, World};
 use host::{Address, BoxFuture, Envelope, Handler, Host, NodeId, Port, Unreachable};
 
 const PORT: Port = Port(7);
@@ -185,6 +185,25 @@ fn lost_messages_fail_some_calls_and_some_of_those_took_effect() {
         });
     }
     assert!(unanswered_effects > 0);
+}
+
+#[test]
+fn a_judge_loses_or_delays_what_the_test_names() {
+    sim::run(1, async |world, host| {
+        let calls = server(&world, Duration::ZERO);
+        world.judge_messages(|passing| match (passing.way, passing.message.peek().downcast_ref::<u64>()) {
+            (Way::Answer, Some(1)) => Verdict::Lose,
+            (Way::Answer, Some(2)) => Verdict::Delay(Duration::from_secs(60)),
+            _ => Verdict::Pass,
+        });
+        assert_eq!(call(&host).await, Err(Unreachable(TO)));
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        let before = world.now();
+        assert_eq!(call(&host).await, Ok(2));
+        assert!(world.now() - before > Duration::from_secs(60));
+        world.dismiss_judge();
+        assert_eq!(call(&host).await, Ok(3));
+    });
 }
 
 #[test]

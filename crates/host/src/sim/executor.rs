@@ -216,9 +216,10 @@ impl Core {
         state.ended = true;
         let tasks = std::mem::take(&mut state.tasks);
         let handlers: Vec<_> = state.nodes.values_mut().map(|node| std::mem::take(&mut node.handlers)).collect();
+        let judge = state.network.judge.take();
         let left = (state.calendar.take_all(), state.network.take_calls(), disk::take_operations(&mut state.disks));
         drop(state);
-        drop((tasks, handlers, left));
+        drop((tasks, handlers, left, judge));
     }
 
     fn happen(self: &Arc<Self>, event: Event) {

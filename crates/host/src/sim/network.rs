@@ -48,6 +48,42 @@ impl Default for NetworkOptions {
     }
 }
 
+/// A message that is about to leave its node, as a [judge](super::World::judge_messages) sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Passing<'a> {
+    /// Who made the call.
+    pub caller: NodeId,
+    /// Who was called.
+    pub called: Address,
+    /// Which way it goes.
+    pub way: Way,
+    /// What is said; [`Envelope::peek`] looks inside.
+    pub message: &'a Envelope,
+}
+
+/// Which half of a call a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the caller to the called.
+    Request,
+    /// Back.
+    Answer,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// What the network's options and cuts make of it.
+    Pass,
+    /// It is lost.
+    Lose,
+    /// It takes so much longer than it would.
+    Delay(Duration),
+}
+
+/// Decides about each message between nodes.
+pub(super) type Judge = Arc<dyn Fn(Passing<'_>) -> Verdict + Send + Sync>;
+
 /// What the network has carried since the world began. Calls within a node do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkCounters {
@@ -67,6 +103,7 @@ pub(super) struct Network {
     /// Which ways are cut, as (source, target).
     pub(super) cuts: BTreeSet<(NodeId, NodeId)>,
     pub(super) calls_by_port: BTreeMap<Port, u64>,
+    pub(super) judge: Option<Judge>,
     calls: BTreeMap<u64, Call>,
 }
 
@@ -105,8 +142,8 @@ impl State {
     }
 
     /// Plans `event` for when a message that leaves now arrives.
-    fn plan_after_latency(&mut self, event: Event) {
-        let at = self.now + self.network.latency(&mut self.dice);
+    fn plan_after_latency(&mut self, event: Event, delay: Duration) {
+        let at = self.now + self.network.latency(&mut self.dice) + delay;
         self.calendar.plan(at, event);
     }
 
@@ -146,7 +183,7 @@ impl State {
 
     fn refuse(&mut self, call: u64, stop: Stop) {
         match stop {
-            Stop::Kill => self.plan_after_latency(Event::GiveUp { call }),
+            Stop::Kill => self.plan_after_latency(Event::GiveUp { call }, Duration::ZERO),
             Stop::PowerLoss => self.plan_after_timeout(Event::GiveUp { call }),
         }
     }
@@ -154,17 +191,18 @@ impl State {
 
 /// A request leaves.
 pub(super) fn send(core: &Core, from: Life, to: Address, request: Envelope) -> Awaited<Result<Envelope, Unreachable>> {
+    let verdict = core.judge(Passing { caller: from.node, called: to, way: Way::Request, message: &request });
     let (promise, awaited) = promise();
     let mut state = core.lock();
-    let lost = !state.lives(from) || !state.departs(from.node, to.node);
+    let departs = state.lives(from) && state.departs(from.node, to.node);
     state.network.counters.calls += 1;
     *state.network.calls_by_port.entry(to.port).or_insert(0) += 1;
     let call = state.network.counters.calls;
-    state.network.calls.insert(call, Call { from: from.node, to, promise, request: Some(request), answerer: None });
-    if lost {
-        state.plan_after_timeout(Event::GiveUp { call });
-    } else {
-        state.plan_after_latency(Event::Request { call });
+    let under_way = Call { from: from.node, to, promise, request: Some(request), answerer: None };
+    state.network.calls.insert(call, under_way);
+    match verdict.delay().filter(|_| departs) {
+        Some(delay) => state.plan_after_latency(Event::Request { call }, delay),
+        None => state.plan_after_timeout(Event::GiveUp { call }),
     }
     awaited
 }
@@ -202,17 +240,35 @@ pub(super) fn arrive(core: &Arc<Core>, id: u64) {
 impl Core {
     /// An answer leaves.
     fn answer(&self, call: u64, answer: Envelope) {
+        let ends = self.lock().network.calls.get(&call).map(|call| (call.from, call.to));
+        let Some((from, to)) = ends else { return };
+        let verdict = self.judge(Passing { caller: from, called: to, way: Way::Answer, message: &answer });
         let mut state = self.lock();
-        let Some((from, to)) = state.network.calls.get(&call).map(|call| (call.from, call.to)) else {
-            drop(state);
-            return drop(answer);
-        };
-        if state.departs(to.node, from) {
-            return state.plan_after_latency(Event::Answer { call, answer });
+        match verdict.delay().filter(|_| state.departs(to.node, from)) {
+            Some(delay) => state.plan_after_latency(Event::Answer { call, answer }, delay),
+            None => {
+                state.plan_after_timeout(Event::GiveUp { call });
+                drop(state);
+                drop(answer);
+            }
         }
-        state.plan_after_timeout(Event::GiveUp { call });
-        drop(state);
-        drop(answer);
+    }
+
+    /// Asks the test's judge, outside the lock: it may look at the world.
+    fn judge(&self, passing: Passing<'_>) -> Verdict {
+        let judge = self.lock().network.judge.clone();
+        judge.map_or(Verdict::Pass, |judge| judge(passing))
+    }
+}
+
+impl Verdict {
+    /// What is added to the latency; none if it is lost.
+    fn delay(self) -> Option<Duration> {
+        match self {
+            Verdict::Pass => Some(Duration::ZERO),
+            Verdict::Lose => None,
+            Verdict::Delay(delay) => Some(delay),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::Dice;
 use super::calendar::Sleep;
 use super::disk::{self, DiskOptions, SimDisk};
 use super::executor::{Core, Life, State, Turn};
-use super::network::{NetworkCounters, NetworkOptions};
+use super::network::{NetworkCounters, NetworkOptions, Passing, Verdict};
 use super::node::{self, NodeState, Stop};
 use super::promise::{Awaited, promise};
 
@@ -195,6 +195,19 @@ impl World {
     /// How many calls went to `port`s of other nodes so far.
     pub fn calls_to(&self, port: Port) -> u64 {
         self.core().lock().network.calls_by_port.get(&port).copied().unwrap_or(0)
+    }
+
+    /// From now on `judge` decides about each message between nodes, before options and cuts do: for a test that
+    /// needs just this message lost, or that one late.
+    pub fn judge_messages(&self, judge: impl Fn(Passing<'_>) -> Verdict + Send + Sync + 'static) {
+        let before = self.core().lock().network.judge.replace(Arc::new(judge));
+        drop(before);
+    }
+
+    /// No message is judged any more.
+    pub fn dismiss_judge(&self) {
+        let before = self.core().lock().network.judge.take();
+        drop(before);
     }
 
     /// Cuts the link between two nodes, both ways.
