@@ -34,14 +34,12 @@ impl Replica {
     /// Opens the copy on `disk`, and reads the newest maps that verify. `None`: nothing was ever written.
     pub async fn open(disk: &Disk) -> Result<(Replica, Option<Maps>), ReplicaError> {
         let spaces = [disk.open(SPACES[0])?, disk.open(SPACES[1])?];
-        let [first, second] = [read(&spaces[0]).await?, read(&spaces[1]).await?];
-        let written = spaces[0].size()? > 0 || spaces[1].size()? > 0;
-        let (next, maps) = match (first, second) {
-            (Some(a), Some(b)) if a.epoch > b.epoch => (1, Some(a)),
-            (_, Some(b)) => (0, Some(b)),
-            (Some(a), None) => (1, Some(a)),
-            (None, None) if written => return Err(ReplicaError::Damaged),
-            (None, None) => (0, None),
+        let (next, maps) = match [read(&spaces[0]).await?, read(&spaces[1]).await?] {
+            [Found::Maps(a), Found::Maps(b)] if a.epoch > b.epoch => (1, Some(a)),
+            [_, Found::Maps(b)] => (0, Some(b)),
+            [Found::Maps(a), _] => (1, Some(a)),
+            [Found::Nothing, Found::Nothing] => (0, None),
+            _ => return Err(ReplicaError::Damaged),
         };
         Ok((Replica { spaces, next }, maps))
     }
@@ -67,11 +65,22 @@ fn encode(maps: &Maps) -> Bytes {
     bytes.into()
 }
 
-async fn read(space: &File) -> Result<Option<Maps>, DiskError> {
+/// What a byte space holds.
+enum Found {
+    Nothing,
+    Maps(Maps),
+    Damage,
+}
+
+async fn read(space: &File) -> Result<Found, DiskError> {
     let head = space.read(0, HEAD_SIZE).await?;
-    let Some((length, sum)) = decode_head(&head) else { return Ok(None) };
+    if head.iter().all(|&byte| byte == 0) {
+        return Ok(Found::Nothing);
+    }
+    let Some((length, sum)) = decode_head(&head) else { return Ok(Found::Damage) };
     let body = space.read(HEAD_SIZE as u64, length).await?;
-    Ok(if body.len() == length && crc(&body) == sum { postcard::from_bytes(&body).ok() } else { None })
+    let maps = if body.len() == length && crc(&body) == sum { postcard::from_bytes(&body).ok() } else { None };
+    Ok(maps.map_or(Found::Damage, Found::Maps))
 }
 
 fn decode_head(head: &[u8]) -> Option<(usize, u32)> {

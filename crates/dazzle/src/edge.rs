@@ -1,0 +1,14 @@
+//! The edge: sockets, disks, clocks, threads and the FUSE device. The only place that names the async runtime and the
+//! operating system; everything behind it sees a `host::Host` and `host::Disk`s.
+//!
+//! *Never*: policy. What to store where, when to retry, what an error means for a file: none of it is decided here.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod block_device;
+pub mod blocking;
+pub mod control;
+pub mod directory;
+pub mod fuse_device;
+pub mod machine;
+pub mod mount;
+pub mod process;

@@ -1,0 +1,69 @@
+//! A target on a block device or a preallocated file: byte spaces at fixed places, the data behind them all.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use host::{Disk, DiskError, DiskUsage, StoredDisk, StoredFile};
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use tokio::runtime::Handle;
+
+use super::blocking::disk_error;
+use super::directory::OpenFile;
+
+const MIB: u64 = 1 << 20;
+/// What is kept free before the first space: boot sectors and partition tables of others stay readable.
+const BASE: u64 = MIB;
+/// The fixed spaces in order, with their sizes; `data` takes what is left. Lists grow with the device: see `list_bytes`.
+const SPACES: [(&str, u64); 3] = [("target", MIB), ("registry.0", 64 * MIB), ("registry.1", 64 * MIB)];
+
+/// A block device that holds a target.
+pub struct BlockDevice {
+    path: PathBuf,
+    bytes: u64,
+    runtime: Handle,
+}
+
+impl BlockDevice {
+    /// The disk on the block device or plain file at `path`.
+    pub fn disk(path: &Path, runtime: Handle) -> Result<Disk, DiskError> {
+        let name = path.display().to_string();
+        let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| disk_error(&name, error))?;
+        let bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| disk_error(&name, error))?;
+        if bytes < 512 * MIB {
+            return Err(DiskError::Failed(format!("{name} has {} MiB; a target needs at least 512", bytes / MIB)));
+        }
+        Ok(Disk::new(Arc::new(BlockDevice { path: path.to_owned(), bytes, runtime })))
+    }
+
+    /// Room for one list: 64 bytes for each of two entries a MiB, twice over for compaction.
+    fn list_bytes(&self) -> u64 {
+        (self.bytes / 4096).next_multiple_of(MIB)
+    }
+
+    fn place(&self, name: &str) -> Option<(u64, u64)> {
+        let mut at = BASE;
+        let lists = [("list.0", self.list_bytes()), ("list.1", self.list_bytes())];
+        for (space, bytes) in SPACES.into_iter().chain(lists) {
+            if space == name {
+                return Some((at, bytes));
+            }
+            at += bytes;
+        }
+        (name == "data").then(|| (at, self.bytes - at))
+    }
+}
+
+impl StoredDisk for BlockDevice {
+    fn open(&self, name: &'static str) -> Result<Arc<dyn StoredFile>, DiskError> {
+        let (base, bytes) = self
+            .place(name)
+            .ok_or_else(|| DiskError::Failed(format!("{}: a device has no space {name}", self.path.display())))?;
+        Ok(Arc::new(OpenFile::open(&self.path, base, Some(bytes), self.runtime.clone())?))
+    }
+
+    fn usage(&self) -> Result<DiskUsage, DiskError> {
+        let (_, bytes) = self.place("data").expect("data always has a place");
+        Ok(DiskUsage { bytes_total: bytes, bytes_free: bytes })
+    }
+}

@@ -1,0 +1,130 @@
+//! The daemon's control socket: a line of JSON asks, lines of JSON answer, the last one says how it ended.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::Path;
+
+use host::BoxFuture;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+
+/// What a daemon is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "ask")]
+pub enum Question {
+    /// How it is.
+    Status,
+    /// Everything about one path, given relative to the mount.
+    Why {
+        /// The path.
+        path: String,
+    },
+    /// Check consistency.
+    Check {
+        /// Also read every byte of every fragment.
+        thorough: bool,
+    },
+    /// Rebuild what is missing.
+    Repair,
+    /// Stop, after storing everything.
+    Stop,
+}
+
+/// One line of an answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Line {
+    /// Long work goes on: what, how far, of how much.
+    Progress {
+        /// What is being done.
+        what: String,
+        /// How far it is.
+        done: u64,
+        /// How far it goes.
+        total: u64,
+    },
+    /// Done: the answer.
+    Done(serde_json::Value),
+    /// Not done: why.
+    Failed(String),
+}
+
+/// Where an answer's progress goes.
+pub type Progress = mpsc::UnboundedSender<Line>;
+
+/// Who answers.
+pub trait Oracle: Send + Sync + 'static {
+    /// Answers one question.
+    fn answer(&self, question: Question, progress: Progress) -> BoxFuture<'static, Result<serde_json::Value, String>>;
+}
+
+/// Answers on the socket at `path` until dropped.
+pub async fn listen(path: &Path, oracle: std::sync::Arc<dyn Oracle>) -> std::io::Result<()> {
+    let _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let oracle = oracle.clone();
+            tokio::spawn(async move {
+                // The asker may hang up at any time; nothing hangs on it.
+                let _ = converse(stream, oracle).await;
+            });
+        }
+    });
+    Ok(())
+}
+
+async fn converse(stream: UnixStream, oracle: std::sync::Arc<dyn Oracle>) -> std::io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    tokio::io::BufReader::new(tokio::io::AsyncReadExt::take(read, 64 << 10)).read_line(&mut line).await?;
+    let (progress, mut lines) = mpsc::unbounded_channel();
+    match serde_json::from_str(&line) {
+        Ok(question) => {
+            let answer = oracle.answer(question, progress.clone());
+            tokio::spawn(async move {
+                let last = answer.await.map_or_else(Line::Failed, Line::Done);
+                let _ = progress.send(last);
+            });
+        }
+        Err(error) => {
+            let _ = progress.send(Line::Failed(format!("this daemon does not understand the question: {error}")));
+            drop(progress);
+        }
+    }
+    while let Some(line) = lines.recv().await {
+        let mut text = serde_json::to_string(&line).expect("a line has no unserializable part");
+        text.push('\n');
+        write.write_all(text.as_bytes()).await?;
+        if !matches!(line, Line::Progress { .. }) {
+            break;
+        }
+    }
+    write.shutdown().await
+}
+
+/// Asks the daemon at `path`, showing its progress as it comes.
+pub fn ask(
+    path: &Path,
+    question: &Question,
+    mut show: impl FnMut(&str, u64, u64),
+) -> Result<serde_json::Value, String> {
+    let lost = |error: std::io::Error| format!("the daemon does not answer on {}: {error}", path.display());
+    let mut stream = BlockingStream::connect(path).map_err(lost)?;
+    let mut text = serde_json::to_string(question).expect("a question has no unserializable part");
+    text.push('\n');
+    stream.write_all(text.as_bytes()).map_err(lost)?;
+    for line in BufReader::new(stream).lines() {
+        let line = line.map_err(lost)?;
+        match serde_json::from_str(&line) {
+            Ok(Line::Progress { what, done, total }) => show(&what, done, total),
+            Ok(Line::Done(value)) => return Ok(value),
+            Ok(Line::Failed(reason)) => return Err(reason),
+            Err(error) => return Err(format!("the daemon's answer is not understood: {error}")),
+        }
+    }
+    Err("the daemon hung up before it had answered".into())
+}

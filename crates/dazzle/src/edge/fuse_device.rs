@@ -1,0 +1,303 @@
+//! Serving a mount: threads that read requests from the device and poll their answers.
+//!
+//! A request's future is polled once on the thread that read it. Most are ready then, and the answer is written without
+//! another thread having heard of it. What must wait goes to the runtime, so that twenty callers who wait for a lock
+//! occupy no thread at all.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use fuse::device::{self, IOC_CLONE, MountOptions, READ_OFFSET};
+use fuse::negotiate::{self, Handshake, Session, Wishes};
+use fuse::operation::Operation;
+use fuse::request::{Dialect, Request};
+use fuse::{Frame, notify::Notification};
+use host::BoxFuture;
+use rustix::io::Errno;
+use tokio::runtime::Handle;
+use tracing::{debug, warn};
+
+use super::blocking;
+use super::mount::{self, MountError};
+
+/// Who answers requests.
+pub trait Face: Send + Sync + 'static {
+    /// The answer, if the kernel expects one.
+    fn answer(&self, request: Request) -> BoxFuture<'static, Option<Frame>>;
+}
+
+/// A mount being served.
+pub struct Mount {
+    path: PathBuf,
+    device: Arc<OwnedFd>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+impl Mount {
+    /// Mounts on `path` and serves with `threads` threads until [`Mount::unmount`], or until somebody else unmounts.
+    pub fn serve(path: PathBuf, face: Arc<dyn Face>, threads: usize, runtime: Handle) -> Result<Mount, MountError> {
+        let wishes = Wishes::default();
+        let options = MountOptions {
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+            allow_other: rustix::process::getuid().is_root(),
+            read_bytes_max: wishes.request_bytes_max,
+        };
+        let device = mount::mount(&path, options)?;
+        let refused = |reason: String| MountError::Refused(path.clone(), reason);
+        let session = shake_hands(&device, &wishes).map_err(refused)?;
+        let server = Arc::new(Server {
+            face,
+            runtime,
+            dialect: session.dialect(),
+            pool: Arc::new(BufferPool::new(device::buffer_bytes(session.request_bytes_max))),
+            threads,
+        });
+        let device = Arc::new(device);
+        let mut running = Vec::with_capacity(threads);
+        for number in 0..threads {
+            let own = if number == 0 { Ok(device.clone()) } else { clone_device(&device).map(Arc::new) };
+            let own = own.map_err(|error| refused(format!("the device cannot be cloned: {error}")))?;
+            let server = server.clone();
+            let thread = std::thread::Builder::new().name(format!("fuse-{number}")).spawn(move || server.run(&own));
+            running.push(thread.map_err(|error| refused(format!("no thread could be started: {error}")))?);
+        }
+        Ok(Mount { path, device, threads: Mutex::new(running) })
+    }
+
+    /// Tells the kernel something; it may have forgotten the inode by now, which is no error.
+    pub fn notify(&self, notification: &Notification) {
+        match send(&self.device, &notification.encode()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => debug!(%error, "a notification was refused"),
+        }
+    }
+
+    /// Unmounts, and waits until no thread serves any more.
+    pub fn unmount(&self) {
+        if let Err(error) = mount::unmount(&self.path) {
+            warn!(%error, path = %self.path.display(), "unmounting failed");
+        }
+        self.wait();
+    }
+
+    /// Waits until the mount has ended, whoever ends it.
+    pub fn wait(&self) {
+        let threads = std::mem::take(&mut *self.threads.lock().expect("no panic while threads are held"));
+        for thread in threads {
+            if thread.join().is_err() {
+                warn!("a serving thread panicked");
+            }
+        }
+    }
+}
+
+struct Server {
+    face: Arc<dyn Face>,
+    runtime: Handle,
+    dialect: Dialect,
+    pool: Arc<BufferPool>,
+    threads: usize,
+}
+
+impl Server {
+    fn run(&self, device: &Arc<OwnedFd>) {
+        blocking::serve_here(self.threads);
+        let _entered = self.runtime.enter();
+        let mut buffer = self.pool.take();
+        loop {
+            match rustix::io::read(device.as_fd(), &mut buffer.bytes_mut()[READ_OFFSET..]) {
+                Ok(count) => buffer = self.serve(device, buffer, count),
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                // Unmounted, by us or by somebody else.
+                Err(Errno::NODEV) => return,
+                Err(error) => {
+                    warn!(%error, "reading from the FUSE device failed; this thread stops serving");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Answers one request, and returns the buffer for the next: the same one, unless the request's payload fills it.
+    fn serve(&self, device: &Arc<OwnedFd>, buffer: Buffer, count: usize) -> Buffer {
+        let read = READ_OFFSET..READ_OFFSET + count;
+        let (bytes, next) = if count >= self.pool.buffer_bytes / 2 {
+            (Bytes::from_owner(buffer).slice(read), self.pool.take())
+        } else {
+            (Bytes::copy_from_slice(&buffer.bytes()[read]), buffer)
+        };
+        match Request::parse(bytes, self.dialect) {
+            Ok(request) => self.answer(device, request),
+            Err(malformed) => {
+                warn!(?malformed, "the kernel sent a request that does not parse");
+                malformed.reply().into_iter().for_each(|frame| reply(device, &frame));
+            }
+        }
+        next
+    }
+
+    fn answer(&self, device: &Arc<OwnedFd>, request: Request) {
+        let mut answer = self.face.answer(request);
+        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(frame) => frame.into_iter().for_each(|frame| reply(device, &frame)),
+            Poll::Pending => {
+                let device = device.clone();
+                self.runtime.spawn(async move {
+                    if let Some(frame) = answer.await {
+                        reply(&device, &frame);
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Writes an answer. A request that was interrupted or whose mount is gone needs none.
+fn reply(device: &OwnedFd, frame: &Frame) {
+    match send(device, frame) {
+        Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
+        Err(error) => warn!(%error, bytes = frame.size(), "the kernel refused an answer"),
+    }
+}
+
+fn send(device: &OwnedFd, frame: &Frame) -> Result<(), Errno> {
+    let slices: Vec<_> = frame.slices().map(IoSlice::new).collect();
+    let written = rustix::io::writev(device, &slices)?;
+    assert_eq!(written, frame.size(), "the device takes whole frames");
+    Ok(())
+}
+
+fn shake_hands(device: &OwnedFd, wishes: &Wishes) -> Result<Session, String> {
+    let mut buffer = vec![0; device::buffer_bytes(wishes.request_bytes_max)];
+    loop {
+        let count = match rustix::io::read(device, &mut buffer) {
+            Ok(count) => count,
+            Err(Errno::INTR | Errno::AGAIN) => continue,
+            Err(error) => return Err(format!("the kernel sent no handshake: {error}")),
+        };
+        let request = Request::parse(Bytes::copy_from_slice(&buffer[..count]), Dialect::default())
+            .map_err(|malformed| format!("the kernel's handshake does not parse: {malformed:?}"))?;
+        let Operation::Init(offer) = request.operation else {
+            return Err("the kernel began with something else than a handshake".into());
+        };
+        let send = |frame| send(device, &frame).map_err(|error| format!("the handshake was refused: {error}"));
+        match negotiate::negotiate(&offer, wishes) {
+            Handshake::Agreed(session) => {
+                send(session.reply(request.unique))?;
+                return Ok(session);
+            }
+            Handshake::Again => send(negotiate::again(request.unique))?,
+            Handshake::Refused => {
+                send(negotiate::refused(request.unique))?;
+                return Err(format!("the kernel speaks FUSE {}.{}, which is too old", offer.major, offer.minor));
+            }
+        }
+    }
+}
+
+/// One more descriptor of the same mount, with a queue of its own.
+fn clone_device(device: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let clone = mount::open_device()?;
+    let original = device.as_raw_fd() as u32;
+    // SAFETY: the request number is FUSE_DEV_IOC_CLONE, which reads one u32 through the pointer and writes nothing.
+    unsafe {
+        let request = rustix::ioctl::Setter::<{ IOC_CLONE as rustix::ioctl::Opcode }, u32>::new(original);
+        rustix::ioctl::ioctl(&clone, request)?;
+    }
+    Ok(clone)
+}
+
+/// Page-aligned buffers for requests, kept for reuse: fresh memory is the most expensive memory.
+struct BufferPool {
+    buffer_bytes: usize,
+    free: Mutex<Vec<Allocation>>,
+}
+
+/// How many idle buffers are kept.
+const FREE_MAX: usize = 64;
+
+impl BufferPool {
+    fn new(buffer_bytes: usize) -> Self {
+        BufferPool { buffer_bytes, free: Mutex::default() }
+    }
+
+    fn take(self: &Arc<Self>) -> Buffer {
+        let kept = self.free.lock().expect("no panic while buffers are held").pop();
+        Buffer { memory: Some(kept.unwrap_or_else(|| Allocation::new(self.buffer_bytes))), pool: self.clone() }
+    }
+}
+
+/// A buffer that goes back to its pool when the last request that points into it is gone.
+struct Buffer {
+    memory: Option<Allocation>,
+    pool: Arc<BufferPool>,
+}
+
+impl Buffer {
+    fn bytes(&self) -> &[u8] {
+        self.memory.as_ref().expect("memory is there until the drop").bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.memory.as_mut().expect("memory is there until the drop").bytes_mut()
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut free = self.pool.free.lock().expect("no panic while buffers are held");
+        if free.len() < FREE_MAX {
+            free.extend(self.memory.take());
+        }
+    }
+}
+
+/// Zeroed, page-aligned memory.
+struct Allocation {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: an allocation is owned memory, reached through no other pointer.
+unsafe impl Send for Allocation {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    fn new(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, 4096).expect("a request's buffer is a few megabytes at most");
+        // SAFETY: the layout is not empty: a buffer holds at least a request's header.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) });
+        Allocation { start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), layout }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the memory is allocated with this size, was zeroed, and lives as long as self.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and self is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and freed once.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}

@@ -1,0 +1,125 @@
+//! Mounting and unmounting: by `mount(2)` as root, with `fusermount3` as anyone else.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fuse::device::MountOptions;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+/// Why a directory could not be mounted on.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel has no FUSE, or hides it.
+    #[error(
+        "/dev/fuse cannot be opened ({0}); load the module with `modprobe fuse`, or give this container the device"
+    )]
+    NoDevice(Errno),
+    /// Nothing to mount on.
+    #[error("{0} is not a directory that can be mounted on: {1}; create it, or name another with --mount")]
+    NoPlace(PathBuf, io::Error),
+    /// Something is mounted there.
+    #[error("{0} is a mount point already; unmount it with `umount {0}`, or name another with --mount")]
+    Busy(PathBuf),
+    /// The kernel refused.
+    #[error("mounting on {0} was refused: {1}")]
+    Refused(PathBuf, String),
+    /// Not root, and no helper.
+    #[error("only root mounts without help, and fusermount3 did not run ({0}); install the package fuse3, or be root")]
+    NoHelper(io::Error),
+}
+
+/// Mounts on `path`. The returned descriptor is the device; INIT waits in it.
+pub fn mount(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
+    is_free(path)?;
+    if rustix::process::geteuid().is_root() { mount_as_root(path, options) } else { mount_with_help(path, options) }
+}
+
+/// Unmounts `path`, now for its name and once unused for good.
+pub fn unmount(path: &Path) -> io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(rustix::mount::unmount(path, UnmountFlags::DETACH)?);
+    }
+    let status = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(path).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("fusermount3 -u ended with {status}"))) }
+}
+
+/// A dead daemon leaves a mount that answers nothing but "not connected": that one is ours to clear away.
+fn is_free(path: &Path) -> Result<(), MountError> {
+    match std::fs::metadata(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            unmount(path).map_err(|error| MountError::Refused(path.to_owned(), error.to_string()))?;
+        }
+        Err(error) => return Err(MountError::NoPlace(path.to_owned(), error)),
+        Ok(metadata) if !metadata.is_dir() => {
+            return Err(MountError::NoPlace(path.to_owned(), io::Error::from(Errno::NOTDIR)));
+        }
+        Ok(_) => {}
+    }
+    if is_mount_point(path) { Err(MountError::Busy(path.to_owned())) } else { Ok(()) }
+}
+
+/// Whether something is mounted on exactly `path`.
+pub fn is_mount_point(path: &Path) -> bool {
+    let (Ok(path), Ok(table)) = (path.canonicalize(), std::fs::read_to_string("/proc/self/mountinfo")) else {
+        return false;
+    };
+    // The fifth field, with spaces and the like written in octal.
+    let escaped = path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
+    table.lines().any(|line| line.split(' ').nth(4) == Some(&escaped))
+}
+
+fn mount_as_root(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
+    let device = open_device().map_err(MountError::NoDevice)?;
+    let data = std::ffi::CString::new(options.data(device.as_raw_fd())).expect("options have no zero byte");
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    // Root may run set-user-id programs and use devices from its own file system, as on any local disk.
+    let flags = if options.uid == 0 { MountFlags::empty() } else { flags };
+    rustix::mount::mount("dazzle", path, "fuse.dazzle", flags | MountFlags::RELATIME, &*data)
+        .map_err(|error| MountError::Refused(path.to_owned(), error.to_string()))?;
+    Ok(device)
+}
+
+/// Opens the device.
+pub fn open_device() -> Result<OwnedFd, Errno> {
+    rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn mount_with_help(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) = UnixStream::pair().map_err(MountError::NoHelper)?;
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())
+        .map_err(|error| MountError::NoHelper(error.into()))?;
+    let mut helper = Command::new("fusermount3")
+        .args(["-o", &options.fusermount(), "--"])
+        .arg(path)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .spawn()
+        .map_err(MountError::NoHelper)?;
+    drop(theirs);
+    let device = receive_descriptor(&ours);
+    let status = helper.wait().map_err(MountError::NoHelper)?;
+    match device {
+        Some(device) if status.success() => Ok(device),
+        _ => {
+            Err(MountError::Refused(path.to_owned(), format!("fusermount3 ended with {status}; its message is above")))
+        }
+    }
+}
+
+fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut parts = [io::IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
+    ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}

@@ -1,0 +1,79 @@
+//! Daemons as processes: starting one in the background, holding a directory against a second, signals.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::fs::FlockOperation;
+
+/// Holds a directory: while it lives, no second daemon gets it.
+pub struct DirectoryLock(#[allow(dead_code, reason = "dropping it lets the lock go")] File);
+
+impl DirectoryLock {
+    /// Takes the lock, or `None` when another daemon has it.
+    pub fn take(path: &Path) -> io::Result<Option<DirectoryLock>> {
+        let file = File::options().create(true).truncate(false).write(true).open(path)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                file.set_len(0)?;
+                (&file).write_all(std::process::id().to_string().as_bytes())?;
+                Ok(Some(DirectoryLock(file)))
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether a daemon holds it now.
+    pub fn is_taken(path: &Path) -> bool {
+        let Ok(file) = File::open(path) else { return false };
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+    }
+}
+
+/// Starts this program with `arguments` as a daemon of its own session, its messages going to `messages`, and waits for
+/// its one line on standard output.
+pub fn start_daemon(arguments: &[&std::ffi::OsStr], messages: &Path) -> io::Result<String> {
+    let messages = File::options().create(true).append(true).open(messages)?;
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(messages)
+        .current_dir("/")
+        .process_group(0)
+        .spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("standard output is a pipe")).read_line(&mut line)?;
+    if line.is_empty() {
+        let status = child.wait()?;
+        return Err(io::Error::other(format!("the daemon ended before it was ready: {status}")));
+    }
+    Ok(line.trim_end().to_owned())
+}
+
+/// Tells whoever started this daemon how the start went, and lets go of the terminal.
+pub fn tell_starter(line: &str) {
+    let mut out = io::stdout();
+    // Whoever started us may have gone; the daemon goes on.
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+    let _ = rustix::process::setsid();
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}
+
+/// Returns when the daemon is asked to stop by SIGTERM or SIGINT.
+pub async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}

@@ -1,0 +1,4 @@
+//! Placeholder until the parts are ready.
+#![allow(dead_code)]
+mod edge;
+fn main() {}
