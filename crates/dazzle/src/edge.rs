@@ -12,3 +12,4 @@ pub mod fuse_device;
 pub mod machine;
 pub mod mount;
 pub mod process;
+pub mod storage_place;

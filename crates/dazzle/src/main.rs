@@ -1,4 +1,5 @@
 //! Placeholder until the parts are ready.
 #![allow(dead_code)]
+mod config;
 mod edge;
 fn main() {}

@@ -1,0 +1,37 @@
+# The one list of entry points. `make` alone explains them.
+
+DIR   ?= /var/lib/dazzle-demo
+MOUNT ?= /mnt/dazzle
+CARGO ?= cargo
+
+.PHONY: help packages up down demo test check fix bench long-test
+
+help:            ## this list
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
+
+packages:        ## what a fresh Debian 12 needs (as root)
+	@install/packages.sh
+
+up: packages     ## build, bring a file system up in DIR on MOUNT, and show it around
+	@install/up.sh "$(DIR)" "$(MOUNT)"
+
+down:            ## unmount it and stop its daemon; the files stay in DIR
+	@target/release/dazzle down "$(DIR)"
+
+test: packages   ## every test that fits 30 minutes
+	@install/test.sh
+
+check:           ## the gate: format, lints, tidy; never writes
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	@$(CARGO) test --quiet -p dazzle-testbed --test tidy
+
+fix:             ## what the gate can repair by itself
+	@$(CARGO) fmt --all
+	@$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --quiet
+
+bench: packages  ## the comparison with ext4, a FUSE passthrough and MooseFS
+	@bench/compare.sh
+
+long-test: packages ## more seeds, more rounds, hours
+	@install/long-test.sh

@@ -1,0 +1,232 @@
+//! The settings of a file system: few, in one file, `dazzle.toml` in its directory.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::edge::storage_place;
+
+/// The name of the file.
+pub const FILE_NAME: &str = "dazzle.toml";
+
+/// All settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// How many targets of a stripe may be lost without losing a byte: m. Fixed when the file system is made.
+    pub parity: u8,
+    /// Where it is mounted, if anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount: Option<PathBuf>,
+    /// Memory for file data: read ahead, recently read, and written but not yet stored.
+    #[serde(default = "Config::default_cache")]
+    pub cache: Size,
+    /// The part of it that may hold what is written but not yet stored.
+    #[serde(default = "Config::default_dirty")]
+    pub dirty: Size,
+    /// Memory for inodes, names and maps of files.
+    #[serde(default = "Config::default_metadata")]
+    pub metadata: Size,
+    /// The targets, in the order of their numbers. New ones go to the end.
+    #[serde(rename = "target")]
+    pub targets: Vec<TargetConfig>,
+}
+
+/// One target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetConfig {
+    /// A directory, a block device or a preallocated file; relative to the file system's directory.
+    pub path: PathBuf,
+    /// The most that it may take of the file system it lies in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Size>,
+}
+
+/// A number of bytes, written "64 MiB" or "1.5 GiB" or as a plain number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// Why settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{0} cannot be read: {1}")]
+    Unread(PathBuf, std::io::Error),
+    /// The file does not parse.
+    #[error("{0} is not understood: {1}")]
+    Unparsed(PathBuf, String),
+    /// The settings contradict themselves.
+    #[error("{0}: {1}")]
+    Wrong(PathBuf, String),
+}
+
+impl Config {
+    fn default_cache() -> Size {
+        Size(256 << 20)
+    }
+
+    fn default_dirty() -> Size {
+        Size(128 << 20)
+    }
+
+    fn default_metadata() -> Size {
+        Size(512 << 20)
+    }
+
+    /// Settings with all defaults.
+    pub fn new(parity: u8, mount: Option<PathBuf>, targets: Vec<TargetConfig>) -> Config {
+        Config {
+            parity,
+            mount,
+            cache: Config::default_cache(),
+            dirty: Config::default_dirty(),
+            metadata: Config::default_metadata(),
+            targets,
+        }
+    }
+
+    /// Reads the settings of the file system in `directory`.
+    pub fn load(directory: &Path) -> Result<Config, ConfigError> {
+        let path = directory.join(FILE_NAME);
+        let text = storage_place::read_text(&path).map_err(|error| ConfigError::Unread(path.clone(), error))?;
+        let config: Config =
+            toml::from_str(&text).map_err(|error| ConfigError::Unparsed(path.clone(), error.to_string()))?;
+        config.verify().map_err(|reason| ConfigError::Wrong(path, reason))?;
+        Ok(config)
+    }
+
+    /// The settings as the file holds them.
+    pub fn to_text(&self) -> String {
+        let body = toml::to_string(self).expect("settings have no unserializable part");
+        format!("# A Dazzle file system. `dazzle help config` explains the settings.\n{body}")
+    }
+
+    /// Whether the settings make sense together.
+    pub fn verify(&self) -> Result<(), String> {
+        if self.targets.is_empty() {
+            return Err("no [[target]] is given: a file system needs at least one".into());
+        }
+        if self.targets.len() > 1000 {
+            return Err(format!("{} targets are given; a machine has at most 1000", self.targets.len()));
+        }
+        if usize::from(self.parity) >= self.targets.len() {
+            let (parity, targets) = (self.parity, self.targets.len());
+            return Err(format!("parity = {parity} needs more than {parity} targets, and {targets} are given"));
+        }
+        if self.parity > 4 {
+            return Err(format!("parity = {} is more than the 4 that are supported", self.parity));
+        }
+        let at_least = |what: &str, size: Size, least: u64| {
+            if size.0 < least { Err(format!("{what} = \"{size}\" is less than {}", Size(least))) } else { Ok(()) }
+        };
+        at_least("cache", self.cache, 32 << 20)?;
+        at_least("dirty", self.dirty, 16 << 20)?;
+        at_least("metadata", self.metadata, 16 << 20)?;
+        if self.dirty > self.cache {
+            return Err(format!("dirty = \"{}\" is more than cache = \"{}\", which holds it", self.dirty, self.cache));
+        }
+        for target in &self.targets {
+            if let Some(limit) = target.limit {
+                at_least(&format!("limit of {}", target.path.display()), limit, 64 << 20)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let text = text.trim();
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = (&text[..digits], text[digits..].trim());
+        let shift = match unit.to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+            "" => 0,
+            "k" => 10,
+            "m" => 20,
+            "g" => 30,
+            "t" => 40,
+            _ => return Err(format!("\"{text}\" has an unknown unit; write for example \"512 MiB\" or \"4 GiB\"")),
+        };
+        let number: f64 =
+            number.parse().map_err(|_| format!("\"{text}\" is no size; write for example \"512 MiB\" or \"4 GiB\""))?;
+        let bytes = number * f64::from(1u32 << (shift / 2)) * f64::from(1u32 << (shift / 2));
+        if bytes >= 1e18 {
+            return Err(format!("\"{text}\" is more than any disk holds"));
+        }
+        Ok(Size(bytes as u64))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["TiB", "GiB", "MiB", "KiB"];
+        for (unit, shift) in units.into_iter().zip([40, 30, 20, 10]) {
+            if self.0 >= 1 << shift {
+                let whole = self.0 as f64 / (1u64 << shift) as f64;
+                let digits = usize::from(whole.fract() != 0.0 && whole < 100.0);
+                return write!(f, "{whole:.digits$} {unit}");
+            }
+        }
+        write!(f, "{} B", self.0)
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let exact = self.to_string().parse::<Size>() == Ok(*self);
+        if exact { serializer.collect_str(self) } else { serializer.serialize_u64(self.0) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Bytes(u64),
+            Text(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Bytes(bytes) => Ok(Size(bytes)),
+            Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        let read = |text: &str| text.parse::<Size>();
+        assert_eq!(read("64 MiB"), Ok(Size(64 << 20)));
+        assert_eq!(read("1.5G"), Ok(Size(3 << 29)));
+        assert_eq!(read("4096"), Ok(Size(4096)));
+        assert_eq!(read("2 TiB"), Ok(Size(2 << 40)));
+        assert!(read("many").is_err() && read("5 parsecs").is_err() && read("").is_err() && read("1e99").is_err());
+        assert_eq!((Size(64 << 20).to_string(), Size(3 << 29).to_string()), ("64 MiB".into(), "1.5 GiB".into()));
+    }
+
+    #[test]
+    fn settings_survive_their_file() {
+        let target = TargetConfig { path: "target-0".into(), limit: Some(Size(4 << 30)) };
+        let config = Config::new(0, Some("/mnt/dazzle".into()), vec![target]);
+        assert_eq!(toml::from_str::<Config>(&config.to_text()).unwrap(), config);
+        assert_eq!(config.verify(), Ok(()));
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        let target = TargetConfig { path: "target-0".into(), limit: None };
+        let wrong = Config::new(1, None, vec![target.clone()]);
+        assert!(wrong.verify().unwrap_err().contains("needs more than 1 targets"));
+        let wrong = Config { dirty: Size(1 << 40), ..Config::new(0, None, vec![target]) };
+        assert!(wrong.verify().unwrap_err().contains("is more than cache"));
+        assert!(toml::from_str::<Config>("parity = 1\nspeed = \"ludicrous\"\ntarget = []").is_err());
+    }
+}

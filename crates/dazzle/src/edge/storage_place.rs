@@ -1,0 +1,42 @@
+//! The directory of a file system: its settings file, and its targets' places.
+
+use std::io;
+use std::path::Path;
+
+use host::{Disk, DiskError};
+use tokio::runtime::Handle;
+
+use super::block_device::BlockDevice;
+use super::directory::Directory;
+
+/// Reads a text file.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    std::fs::read_to_string(path)
+}
+
+/// Writes a text file so that either the old or the new content is found after a crash.
+pub fn write_text(path: &Path, text: &str) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    std::fs::write(&fresh, text)?;
+    std::fs::File::open(&fresh)?.sync_all()?;
+    std::fs::rename(&fresh, path)?;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    std::fs::File::open(parent)?.sync_all()
+}
+
+/// Whether a directory holds nothing.
+pub fn is_empty(path: &Path) -> io::Result<bool> {
+    Ok(std::fs::read_dir(path)?.next().is_none())
+}
+
+/// Makes a directory and those above it.
+pub fn make_directory(path: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(path)
+}
+
+/// The disk at `path`: a directory, or else a device or plain file. At most `bytes_limit` bytes of it; 0 for all.
+pub fn open_disk(path: &Path, bytes_limit: u64, runtime: Handle) -> Result<Disk, DiskError> {
+    let metadata =
+        std::fs::metadata(path).map_err(|error| DiskError::Failed(format!("{}: {error}", path.display())))?;
+    if metadata.is_dir() { Directory::disk(path, bytes_limit, runtime) } else { BlockDevice::disk(path, runtime) }
+}
