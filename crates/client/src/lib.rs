@@ -1,1 +1,43 @@
-//! Placeholder.
+//! Files as programs see them: a write-back cache over the client's own log, and the way to the managers
+//! (DESIGN §5 and §6; Zebra 3.3, 4.2; xFS 3.2).
+//!
+//! | noun | it is |
+//! |---|---|
+//! | [`Client`] | what a face calls: one method for each thing a program can ask |
+//! | `file` | one file's dirty bytes, known map and size: decides, never awaits |
+//! | `ranges` | byte ranges with something in each: the shape of dirty bytes and maps |
+//! | `stream` | who reads in order, and how far to read ahead of them |
+//! | `cache` | bytes read ahead, by log address, and loads under way |
+//! | `outbox` | deltas that managers have not acknowledged |
+//! | `journals` | how far managers' journals must be flushed for an fsync |
+//! | `space` | how many bytes still fit |
+//!
+//! The others await: `ask` (managers), `names`, `attributes`, `opens`, `reads`, `writes`, `flush` (log and deltas),
+//! `shape` (truncate, punch, copy), `locks`, `background`.
+//!
+//! Two things make this simple. A log address means the same bytes for ever, so what was read by address is never
+//! stale, and a plan to read taken under the file's lock is a snapshot. And appending is a step in memory: bytes are
+//! either dirty here or named by an address, never between.
+//!
+//! *Never*: FUSE, NFS, an errno; the manager's and storage's code; a lock held over an await.
+
+mod ask;
+mod attributes;
+mod client;
+mod error;
+mod flush;
+mod journals;
+mod locks;
+mod names;
+mod opens;
+mod reads;
+mod shape;
+mod space;
+mod whole;
+mod writes;
+
+pub use client::{Client, ClientOptions};
+pub use error::ClientError;
+pub use shape::{Allocate, AllocateMode, SeekKind};
+pub use space::Statfs;
+pub use writes::WriteAt;

@@ -1,0 +1,105 @@
+//! Calls to managers: finding them, trying again, and remembering how far their journals are. Awaits.
+
+use std::time::Duration;
+
+use host::{Address, NodeId, Port};
+use protocol::id::InodeId;
+use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
+
+use crate::ClientError;
+use crate::client::{Inner, lock};
+
+/// Between two attempts, so that a manager that restarts is not flooded.
+const PAUSE: Duration = Duration::from_millis(100);
+/// After so long without a manager a call fails: no program hangs for ever (DESIGN §13, promise 3).
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Inner {
+    /// Asks the manager of `inode` something that changes nothing about it.
+    pub(crate) async fn ask(&self, inode: InodeId, request: ManagerRequest) -> Result<ManagerReply, ClientError> {
+        Ok(self.ask_any(inode, request).await?.1)
+    }
+
+    /// Asks the manager of `inode` for a change of all of `changed`, whose next fsync then covers it.
+    pub(crate) async fn change(
+        &self,
+        inode: InodeId,
+        changed: &[InodeId],
+        request: ManagerRequest,
+    ) -> Result<ManagerReply, ClientError> {
+        let (manager, reply) = self.ask_any(inode, request).await?;
+        let mut journals = lock(&self.journals);
+        for &inode in changed {
+            journals.note(inode, manager, &reply);
+        }
+        Ok(reply)
+    }
+
+    /// Notes that `reply` was about `inode` too, which was not known when it was asked for.
+    pub(crate) fn note(&self, asked: InodeId, inode: InodeId, reply: &ManagerReply) {
+        let manager = self.manager_of(asked);
+        lock(&self.journals).note(inode, manager, reply);
+    }
+
+    /// Which node manages `inode`, as far as this node knows.
+    pub(crate) fn manager_of(&self, inode: InodeId) -> NodeId {
+        NodeId(self.cluster.maps().slot(inode.slot().0).node)
+    }
+
+    async fn ask_any(
+        &self,
+        inode: InodeId,
+        request: ManagerRequest,
+    ) -> Result<(NodeId, ManagerReply), ClientError> {
+        let deadline = self.host.now() + PATIENCE;
+        loop {
+            let manager = self.manager_of(inode);
+            let problem = match self.ask_node(manager, request.clone()).await {
+                Ok(Ok(reply)) => return Ok((manager, reply)),
+                // Refused before anything was done: always safe to ask again.
+                Ok(Err(ManagerError::NotMine)) => "the slot is between two managers".to_owned(),
+                Ok(Err(error)) => return Err(error.into()),
+                // Whether it took effect is unknown: only what may happen twice is asked again.
+                Err(unreachable) if is_repeatable(&request) => unreachable.to_string(),
+                Err(unreachable) => return Err(ClientError::Unreachable(unreachable.to_string())),
+            };
+            if self.host.now() >= deadline || self.is_stopped() {
+                return Err(ClientError::Unreachable(problem));
+            }
+            // A registry that does not answer is met again in the next round.
+            let _ = self.cluster.refresh().await;
+            if self.manager_of(inode) == manager {
+                self.host.sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Asks the manager on one node, once.
+    pub(crate) async fn ask_node(
+        &self,
+        manager: NodeId,
+        request: ManagerRequest,
+    ) -> Result<ManagerAnswer, host::Unreachable> {
+        let to = Address { node: manager, port: Port(MANAGER_PORT) };
+        let answer = self.host.call::<ManagerRequest, ManagerAnswer>(to, request).await?;
+        if let Ok(reply) = &answer {
+            lock(&self.journals).learn(manager, reply);
+        }
+        Ok(answer)
+    }
+}
+
+/// Whether asking twice is the same as asking once.
+fn is_repeatable(request: &ManagerRequest) -> bool {
+    use ManagerRequest::{
+        Attributes, CancelLock, Census, Content, Deltas, Flush, Grow, List, ListXattrs, Live, Lookup, Parent, Pieces,
+        Punch, ReadLink, SetAttributes, TestLock, Unlock, UnlockAll, Why, Xattr,
+    };
+    matches!(
+        request,
+        Attributes(_) | CancelLock { .. } | Census | Content { .. } | Deltas(_) | Flush(_) | Grow { .. }
+            | List { .. } | ListXattrs(_) | Live(_) | Lookup { .. } | Parent(_) | Pieces { .. } | Punch { .. }
+            | ReadLink(_) | SetAttributes(..) | TestLock { .. } | Unlock { .. } | UnlockAll { .. } | Why(_)
+            | Xattr { .. }
+    )
+}

@@ -1,0 +1,95 @@
+//! The client: what its parts share, and its beginning and end. Awaits.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use host::Host;
+use log::{Cluster, LogReader, LogWriter, WriterOptions};
+use protocol::maps::Writer;
+use protocol::storage::Room;
+
+use crate::ClientError;
+use crate::journals::Journals;
+
+/// How much memory the client may take.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientOptions {
+    /// Bytes read ahead and not yet asked for, or read and likely to be asked for again. The kernel's page cache lies
+    /// above, so a little is enough.
+    pub cache_bytes: usize,
+    /// Written bytes that are in no log yet. Writers wait when there are more.
+    pub dirty_bytes: usize,
+    /// How the client's log is written.
+    pub log: WriterOptions,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        ClientOptions { cache_bytes: 64 << 20, dirty_bytes: 64 << 20, log: WriterOptions::default() }
+    }
+}
+
+/// Files as programs see them. Clones share everything. Every method may be dropped while it waits: what it changes is
+/// then done whole or not at all.
+#[derive(Clone)]
+pub struct Client(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) host: Host,
+    pub(crate) cluster: Cluster,
+    pub(crate) reader: LogReader,
+    pub(crate) log: LogWriter,
+    pub(crate) journals: Mutex<Journals>,
+    tickets: AtomicU64,
+    stopped: AtomicBool,
+}
+
+impl Client {
+    /// Opens a log of the client's own and begins to serve.
+    pub async fn start(cluster: Cluster, reader: LogReader, options: ClientOptions) -> Result<Client, ClientError> {
+        let log = LogWriter::open(cluster.clone(), Writer::Client, Room::Data, options.log).await?;
+        reader.attach(&log);
+        let inner = Arc::new(Inner {
+            host: cluster.host().clone(),
+            cluster,
+            reader,
+            log,
+            journals: Mutex::default(),
+            tickets: AtomicU64::new(1),
+            stopped: AtomicBool::new(false),
+        });
+        Ok(Client(inner))
+    }
+
+    /// Writes everything out, waits until managers have it, and closes the log. Calls after that fail.
+    pub async fn stop(&self) -> Result<(), ClientError> {
+        self.sync_all().await?;
+        self.0.stopped.store(true, Ordering::Release);
+        self.0.log.close().await?;
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// A number that names one waiting call.
+    pub(crate) fn ticket(&self) -> u64 {
+        // Managers keep tickets of all nodes of an inode together.
+        (u64::from(self.host.node().0) << 40) | self.tickets.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client of {:?}", self.0.host)
+    }
+}
+
+/// Locks a short critical section. Poison only says that another thread panicked, and its panic is report enough.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

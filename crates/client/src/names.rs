@@ -1,0 +1,196 @@
+//! Operations on names, links, directories and extended attributes: managers execute them. Awaits.
+
+use bytes::Bytes;
+use protocol::file::{Attributes, Content, DirectoryEntry, NewInode};
+use protocol::id::InodeId;
+use protocol::manager::{Answer, ManagerReply, ManagerRequest, Rename, XattrMode};
+
+use crate::client::{Client, Inner};
+use crate::whole::whole;
+use crate::ClientError;
+
+impl Client {
+    /// Finds a name.
+    pub async fn lookup(&self, directory: InodeId, name: Bytes) -> Result<Attributes, ClientError> {
+        let reply = self.0.ask(directory, ManagerRequest::Lookup { directory, name }).await?;
+        let (attributes, _) = entry(reply)?;
+        Ok(attributes)
+    }
+
+    /// Makes a name for a new inode of any kind: `mknod`, `mkdir`, `symlink`.
+    pub async fn create(&self, directory: InodeId, name: Bytes, new: NewInode) -> Result<Attributes, ClientError> {
+        let inner = self.0.clone();
+        let request = ManagerRequest::Create { directory, name, new, open: false };
+        whole(&self.0.host, async move { inner.make(directory, request).await }).await
+    }
+
+    /// Makes a name for a new file and opens it. [`protocol::manager::ManagerError::Exists`] if the name exists.
+    pub async fn create_open(
+        &self,
+        directory: InodeId,
+        name: Bytes,
+        new: NewInode,
+    ) -> Result<Attributes, ClientError> {
+        let inner = self.0.clone();
+        let request = ManagerRequest::Create { directory, name, new, open: true };
+        whole(&self.0.host, async move {
+            let attributes = inner.make(directory, request).await?;
+            Ok(attributes)
+        })
+        .await
+    }
+
+    /// Makes a file without a name and opens it (`O_TMPFILE`).
+    pub async fn create_unnamed(&self, directory: InodeId, new: NewInode) -> Result<Attributes, ClientError> {
+        let inner = self.0.clone();
+        let request = ManagerRequest::CreateUnnamed { directory, new };
+        whole(&self.0.host, async move {
+            let attributes = inner.make(directory, request).await?;
+            Ok(attributes)
+        })
+        .await
+    }
+
+    /// Gives `inode` one more name.
+    pub async fn link(&self, inode: InodeId, directory: InodeId, name: Bytes) -> Result<Attributes, ClientError> {
+        let inner = self.0.clone();
+        whole(&self.0.host, async move {
+            let request = ManagerRequest::Link { inode, directory, name };
+            let reply = inner.change(directory, &[directory, inode], request).await?;
+            match reply.answer {
+                Answer::Entry(attributes, _) | Answer::Attributes(attributes) => Ok(attributes),
+                _ => Err(ClientError::Foreign("link")),
+            }
+        })
+        .await
+    }
+
+    /// Removes a name that is no directory's.
+    pub async fn unlink(&self, directory: InodeId, name: Bytes) -> Result<(), ClientError> {
+        self.remove(directory, ManagerRequest::Unlink { directory, name }).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn remove_directory(&self, directory: InodeId, name: Bytes) -> Result<(), ClientError> {
+        self.remove(directory, ManagerRequest::RemoveDirectory { directory, name }).await
+    }
+
+    /// Renames.
+    pub async fn rename(&self, rename: Rename) -> Result<(), ClientError> {
+        let inner = self.0.clone();
+        whole(&self.0.host, async move {
+            let (from, to) = (rename.from_directory, rename.to_directory);
+            let reply = inner.change(from, &[from, to], ManagerRequest::Rename(rename)).await?;
+            inner.removed(from, &reply)
+        })
+        .await
+    }
+
+    /// Where a symbolic link leads.
+    pub async fn read_link(&self, inode: InodeId) -> Result<Bytes, ClientError> {
+        bytes(self.0.ask(inode, ManagerRequest::ReadLink(inode)).await?)
+    }
+
+    /// A page of a directory, without `.` and `..`: entries behind the cookie `after` (0 begins), and whether these were
+    /// the last. With attributes where `attributes` asks for them and they are at hand.
+    pub async fn list(
+        &self,
+        directory: InodeId,
+        after: u64,
+        limit: u32,
+        attributes: bool,
+    ) -> Result<(Vec<DirectoryEntry>, bool), ClientError> {
+        let reply = self.0.ask(directory, ManagerRequest::List { directory, after, limit, attributes }).await?;
+        let Answer::Listing(mut entries, last) = reply.answer else { return Err(ClientError::Foreign("list")) };
+        for entry in &mut entries {
+            entry.attributes = entry.attributes.map(|attributes| attributes);
+        }
+        Ok((entries, last))
+    }
+
+    /// The directory that holds this one.
+    pub async fn parent(&self, directory: InodeId) -> Result<InodeId, ClientError> {
+        match self.0.ask(directory, ManagerRequest::Parent(directory)).await?.answer {
+            Answer::Inode(inode) => Ok(inode),
+            _ => Err(ClientError::Foreign("parent")),
+        }
+    }
+
+    /// Reads an extended attribute.
+    pub async fn xattr(&self, inode: InodeId, name: Bytes) -> Result<Bytes, ClientError> {
+        bytes(self.0.ask(inode, ManagerRequest::Xattr { inode, name }).await?)
+    }
+
+    /// Sets an extended attribute. `clear_set_gid`: an access ACL set by one who is not of the file's group.
+    pub async fn set_xattr(
+        &self,
+        inode: InodeId,
+        (name, value): (Bytes, Bytes),
+        mode: XattrMode,
+        clear_set_gid: bool,
+    ) -> Result<(), ClientError> {
+        let inner = self.0.clone();
+        let request = ManagerRequest::SetXattr { inode, name, value, mode, clear_set_gid };
+        whole(&self.0.host, async move { inner.change(inode, &[inode], request).await.map(drop) }).await
+    }
+
+    /// The names of all extended attributes.
+    pub async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Bytes>, ClientError> {
+        match self.0.ask(inode, ManagerRequest::ListXattrs(inode)).await?.answer {
+            Answer::Names(names) => Ok(names),
+            _ => Err(ClientError::Foreign("names of attributes")),
+        }
+    }
+
+    /// Removes an extended attribute.
+    pub async fn remove_xattr(&self, inode: InodeId, name: Bytes) -> Result<(), ClientError> {
+        let inner = self.0.clone();
+        let request = ManagerRequest::RemoveXattr { inode, name };
+        whole(&self.0.host, async move { inner.change(inode, &[inode], request).await.map(drop) }).await
+    }
+
+    async fn remove(&self, directory: InodeId, request: ManagerRequest) -> Result<(), ClientError> {
+        let inner = self.0.clone();
+        whole(&self.0.host, async move {
+            let reply = inner.change(directory, &[directory], request).await?;
+            inner.removed(directory, &reply)
+        })
+        .await
+    }
+}
+
+impl Inner {
+    async fn make(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {
+        let reply = self.change(directory, &[directory], request).await?;
+        let Answer::Entry(attributes, _) = reply.answer else { return Err(ClientError::Foreign("create")) };
+        self.note(directory, attributes.inode, &reply);
+        Ok(attributes)
+    }
+
+    /// A name is gone; with the last one of a file that nobody has open, its unwritten bytes are gone too.
+    fn removed(&self, directory: InodeId, reply: &ManagerReply) -> Result<(), ClientError> {
+        match reply.answer {
+            Answer::Removed(Some((inode, 0))) => self.note(directory, inode, reply),
+            Answer::Removed(Some((inode, _))) => self.note(directory, inode, reply),
+            Answer::Removed(None) | Answer::Done => {}
+            _ => return Err(ClientError::Foreign("remove")),
+        }
+        Ok(())
+    }
+}
+
+/// An inode's attributes and content from an answer.
+pub(crate) fn entry(reply: ManagerReply) -> Result<(Attributes, Option<Content>), ClientError> {
+    match reply.answer {
+        Answer::Entry(attributes, content) => Ok((attributes, content)),
+        Answer::Attributes(attributes) => Ok((attributes, None)),
+        _ => Err(ClientError::Foreign("entry")),
+    }
+}
+
+fn bytes(reply: ManagerReply) -> Result<Bytes, ClientError> {
+    match reply.answer {
+        Answer::Bytes(bytes) => Ok(bytes),
+        _ => Err(ClientError::Foreign("bytes")),
+    }
+}
