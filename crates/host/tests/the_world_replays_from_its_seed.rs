@@ -1,8 +1,8 @@
 //! A seed that fails must fail again, alone and on another machine: else the simulation finds bugs that nobody can fix.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -87,21 +87,29 @@ fn other_seeds_tell_other_stories() {
 }
 
 #[test]
-fn ready_tasks_run_in_every_order() {
-    let mut orders = Vec::new();
-    sim::explore(0..200, async |world, host| {
-        let order = Arc::new(Mutex::new(Vec::new()));
-        for number in 0..3 {
-            let order = order.clone();
-            host.spawn(async move { order.lock().unwrap_or_else(PoisonError::into_inner).push(number) });
-        }
-        world.sleep(Duration::from_millis(1)).await;
-        ORDERS.lock().unwrap().push(order.lock().unwrap().clone());
+fn a_driver_replays_and_one_with_a_real_hand_in_it_is_caught() {
+    let lately = AtomicU64::new(0);
+    sim::replay(9, async |world, host| host.sleep(Duration::from_nanos(world.dice().below(1_000))).await);
+    let caught = std::panic::catch_unwind(|| {
+        sim::replay(9, async |_, host| host.sleep(Duration::from_secs(lately.fetch_add(1, Ordering::Relaxed))).await);
     });
-    static ORDERS: Mutex<Vec<Vec<u32>>> = Mutex::new(Vec::new());
-    orders.append(&mut ORDERS.lock().unwrap());
-    orders.sort_unstable();
-    orders.dedup();
+    assert!(caught.is_err());
+}
+
+#[test]
+fn ready_tasks_run_in_every_order() {
+    let mut orders = BTreeSet::new();
+    for seed in 0..200 {
+        orders.insert(sim::run(seed, async |world, host| {
+            let order = Arc::new(Mutex::new(Vec::new()));
+            for number in 0..3 {
+                let order = order.clone();
+                host.spawn(async move { order.lock().unwrap().push(number) });
+            }
+            world.sleep(Duration::from_millis(1)).await;
+            Arc::into_inner(order).unwrap().into_inner().unwrap()
+        }));
+    }
     assert_eq!(orders.len(), 6);
 }
 

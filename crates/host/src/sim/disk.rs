@@ -11,6 +11,7 @@
 //! 6. A sync makes durable what had landed when it was called, and by a coin what landed meanwhile.
 //! 7. A bit that flips stays flipped, for reads and on the medium, and no one is told.
 //! 8. A hung disk finishes nothing until it is healed or its node stops.
+//! 9. A handle that was plugged in by one life of a node fails in the next: no ghost writes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +23,7 @@ use bytes::Bytes;
 use crate::{BoxFuture, Disk, DiskError, DiskUsage, NodeId, StoredDisk, StoredFile};
 
 use super::calendar::Event;
-use super::executor::{Core, State};
+use super::executor::{Core, Life, State};
 use super::extents::Extents;
 use super::medium::{self, Medium, PAGE, SECTOR};
 use super::promise::{Promise, promise};
@@ -73,18 +74,18 @@ pub struct DiskFaults {
     pub hung: bool,
 }
 
-/// What a disk has done since the world began. Failed operations count too.
+/// What a disk was asked since the world began, whether or not it did it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounters {
-    /// Reads finished.
+    /// Reads begun.
     pub reads: u64,
-    /// Writes finished.
+    /// Writes begun.
     pub writes: u64,
-    /// Syncs finished.
+    /// Syncs begun.
     pub syncs: u64,
     /// Bytes given to readers.
     pub bytes_read: u64,
-    /// Bytes of finished writes.
+    /// Bytes of the writes begun.
     pub bytes_written: u64,
 }
 
@@ -153,9 +154,13 @@ impl SimDisk {
         SimDisk { core: core.clone(), index: index.unwrap_or_else(|| panic!("there is no disk {name}")) }
     }
 
-    /// The disk as a part sees it. Handles stay good over crashes and restarts.
+    /// The disk as a part on its node sees it, for the node's present life: plug it in again after a restart. Of a
+    /// node that does not run, it is a handle for the test, which no stop ends.
     pub fn plug(&self) -> Disk {
-        Disk::new(Arc::new(self.clone()))
+        let state = self.core.lock();
+        let life = state.life(state.disks[self.index].node);
+        drop(state);
+        Disk::new(Arc::new(Plugged { disk: self.clone(), life }))
     }
 
     /// The name it was given.
@@ -249,20 +254,23 @@ impl SimDisk {
         act(&mut disks[self.index], dice)
     }
 
-    async fn operate(&self, file: &'static str, kind: Kind) -> Outcome {
+    async fn operate(&self, life: Option<Life>, file: &'static str, mut kind: Kind) -> Outcome {
         let (promise, awaited) = promise();
         {
             let mut state = self.core.lock();
+            if life.is_some_and(|life| !state.lives(life)) {
+                return Err(stopped());
+            }
             let State { disks, dice, calendar, now, .. } = &mut *state;
             let disk = &mut disks[self.index];
             let at = *now + disk.latency(&kind, dice);
             disk.operations_started += 1;
             let operation = disk.operations_started;
-            let kind = disk.begin(file, kind);
+            disk.begin(file, &mut kind);
             disk.operations.insert(operation, Operation { file, kind, promise });
             calendar.plan(at, Event::Disk { disk: self.index, operation });
         }
-        awaited.await.unwrap_or_else(|_| Err(DiskError::Failed("its machine stopped".into())))
+        awaited.await.unwrap_or_else(|_| Err(stopped()))
     }
 }
 
@@ -324,11 +332,19 @@ impl DiskState {
         Duration::from_nanos((latency + bytes) * u64::from(self.slowness))
     }
 
-    /// What must be known of an operation when it is called.
-    fn begin(&mut self, file: &'static str, kind: Kind) -> Kind {
+    /// Counts an operation, and notes what must be known of it when it is called.
+    fn begin(&mut self, file: &'static str, kind: &mut Kind) {
         match kind {
-            Kind::Sync { .. } => Kind::Sync { covered: self.files.entry(file).or_default().medium.sequence() },
-            other => other,
+            Kind::Read { .. } => self.counters.reads += 1,
+            Kind::Write(pieces) => {
+                self.counters.writes += 1;
+                self.counters.bytes_written += pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+            }
+            Kind::Sync { covered } => {
+                self.counters.syncs += 1;
+                *covered = self.files.entry(file).or_default().medium.sequence();
+            }
+            Kind::Reserve(_) | Kind::Discard(_) => {}
         }
     }
 
@@ -336,7 +352,6 @@ impl DiskState {
         let error = dice.chance(self.options.error_ppm);
         match kind {
             Kind::Read { offset, length } => {
-                self.counters.reads += 1;
                 if error || self.faults.reads {
                     return Err(broken("read"));
                 }
@@ -346,7 +361,6 @@ impl DiskState {
                 Ok(bytes)
             }
             Kind::Sync { covered } => {
-                self.counters.syncs += 1;
                 let medium = &mut self.files.entry(name).or_default().medium;
                 if error || self.faults.syncs {
                     medium.fail_sync(covered, dice);
@@ -356,11 +370,7 @@ impl DiskState {
                 Ok(Bytes::new())
             }
             _ if self.faults.read_only => Err(DiskError::ReadOnly),
-            Kind::Write(pieces) => {
-                self.counters.writes += 1;
-                self.counters.bytes_written += pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
-                self.finish_write(name, pieces, error, dice)
-            }
+            Kind::Write(pieces) => self.finish_write(name, pieces, error, dice),
             Kind::Reserve(_) | Kind::Discard(_) if error || self.faults.writes => Err(broken("write")),
             Kind::Reserve(range) => {
                 if self.allocate(name, range) {
@@ -503,6 +513,10 @@ impl Operation {
     }
 }
 
+fn stopped() -> DiskError {
+    DiskError::Failed("the node that had plugged it in has stopped".into())
+}
+
 fn broken(what: &str) -> DiskError {
     DiskError::Failed(format!("simulated {what} error"))
 }
@@ -520,35 +534,54 @@ fn split_into_sectors(pieces: Vec<(u64, Bytes)>) -> Vec<(u64, Bytes)> {
     sectors
 }
 
-impl StoredDisk for SimDisk {
-    fn open(&self, name: &'static str) -> Result<Arc<dyn StoredFile>, DiskError> {
-        if self.faults().reads {
-            return Err(broken("open"));
+/// A disk as one life of a node sees it.
+struct Plugged {
+    disk: SimDisk,
+    life: Option<Life>,
+}
+
+impl Plugged {
+    /// Whether it can be asked anything at all.
+    fn check(&self) -> Result<(), DiskError> {
+        let state = self.disk.core.lock();
+        if self.life.is_some_and(|life| !state.lives(life)) {
+            return Err(stopped());
         }
-        self.with(|disk, _| {
+        if state.disks[self.disk.index].faults.reads { Err(broken("disk")) } else { Ok(()) }
+    }
+}
+
+impl StoredDisk for Plugged {
+    fn open(&self, name: &'static str) -> Result<Arc<dyn StoredFile>, DiskError> {
+        self.check()?;
+        self.disk.with(|disk, _| {
             disk.files.entry(name).or_default();
         });
-        Ok(Arc::new(SimFile { disk: self.clone(), name }))
+        Ok(Arc::new(PluggedFile { disk: Plugged { disk: self.disk.clone(), life: self.life }, name }))
     }
 
     fn usage(&self) -> Result<DiskUsage, DiskError> {
-        if self.faults().reads {
-            return Err(broken("usage"));
-        }
-        let (bytes_total, bytes_free) = self.with(|disk, _| (disk.options.capacity_bytes, disk.bytes_free()));
+        self.check()?;
+        let (bytes_total, bytes_free) = self.disk.with(|disk, _| (disk.options.capacity_bytes, disk.bytes_free()));
         Ok(DiskUsage { bytes_total, bytes_free })
     }
 }
 
-/// One byte space of a simulated disk, as a part sees it.
-struct SimFile {
-    disk: SimDisk,
+/// One byte space of a disk, as one life of a node sees it.
+struct PluggedFile {
+    disk: Plugged,
     name: &'static str,
 }
 
-impl StoredFile for SimFile {
+impl PluggedFile {
+    async fn operate(&self, kind: Kind) -> Outcome {
+        self.disk.disk.operate(self.disk.life, self.name, kind).await
+    }
+}
+
+impl StoredFile for PluggedFile {
     fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DiskError>> {
-        Box::pin(self.disk.operate(self.name, Kind::Read { offset, length }))
+        Box::pin(self.operate(Kind::Read { offset, length }))
     }
 
     fn write(&self, offset: u64, parts: Vec<Bytes>) -> BoxFuture<'_, Result<(), DiskError>> {
@@ -559,27 +592,27 @@ impl StoredFile for SimFile {
             pieces.push((at, part));
             at = end;
         }
-        Box::pin(async move { self.disk.operate(self.name, Kind::Write(pieces)).await.map(drop) })
+        Box::pin(async move { self.operate(Kind::Write(pieces)).await.map(drop) })
     }
 
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {
-        Box::pin(async move { self.disk.operate(self.name, Kind::Sync { covered: 0 }).await.map(drop) })
+        // What it covers is known when it begins.
+        Box::pin(async move { self.operate(Kind::Sync { covered: 0 }).await.map(drop) })
     }
 
     fn reserve(&self, offset: u64, length: u64) -> BoxFuture<'_, Result<(), DiskError>> {
         let range = offset..offset.saturating_add(length);
-        Box::pin(async move { self.disk.operate(self.name, Kind::Reserve(range)).await.map(drop) })
+        Box::pin(async move { self.operate(Kind::Reserve(range)).await.map(drop) })
     }
 
     fn discard(&self, offset: u64, length: u64) -> BoxFuture<'_, Result<(), DiskError>> {
         let range = offset..offset.saturating_add(length);
-        Box::pin(async move { self.disk.operate(self.name, Kind::Discard(range)).await.map(drop) })
+        Box::pin(async move { self.operate(Kind::Discard(range)).await.map(drop) })
     }
 
     fn size(&self) -> Result<u64, DiskError> {
-        if self.disk.faults().reads {
-            return Err(broken("size"));
-        }
-        Ok(self.disk.with(|disk, _| disk.files.get(self.name).map_or(0, |file| file.medium.size())))
+        self.disk.check()?;
+        let size = |disk: &mut DiskState| disk.files.get(self.name).map_or(0, |file| file.medium.size());
+        Ok(self.disk.disk.with(|disk, _| size(disk)))
     }
 }

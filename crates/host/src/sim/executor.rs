@@ -241,6 +241,12 @@ impl State {
         !self.ended && node.is_some_and(|node| node.runs() && node.incarnation == life.incarnation)
     }
 
+    /// The present life of a node that runs.
+    pub(super) fn life(&self, node: NodeId) -> Option<Life> {
+        let state = self.nodes.get(&node).filter(|state| state.runs())?;
+        Some(Life { node, incarnation: state.incarnation })
+    }
+
     /// The fingerprint of every choice so far.
     pub(super) fn trace(&self) -> u64 {
         self.trace

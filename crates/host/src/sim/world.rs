@@ -11,7 +11,7 @@ use crate::{BoxFuture, Host, Moment, NodeId, Port};
 use super::Dice;
 use super::calendar::Sleep;
 use super::disk::{self, DiskOptions, SimDisk};
-use super::executor::{Core, Life, State, Turn};
+use super::executor::{Core, State, Turn};
 use super::network::{NetworkCounters, NetworkOptions, Passing, Verdict};
 use super::node::{self, NodeState, Stop};
 use super::promise::{Awaited, promise};
@@ -343,13 +343,5 @@ impl World {
             story += &format!("; node {} waits for an answer of node {} port {}", from.0, to.node.0, to.port.0);
         }
         story
-    }
-}
-
-impl State {
-    /// The present life of a node that runs.
-    fn life(&self, node: NodeId) -> Option<Life> {
-        let state = self.nodes.get(&node).filter(|state| state.runs())?;
-        Some(Life { node, incarnation: state.incarnation })
     }
 }
