@@ -256,47 +256,89 @@ fn a_handle_of_a_past_life_writes_nothing() {
     });
 }
 
-/// Against a naive model: bytes that were synced last hold the synced value or one written later.
+/// What one byte may be, by a model so naive that it can be believed.
+#[derive(Clone)]
+struct Byte {
+    /// What a power loss may leave; the last is what reads see.
+    states: Vec<u8>,
+    /// A sync failed since it was last written: no sync decides any more.
+    doubtful: bool,
+}
+
+impl Byte {
+    fn write(&mut self, value: u8) {
+        self.states.push(value);
+        self.doubtful = false;
+    }
+
+    fn sync(&mut self) {
+        if !self.doubtful {
+            self.states.drain(..self.states.len() - 1);
+        }
+    }
+
+    fn fail_sync(&mut self) {
+        self.doubtful = self.states.len() > 1;
+    }
+
+    fn lose_power(&mut self, left: u8) {
+        assert!(self.states.contains(&left), "{left} is there, which was not among {:?}", self.states);
+        *self = Byte { states: vec![left], doubtful: false };
+    }
+}
+
+/// Brings a stopped node back, and opens the file anew.
+fn reopen(world: &World, disk: &SimDisk) -> File {
+    world.restart(NodeId(1));
+    disk.plug().open("f").unwrap()
+}
+
 #[test]
 fn random_writes_syncs_and_stops_agree_with_a_model() {
-    const SIZE: usize = 8 * SECTOR;
+    const SIZE: usize = 20 * SECTOR;
     sim::explore(0..200, async |world, host| {
         let (disk, mut file) = plug(&world, &host);
         let mut dice = world.dice();
-        // For each byte, what a power loss may leave there; the last is what reads see.
-        let mut possible: Vec<Vec<u8>> = vec![vec![0]; SIZE];
+        let mut model = vec![Byte { states: vec![0], doubtful: false }; SIZE];
         for round in 1..60u8 {
-            match dice.below(8) {
+            let start = dice.below(SIZE as u64);
+            let end = dice.within(start..SIZE as u64 + 1);
+            let range = start as usize..end as usize;
+            match dice.below(10) {
                 0 => {
                     file.sync().await.unwrap();
-                    possible.iter_mut().for_each(|states| drop(states.drain(..states.len() - 1)));
+                    model.iter_mut().for_each(Byte::sync);
                 }
                 1 => {
                     world.crash(NodeId(1), Stop::PowerLoss);
-                    world.restart(NodeId(1));
-                    file = disk.plug().open("f").unwrap();
+                    file = reopen(&world, &disk);
                     let content = disk.peek("f", 0, SIZE);
-                    for (at, states) in possible.iter_mut().enumerate() {
-                        let byte = content.get(at).copied().unwrap_or(0);
-                        assert!(states.contains(&byte), "byte {at} is {byte}, which was not among {states:?}");
-                        *states = vec![byte];
-                    }
+                    let left = (0..SIZE).map(|at| content.get(at).copied().unwrap_or(0));
+                    model.iter_mut().zip(left).for_each(|(byte, left)| byte.lose_power(left));
                 }
                 2 => {
                     world.crash(NodeId(1), Stop::Kill);
-                    world.restart(NodeId(1));
-                    file = disk.plug().open("f").unwrap();
+                    file = reopen(&world, &disk);
+                }
+                3 => {
+                    disk.set_faults(DiskFaults { syncs: true, ..DiskFaults::default() });
+                    file.sync().await.unwrap_err();
+                    disk.heal();
+                    model.iter_mut().for_each(Byte::fail_sync);
+                }
+                4 => {
+                    file.discard(start, end - start).await.unwrap();
+                    let size = file.size().unwrap() as usize;
+                    model[..size].iter_mut().take(range.end).skip(range.start).for_each(|byte| byte.write(0));
                 }
                 _ => {
-                    let start = dice.below(SIZE as u64) as usize;
-                    let end = dice.within(start as u64..SIZE as u64 + 1) as usize;
-                    file.write(start as u64, filled(round, end - start)).await.unwrap();
-                    possible[start..end].iter_mut().for_each(|states| states.push(round));
+                    file.write(start, filled(round, range.len())).await.unwrap();
+                    model[range].iter_mut().for_each(|byte| byte.write(round));
                 }
             }
             let content = disk.peek("f", 0, SIZE);
-            for (at, states) in possible.iter().enumerate() {
-                assert_eq!(content.get(at).copied().unwrap_or(0), *states.last().unwrap());
+            for (at, byte) in model.iter().enumerate() {
+                assert_eq!(content.get(at).copied().unwrap_or(0), *byte.states.last().unwrap());
             }
         }
     });
