@@ -53,7 +53,8 @@ pub enum Notification {
         /// The name.
         name: Bytes,
     },
-    /// Put these bytes into the page cache.
+    /// Put these bytes into the page cache. A page that was not there before is kept only if they fill it, or fill it up to
+    /// the end of the file.
     Store {
         /// Into which file.
         node: NodeId,
