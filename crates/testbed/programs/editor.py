@@ -64,7 +64,7 @@ def save_by_backup_copy(path, content):
 
 
 def save_by_rename_over(path, content):
-    """Most others: a temporary file, synced, given the old one's mode, renamed over it; then the directory is synced."""
+    """Most others: a temporary file is synced, given the mode, renamed over the old one; the directory is synced."""
     about = os.stat(path)
     temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.swp")
     write_synced(temporary, content, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

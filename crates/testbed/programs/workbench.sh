@@ -39,6 +39,7 @@ open_workbench() {
     LOCAL=$(mktemp -d "${TMPDIR:-/var/tmp}/$PROGRAM.XXXXXX")
     LOG=$LOCAL/log
     chmod 755 "$WORK" "$LOCAL"
+    cd "$LOCAL" # where programs leave what nobody asked for
     trap close_workbench EXIT
     trap 'exit 130' HUP INT TERM
 }

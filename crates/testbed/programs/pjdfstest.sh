@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# pjdfstest: the POSIX test suite, here and on ext4 side by side: each case that passes there must pass here.
+#
+#     pjdfstest.sh DIR [PATTERN...]
+#
+# ext4 lies in an image on a loop device, so that the cases about read-only file systems can remount it; they run where
+# DIR is on a mount of its own as well, which they remount. Prints the cases that differ, with what the suite said.
+. "$(dirname "$0")/workbench.sh"
+require mkfs.ext4 losetup findmnt python3
+[ "$(id -u)" -eq 0 ] || fail "needs root: the suite changes users and makes device nodes"
+open_workbench "$@"
+shift
+
+suite=$(crate_program pjdfstest 0.2.2)
+reference=$LOCAL/ext4
+mkdir "$reference"
+truncate -s 1G "$LOCAL/image"
+quietly mkfs.ext4 -q "$LOCAL/image"
+quietly mount -o loop "$LOCAL/image" "$reference"
+trap 'status=$?; umount "$reference" 2>>"$LOG"; (exit $status); close_workbench' EXIT
+
+remount=true
+[ "$(findmnt -n -o TARGET -T "$WORK")" != / ] || remount=false
+
+# settings REMOUNT >FILE: users whose first group has the name that is given, as the suite wants it.
+settings() {
+    cat <<END
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+
+[settings]
+naptime = 0.02
+allow_remount = $1
+
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+END
+}
+
+# results DIR OTHER-FILE-SYSTEM NAME PATTERN...: runs the suite; NAME.said has its words, NAME a line "case result" each.
+results() {
+    local directory=$1 other=$2 name=$3
+    shift 3
+    NO_COLOR=1 "$suite" -c "$LOCAL/settings.toml" -p "$directory" -s "$other" "$@" >"$LOCAL/$name.said" 2>&1 || true
+    grep -q '^Summary' "$LOCAL/$name.said" || {
+        tail -n 20 "$LOCAL/$name.said" >>"$LOG"
+        fail "the suite broke off on $directory"
+    }
+    awk '/ (ok|FAILED|skipped)$/ { print $1, $NF }' "$LOCAL/$name.said" | sort >"$LOCAL/$name"
+}
+
+settings "$remount" >"$LOCAL/settings.toml"
+results "$reference" "$WORK" on-ext4 "$@"
+results "$WORK" "$reference" here "$@"
+
+grep ' ok$' "$LOCAL/on-ext4" >"$LOCAL/expected" || fail "no case passes on ext4: $(tail -n 1 "$LOCAL/on-ext4.said")"
+comm -23 "$LOCAL/expected" <(grep ' ok$' "$LOCAL/here" || true) | cut -d ' ' -f 1 >"$LOCAL/worse"
+if [ -s "$LOCAL/worse" ]; then
+    while read -r case; do
+        grep -A 2 -F "$case " "$LOCAL/here.said" | head -n 2
+    done <"$LOCAL/worse" >&2
+    fail "$(wc -l <"$LOCAL/worse") of $(wc -l <"$LOCAL/expected") cases that pass on ext4 do not pass here"
+fi
+report "$(wc -l <"$LOCAL/expected") cases pass on ext4 and here;" \
+    "$(grep -c skipped "$LOCAL/here" || true) of $(wc -l <"$LOCAL/here") are skipped here" \
+    "($($remount && echo "remounts included" || echo "no remounts: DIR is on the root file system"))"
