@@ -223,8 +223,8 @@ structures! {
     ReadIn (40) { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32 }
     WriteIn (40) { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32 }
     WriteOut (8) { size: u32, padding: u32 }
-    StatfsOut (80) { blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32,
-        padding: u32, spare: [u32; 6] }
+    StatfsOut (80) { blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32,
+        frsize: u32, padding: u32, spare: [u32; 6] }
     ReleaseIn (24) { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 }
     FlushIn (24) { fh: u64, unused: u32, padding: u32, lock_owner: u64 }
     FsyncIn (16) { fh: u64, fsync_flags: u32, padding: u32 }
@@ -239,9 +239,9 @@ structures! {
     InitIn (16) { major: u32, minor: u32, max_readahead: u32, flags: u32 }
     /// What INIT carries behind `InitIn` since 7.36, when `INIT_EXT` is among its flags.
     InitExtIn (48) { flags2: u32, unused: [u32; 11] }
-    InitOut (64) { major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,
-        max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32, max_stack_depth: u32,
-        request_timeout: u16, unused: [u16; 11] }
+    InitOut (64) { major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16,
+        congestion_threshold: u16, max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32,
+        max_stack_depth: u32, request_timeout: u16, unused: [u16; 11] }
     InterruptIn (8) { unique: u64 }
     BmapIn (16) { block: u64, blocksize: u32, padding: u32 }
     BmapOut (8) { block: u64 }
@@ -257,8 +257,8 @@ structures! {
     StatxIn (24) { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32 }
     SxTime (16) { tv_sec: i64, tv_nsec: u32, reserved: i32 }
     Statx (256) { mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare0: u16,
-        ino: u64, size: u64, blocks: u64, attributes_mask: u64, atime: SxTime, btime: SxTime, ctime: SxTime, mtime: SxTime,
-        rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14] }
+        ino: u64, size: u64, blocks: u64, attributes_mask: u64, atime: SxTime, btime: SxTime, ctime: SxTime,
+        mtime: SxTime, rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14] }
     StatxOut (288) { attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: Statx }
 
     NotifyPollOut (8) { kh: u64 }

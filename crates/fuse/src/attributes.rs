@@ -20,7 +20,7 @@ pub struct Attributes {
     pub modified: Time,
     /// Last change of anything.
     pub changed: Time,
-    /// Type and permission bits. The type of a node never changes: the kernel answers EIO for ever to one that does.
+    /// Type and permission bits. The type of a node never changes: once it does, calls on it fail with EIO.
     pub mode: u32,
     /// Names.
     pub links: u32,

@@ -3,21 +3,22 @@
 //! # Mounting, as root
 //!
 //! 1. `open("/dev/fuse", O_RDWR | O_CLOEXEC)`.
-//! 2. `mount("dazzle", path, "fuse.dazzle", MS_NOSUID | MS_NODEV, data)` with `MountOptions::data`. It returns at once; the
-//!    kernel has queued INIT.
-//! 3. Read one request; it is `Operation::Init`. `negotiate`, write the reply. On `Handshake::Again` write `again` and read
-//!    the next; on `Refused` write `refused` and unmount.
-//! 4. One more descriptor per serving thread: open the device again and `ioctl(new, IOC_CLONE, &original)`. **A reply goes
-//!    to the descriptor its request was read from**, since each has its own list of unanswered requests; a notification
-//!    goes to any. An INTERRUPT may be read from another descriptor than its target.
+//! 2. `mount("dazzle", path, "fuse.dazzle", MS_NOSUID | MS_NODEV, data)` with `MountOptions::data`. It returns at once;
+//!    the kernel has queued INIT.
+//! 3. Read one request; it is `Operation::Init`. `negotiate`, write the reply. On `Handshake::Again` write `again` and
+//!    read the next; on `Refused` write `refused` and unmount.
+//! 4. One more descriptor per serving thread: open the device again and `ioctl(new, IOC_CLONE, &original)`. **A reply
+//!    goes to the descriptor its request was read from**, since each has its own list of unanswered requests; a
+//!    notification goes to any. An INTERRUPT may be read from another descriptor than its target.
 //! 5. For read-ahead of more than 128 KiB write `/sys/class/bdi/MAJOR:MINOR/read_ahead_kb` of the mount, after INIT.
 //!
 //! # Mounting, as anyone else
 //!
-//! `socketpair(AF_UNIX, SOCK_STREAM)`, then run `fusermount3 -o OPTIONS -- PATH` with one end inherited and its number in
-//! the environment variable `_FUSE_COMMFD`. It mounts and sends the descriptor in one SCM_RIGHTS message with one byte of
-//! data; then wait for it to exit, and go on at step 3. OPTIONS are `MountOptions::fusermount`; `allow_other` needs
-//! `user_allow_other` in `/etc/fuse.conf`. Unmount with `fusermount3 -u -z -- PATH`.
+//! `socketpair(AF_UNIX, SOCK_STREAM)`, then run `fusermount3 -o OPTIONS -- PATH` with one end inherited and its number
+//! in the environment variable `_FUSE_COMMFD`. It mounts and sends the descriptor in one SCM_RIGHTS message with one
+//! byte of data; then wait for it to exit, and go on at step 3. OPTIONS are `MountOptions::fusermount`; `allow_other`
+//! needs `user_allow_other` in `/etc/fuse.conf`, and the caller must be able to open `/dev/fuse` itself. Unmount with
+//! `fusermount3 -u -z -- PATH`.
 //!
 //! # The loop
 //!
@@ -38,21 +39,25 @@
 //! ```
 //!
 //! A WRITE's payload starts 80 bytes behind the request's first byte, so reading at `READ_OFFSET` puts it on a page
-//! boundary: it can go to a disk with O_DIRECT as it is. A WRITE's buffer is given away with the request. Of other requests
-//! copy the bytes (`keeps_buffer` is false) and read into the same buffer again: they are short, and a name must not keep a
-//! megabyte alive.
+//! boundary: it can go to a disk with O_DIRECT as it is. A WRITE's buffer is given away with the request. Of other
+//! requests copy the bytes (`keeps_buffer` is false) and read into the same buffer again: they are short, and a name
+//! must not keep a megabyte alive.
 //!
-//! `writev` of a reply fails with ENOENT when the request is gone (interrupted, aborted): forget it. With EINVAL the frame
-//! was wrong, and the request may be waiting still: write `reply::error(unique, EIO)`. ENODEV: unmounted.
+//! `writev` of a reply fails with ENOENT when the request is gone (interrupted, aborted): forget it. EINVAL: the frame
+//! was wrong, our error; the kernel has failed the call with EIO, unless the length was wrong too, so write
+//! `reply::error(unique, EIO)` in any case. ENODEV: unmounted.
 //!
 //! Notifications have their own thread: see `notify`. READ and WRITE must be answered even while a notification waits.
 //!
 //! # Restarting with files open
 //!
-//! The mount lives while one descriptor of it is open, so the old daemon leaves its descriptors with the service manager
-//! (systemd's FDSTORE) and the new one starts at step 4, without INIT: it must be told the `Session`. Closing a descriptor
-//! aborts what was read from it and not answered, so **every** clone is left, not the original alone. The new daemon writes
-//! `Notification::Resend` first; what comes again has `Request::is_resent`.
+//! The mount lives while one descriptor of it is open, so the old daemon leaves its descriptors with the service
+//! manager (systemd's FDSTORE) and the new one starts at step 4, without INIT: it must be told the `Session`. Closing a
+//! descriptor aborts what was read from it and not answered (ECONNABORTED in the program), so **every** clone is left,
+//! not the original alone. The new daemon writes `Notification::Resend` first; what then comes again, from any
+//! descriptor, has `Request::is_resent` and a new `unique`, and the old one is void.
+//!
+//! The rules about clones, resending and wrong frames were tried on Linux 6.18.44.
 
 use crate::abi::{InHeader, WriteIn, opcode};
 use crate::layout::Layout;
@@ -75,13 +80,14 @@ pub const IOC_BACKING_OPEN: u64 = 0x4010_e501;
 /// `ioctl` that lets a backing file go: `_IOW(229, 2, u32)`.
 pub const IOC_BACKING_CLOSE: u64 = 0x4004_e502;
 
-/// Size of the buffer for one request, whole pages: room for the aligned payload, and behind it as much again as any other
-/// request needs beyond `request_bytes_max` (names, extensions).
+/// Size of the buffer for one request, whole pages: room for the aligned payload, and behind it as much again as any
+/// other request needs beyond `request_bytes_max` (names, extensions).
 pub fn buffer_bytes(request_bytes_max: u32) -> usize {
     PAGE_BYTES + (request_bytes_max as usize).next_multiple_of(PAGE_BYTES) + PAGE_BYTES
 }
 
-/// Whether a request just read should keep its buffer (its payload is worth more than a copy) rather than be copied out.
+/// Whether a request just read should keep its buffer (its payload is worth more than a copy) rather than be copied
+/// out.
 pub fn keeps_buffer(request: &[u8]) -> bool {
     let mut view = request;
     let is_write = InHeader::take(&mut view).is_some_and(|header| header.opcode == opcode::WRITE);

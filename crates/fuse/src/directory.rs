@@ -52,8 +52,8 @@ impl DirectoryBuffer {
         fits
     }
 
-    /// Appends an entry to the answer of READDIRPLUS. What fits counts as a lookup of its node; an `Entry` with node 0 gives
-    /// the name alone, and must be used for "." and "..", of which the kernel counts no lookup.
+    /// Appends an entry to the answer of READDIRPLUS. What fits counts as a lookup of its node; an `Entry` with node 0
+    /// gives the name alone, and must be used for "." and "..", of which the kernel counts no lookup.
     #[must_use = "an entry that did not fit must be listed next time, and is no lookup"]
     pub fn push_plus(&mut self, entry: &DirectoryEntry<'_>, inode: &Entry) -> bool {
         assert!(inode.node.0 == 0 || !matches!(entry.name, b"." | b".."), "a lookup that no FORGET would give back");

@@ -1,7 +1,8 @@
 //! The tail of requests that make a name (CREATE, MKNOD, MKDIR, SYMLINK, TMPFILE): supplementary groups and labels.
 //!
 //! Each extension starts with its size and type and is padded to eight bytes. Types up to 31 are really the number of
-//! security contexts that follow; a type this crate does not know is skipped, as the kernel's rule for extensions wants.
+//! security contexts that follow; a type this crate does not know is skipped, as the kernel's rule for extensions
+//! wants.
 
 use bytes::{Buf, Bytes};
 

@@ -1,8 +1,8 @@
 //! What one `writev` to the device carries: a reply or a notification.
 //!
 //! Invariants:
-//! 1. The length in the header is the length of all slices together; the kernel refuses a frame whose length is wrong and
-//!    leaves its request waiting for ever.
+//! 1. The length in the header is the length of all slices together; the kernel refuses a frame whose length is wrong
+//!    and leaves its request waiting for ever.
 //! 2. Payload is referred to, never copied, but for one case: more pieces than `writev` takes are joined.
 
 use bytes::{Bytes, BytesMut};
@@ -22,8 +22,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A frame whose header says `error` (a negated errno, or a notification's code), followed by what `body` appends and
-    /// by the payload.
+    /// A frame whose header says `error` (a negated errno, or a notification's code), followed by what `body` appends
+    /// and by the payload.
     pub(crate) fn new(unique: Unique, error: i32, body: impl FnOnce(&mut Vec<u8>), payload: Vec<Bytes>) -> Self {
         // Room for the longest usual reply: header, entry and open file.
         let mut head = Vec::with_capacity(160);

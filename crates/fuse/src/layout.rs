@@ -1,9 +1,9 @@
 //! How a kernel structure becomes bytes and back, without `unsafe` and without alignment rules.
 //!
-//! The kernel's structures are packed by hand (`include/uapi/linux/fuse.h`: every field on its natural boundary, padding
-//! spelled out), so a structure is just its fields, one after another, in the machine's own byte order. `structures!`
-//! declares one from the list of its fields and from its size in the header; a list that does not add up to that size does
-//! not compile.
+//! The kernel's structures are packed by hand (`include/uapi/linux/fuse.h`: every field on its natural boundary,
+//! padding spelled out), so a structure is just its fields, one after another, in the machine's own byte order.
+//! `structures!` declares one from the list of its fields and from its size in the header; a list that does not add up
+//! to that size does not compile.
 
 /// Something with a fixed size in bytes on the FUSE device.
 pub(crate) trait Layout: Sized {

@@ -17,16 +17,16 @@
 //! | `errno` | `Errno` |
 //! | `device` | mounting, the loop, restarting: the rules for whoever holds `/dev/fuse` |
 //!
-//! A request goes up: bytes → `Request::parse` → `Operation`. An answer comes down: `reply::…` → `Frame` → `writev`. Why
-//! this is our own and not a library: `docs/decisions/0002-own-fuse-wire.md`.
+//! A request goes up: bytes → `Request::parse` → `Operation`. An answer comes down: `reply::…` → `Frame` → `writev`.
+//! Why this is our own and not a library: `docs/decisions/0002-own-fuse-wire.md`.
 //!
 //! # Never
 //!
 //! - No file, socket, thread, clock or `ioctl`: the device belongs to `dazzle/src/edge`.
 //! - No `.await`: everything here is a function of its arguments.
 //! - No panic on bytes from the device, and no allocation sized by an unchecked number in them.
-//! - No copy of payload: a WRITE's data is a slice of its request, a READ's answer refers to what it was given. Names too
-//!   are slices; who keeps one copies it.
+//! - No copy of payload: a WRITE's data is a slice of its request, a READ's answer refers to what it was given. Names
+//!   too are slices; who keeps one copies it.
 //! - No word of tokens, slots or logs; no other face.
 
 pub mod abi;

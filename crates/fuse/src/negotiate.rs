@@ -71,11 +71,12 @@ impl Default for Wishes {
 
 /// The flags that always apply, where offered.
 ///
-/// Left out on purpose: WRITEBACK_CACHE (the kernel would hold dirty pages that no call-back reaches in time, DESIGN §6);
-/// EXPLICIT_INVAL_DATA (it is the opposite of AUTO_INVAL_DATA); NO_OPEN_SUPPORT (an open takes tokens); ABORT_ERROR (ENODEV
-/// says enough); SECURITY_CTX (labels are plain extended attributes); SPLICE_* (others measured no gain); HAS_INODE_DAX and
-/// MAP_ALIGNMENT (no shared memory); REQUEST_TIMEOUT (it aborts the whole mount: our own bounds are per call);
-/// ALLOW_IDMAP (the manager checks ids and knows no mapping); HANDLE_KILLPRIV (its second version replaces it).
+/// Left out on purpose: WRITEBACK_CACHE (the kernel would hold dirty pages that no call-back reaches in time, DESIGN
+/// §6); EXPLICIT_INVAL_DATA (it is the opposite of AUTO_INVAL_DATA); NO_OPEN_SUPPORT (an open takes tokens);
+/// ABORT_ERROR (ENODEV says enough); SECURITY_CTX (labels are plain extended attributes); SPLICE_* (others measured no
+/// gain); HAS_INODE_DAX and MAP_ALIGNMENT (no shared memory); REQUEST_TIMEOUT (it aborts the whole mount: our own
+/// bounds are per call); ALLOW_IDMAP (the manager checks ids and knows no mapping); HANDLE_KILLPRIV (its second version
+/// replaces it).
 const WANTED: u64 = TRANSFER | SEMANTICS | CACHING;
 
 /// How bytes and requests move.

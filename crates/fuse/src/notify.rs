@@ -1,5 +1,5 @@
-//! Notifications: what the daemon tells the kernel unasked, above all what to forget (DESIGN §6: call-backs invalidate the
-//! kernel's page and dentry caches, which are part of the client cache).
+//! Notifications: what the daemon tells the kernel unasked, above all what to forget (DESIGN §6: call-backs invalidate
+//! the kernel's page and dentry caches, which are part of the client cache).
 //!
 //! A notification is written to the device like a reply, and the write returns when the kernel has carried it out. That
 //! may take a lock which a process holds while it waits for our reply: InvalidateEntry and Delete take the parent
@@ -53,8 +53,8 @@ pub enum Notification {
         /// The name.
         name: Bytes,
     },
-    /// Put these bytes into the page cache. A page that was not there before is kept only if they fill it, or fill it up to
-    /// the end of the file.
+    /// Put these bytes into the page cache. A page that was not there before is kept only if they fill it, or fill it
+    /// up to the end of the file.
     Store {
         /// Into which file.
         node: NodeId,

@@ -1,8 +1,8 @@
 //! What the kernel can ask for: one variant for each opcode of protocol 7.45.
 //!
-//! Flags that say whether a field counts are gone by the time an `Operation` exists: such a field is an `Option`. Names,
-//! targets and payloads are slices of the request's buffer, so nothing was copied; a caller that keeps a name for longer
-//! than the call copies it, lest a few bytes hold a buffer of a megabyte.
+//! Flags that say whether a field counts are gone by the time an `Operation` exists: such a field is an `Option`.
+//! Names, targets and payloads are slices of the request's buffer, so nothing was copied; a caller that keeps a name
+//! for longer than the call copies it, lest a few bytes hold a buffer of a megabyte.
 
 use bytes::Bytes;
 

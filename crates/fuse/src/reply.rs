@@ -87,8 +87,8 @@ pub fn written(unique: Unique, size: u32) -> Frame {
     structure(unique, &abi::WriteOut { size, padding: 0 })
 }
 
-/// How much was copied, in the form the kernel waits for. The narrow form tells as much as it can, which makes the caller
-/// ask again for the rest: never copy more than `u32::MAX` bytes for it.
+/// How much was copied, in the form the kernel waits for. The narrow form tells as much as it can, which makes the
+/// caller ask again for the rest: never copy more than `u32::MAX` bytes for it.
 pub fn copied(unique: Unique, bytes_copied: u64, form: CopyReply) -> Frame {
     match form {
         CopyReply::Narrow => written(unique, u32::try_from(bytes_copied).unwrap_or(u32::MAX)),

@@ -1,7 +1,7 @@
 //! From the bytes of one read of the device to a `Request`.
 //!
-//! A request is a header of 40 bytes, the opcode's structure, then names and payload, then (since 7.38) extensions, whose
-//! length the header gives. `decode.rs` knows the opcodes; here lie the frame around them and the errors.
+//! A request is a header of 40 bytes, the opcode's structure, then names and payload, then (since 7.38) extensions,
+//! whose length the header gives. `decode.rs` knows the opcodes; here lie the frame around them and the errors.
 //!
 //! Invariants:
 //! 1. No bytes whatever make this module panic; what does not parse is a `Malformed`.
@@ -55,8 +55,8 @@ impl Request {
         Self::assemble(&header, Body { structure: None, rest, dialect })
     }
 
-    /// Parses a request whose parts lie apart, as the io_uring transport delivers them: the header, the opcode's structure
-    /// (or room for one), and everything else.
+    /// Parses a request whose parts lie apart, as the io_uring transport delivers them: the header, the opcode's
+    /// structure (or room for one), and everything else.
     pub fn parse_parts(header: &[u8], structure: Bytes, payload: Bytes, dialect: Dialect) -> Result<Self, Malformed> {
         let header = header_of(header)?;
         Self::assemble(&header, Body { structure: Some(structure), rest: payload, dialect })

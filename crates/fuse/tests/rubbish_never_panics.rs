@@ -1,5 +1,5 @@
-//! Danger: whoever can write to the device's other end (a confused kernel, a hostile container) stops the daemon, and with
-//! it every file of the machine. Nothing here is random: the numbers come from a fixed seed, so a failure replays.
+//! Danger: whoever can write to the device's other end (a confused kernel, a hostile container) stops the daemon, and
+//! with it every file of the machine. Nothing here is random: the numbers come from a fixed seed, so a failure replays.
 
 mod captured;
 
