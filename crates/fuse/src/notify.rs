@@ -7,15 +7,15 @@
 //!
 //! | notification | waits until these calls are answered |
 //! |---|---|
-//! | InvalidateEntry, ExpireEntry | LOOKUP, MKDIR (so any creation or removal), READDIR in the parent, *whatever their name* |
+//! | InvalidateEntry, ExpireEntry | LOOKUP, MKDIR, READDIR in the parent, *whatever their name* |
 //! | Delete | the same, and WRITE, SETATTR, FSYNC on the child |
 //! | InvalidateInode with pages, Store | READ (through the page cache) and WRITE on the inode |
 //! | InvalidateInode without pages, IncrementEpoch, Prune | none of them |
 //!
-//! None waits for an OPEN. So **no thread that serves calls may write one**, nor a thread that holds what a call needs,
-//! and a call-back of a directory cannot be finished before the lookups under way in it: where those wait for that
-//! call-back themselves, only IncrementEpoch, or names given without validity in the first place, get out of the
-//! circle.
+//! None waits for an OPEN. Other changes of names were not tried, but hold the same lock as MKDIR. So **no thread that
+//! serves calls may write one**, nor a thread that holds what a call needs, and a call-back of a directory cannot be
+//! finished before the lookups under way in it: where those wait for that call-back themselves, only IncrementEpoch, or
+//! names given without validity in the first place, get out of the circle.
 //!
 //! | the write fails with | meaning |
 //! |---|---|
