@@ -1,1 +1,28 @@
-//! Placeholder.
+//! The manager: names, attributes, block maps and locks of the slots that the manager map gives to a node (DESIGN §5).
+//!
+//! | noun | it is |
+//! |---|---|
+//! | [`page`], [`slot`] | sorted records in pages, of which some are in memory |
+//! | [`key`], [`inode`], [`entry`], [`extent`] | the records (`docs/format-slot.md`) |
+//! | [`transaction`] | what an operation sees and does; [`records`] and [`map`] speak of inodes, names and extents on top |
+//! | [`ops`] | the operations, one file each |
+//! | [`locks`], [`state`] | what lives only in memory: file locks, open files |
+//! | [`placement`] | where new directories go |
+//!
+//! *Never*: FUSE, NFS, client, storage; what a token-holding program looks like; a lock held while waiting.
+
+mod acl;
+mod encoding;
+mod entry;
+mod extent;
+mod inode;
+mod key;
+mod locks;
+mod map;
+mod ops;
+mod page;
+mod placement;
+mod records;
+mod slot;
+mod state;
+mod transaction;

@@ -1,0 +1,157 @@
+//! The key space of a slot (`docs/format-slot.md`): keys that sort so that what is used together lies together.
+
+use protocol::address::LogAddress;
+use protocol::id::{InodeId, LogId, StripeNumber};
+
+use crate::extent::SharedId;
+
+/// A record's key.
+pub(crate) type Key = Vec<u8>;
+
+const HEAD: u8 = 1;
+const APPLIED: u8 = 2;
+const LIVE: u8 = 3;
+const SHARED: u8 = 4;
+const PLACE: u8 = 5;
+const ORPHAN: u8 = 6;
+const INODE: u8 = 16;
+const ENTRY: u8 = 17;
+const EXTENT: u8 = 18;
+const XATTR: u8 = 19;
+
+/// Bytes of a key before its rest.
+const PREFIX_SIZE: usize = 9;
+
+/// The keys from the first to before the second.
+pub(crate) type KeyRange = (Key, Key);
+
+fn key(inode: u64, kind: u8, rest: &[&[u8]]) -> Key {
+    let mut key = Vec::with_capacity(PREFIX_SIZE + rest.iter().map(|part| part.len()).sum::<usize>());
+    key.extend_from_slice(&inode.to_be_bytes());
+    key.push(kind);
+    rest.iter().for_each(|part| key.extend_from_slice(part));
+    key
+}
+
+fn all(inode: u64, kind: u8) -> KeyRange {
+    (key(inode, kind, &[]), key(inode, kind + 1, &[]))
+}
+
+fn place(kind: u8, log: LogId, stripe: StripeNumber, offset: u32) -> Key {
+    key(0, kind, &[&log.0.to_be_bytes(), &stripe.0.to_be_bytes(), &offset.to_be_bytes()])
+}
+
+/// The slot's counters.
+pub(crate) fn head() -> Key {
+    key(0, HEAD, &[])
+}
+
+/// Up to where the deltas of `log` are applied.
+pub(crate) fn applied(log: LogId) -> Key {
+    key(0, APPLIED, &[&log.0.to_be_bytes()])
+}
+
+/// All *applied* records.
+pub(crate) fn applied_all() -> KeyRange {
+    all(0, APPLIED)
+}
+
+/// The log that an *applied* key names.
+pub(crate) fn applied_log(key: &[u8]) -> LogId {
+    LogId(number(key, PREFIX_SIZE))
+}
+
+/// Live bytes in a stripe.
+pub(crate) fn live(log: LogId, stripe: StripeNumber) -> Key {
+    key(0, LIVE, &[&log.0.to_be_bytes(), &stripe.0.to_be_bytes()])
+}
+
+/// All live counts.
+pub(crate) fn live_all() -> KeyRange {
+    all(0, LIVE)
+}
+
+/// A shared virtual extent.
+pub(crate) fn shared(id: SharedId) -> Key {
+    place(SHARED, id.log, id.stripe, id.offset)
+}
+
+/// All shared virtual extents.
+pub(crate) fn shared_all() -> KeyRange {
+    all(0, SHARED)
+}
+
+/// Which shared virtual extent begins at `address` now.
+pub(crate) fn shared_place(address: LogAddress) -> Key {
+    place(PLACE, address.log, address.stripe, address.offset)
+}
+
+/// The places at which shared virtual extents may begin that lie within `address`.
+pub(crate) fn shared_places(address: LogAddress) -> KeyRange {
+    (shared_place(address), place(PLACE, address.log, address.stripe, address.offset.saturating_add(address.length)))
+}
+
+/// An inode without a name.
+pub(crate) fn orphan(inode: InodeId) -> Key {
+    key(0, ORPHAN, &[&inode.0.to_be_bytes()])
+}
+
+/// All inodes without a name.
+pub(crate) fn orphans() -> KeyRange {
+    all(0, ORPHAN)
+}
+
+/// The inode that an orphan's key names.
+pub(crate) fn orphan_inode(key: &[u8]) -> InodeId {
+    InodeId(number(key, PREFIX_SIZE))
+}
+
+/// An inode's attributes and inline content.
+pub(crate) fn inode(inode: InodeId) -> Key {
+    key(inode.0, INODE, &[])
+}
+
+/// A name in a directory.
+pub(crate) fn entry(directory: InodeId, cookie: u64) -> Key {
+    key(directory.0, ENTRY, &[&cookie.to_be_bytes()])
+}
+
+/// The names of a directory behind a cookie.
+pub(crate) fn entries_behind(directory: InodeId, cookie: u64) -> KeyRange {
+    (entry(directory, cookie.saturating_add(1)), all(directory.0, ENTRY).1)
+}
+
+/// An extent of a file, by where it ends.
+pub(crate) fn extent(inode: InodeId, end: u64) -> Key {
+    key(inode.0, EXTENT, &[&end.to_be_bytes()])
+}
+
+/// The extents of a file that reach behind `offset`.
+pub(crate) fn extents_behind(inode: InodeId, offset: u64) -> KeyRange {
+    (extent(inode, offset.saturating_add(1)), all(inode.0, EXTENT).1)
+}
+
+/// An extended attribute.
+pub(crate) fn xattr(inode: InodeId, name: &[u8]) -> Key {
+    key(inode.0, XATTR, &[name])
+}
+
+/// All extended attributes of an inode.
+pub(crate) fn xattrs(inode: InodeId) -> KeyRange {
+    all(inode.0, XATTR)
+}
+
+/// The number in an entry's key (its cookie) or an extent's key (its end).
+pub(crate) fn rest_number(key: &[u8]) -> u64 {
+    number(key, PREFIX_SIZE)
+}
+
+/// The name in an extended attribute's key.
+pub(crate) fn xattr_name(key: &[u8]) -> &[u8] {
+    key.get(PREFIX_SIZE..).unwrap_or_default()
+}
+
+/// Eight bytes at `at`; zero when the key is too short, which no key that we made is.
+fn number(key: &[u8], at: usize) -> u64 {
+    key.get(at..at + 8).map_or(0, |bytes| u64::from_be_bytes(bytes.try_into().expect("eight bytes")))
+}

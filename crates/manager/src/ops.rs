@@ -1,0 +1,186 @@
+//! The operations, one file each: pure functions from what a transaction sees to its changes and an answer.
+//!
+//! An operation that would take long under the locks does a step and asks to be run again; each step leaves a state
+//! that the operation may have been interrupted in.
+
+mod attributes;
+mod clean;
+mod clone_range;
+mod content;
+mod count;
+mod create;
+mod deltas;
+mod free;
+mod grow;
+mod link;
+mod list;
+mod lookup;
+mod open;
+mod punch;
+mod remove_directory;
+mod rename;
+mod root;
+mod set_attributes;
+mod unlink;
+mod why;
+mod xattr;
+
+use protocol::id::{InodeId, SlotId};
+use protocol::manager::{Answer, ManagerError, ManagerRequest};
+
+use crate::transaction::{Stop, Transaction};
+
+pub(crate) use count::{census, live};
+pub(crate) use deltas::applied;
+
+/// What a manager carries out under its slots' locks.
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
+    /// What somebody asked for.
+    Asked(ManagerRequest),
+    /// Frees an orphan that nobody holds open.
+    Reap(InodeId),
+    /// Makes the root directory, unless it is there.
+    MakeRoot,
+    /// Adds up one slot's part of a census.
+    Census(SlotId),
+    /// One slot's live bytes in stripes.
+    Live(SlotId, Vec<(protocol::id::LogId, protocol::id::StripeNumber)>),
+    /// Up to where a slot has the deltas of a log.
+    Applied(SlotId, protocol::id::LogId),
+    /// A slot's orphans.
+    Orphans(SlotId),
+}
+
+/// How far an operation came.
+#[derive(Clone, Debug)]
+pub(crate) enum Done {
+    /// To its end.
+    Answer(Answer),
+    /// A step: commit it, and run the same again.
+    Again,
+    /// A step: commit it, and go on with this.
+    Then(Operation),
+    /// What only this manager asks itself.
+    Told(Told),
+}
+
+/// Answers to a manager's own questions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Up to where deltas are applied.
+    Applied(Option<protocol::address::Position>),
+    /// Inodes without a name.
+    Orphans(Vec<InodeId>),
+}
+
+impl From<Answer> for Done {
+    fn from(answer: Answer) -> Done {
+        Done::Answer(answer)
+    }
+}
+
+/// The slots that an operation is sure to need.
+pub(crate) fn slots(operation: &Operation) -> Vec<SlotId> {
+    use ManagerRequest as R;
+    let inodes: &[InodeId] = match operation {
+        Operation::Asked(request) => match request {
+            R::Lookup { directory, .. }
+            | R::Create { directory, .. }
+            | R::CreateUnnamed { directory, .. }
+            | R::Unlink { directory, .. }
+            | R::RemoveDirectory { directory, .. }
+            | R::List { directory, .. } => &[*directory],
+            R::Attributes(inode)
+            | R::SetAttributes(inode, _)
+            | R::ReadLink(inode)
+            | R::Parent(inode)
+            | R::Open(inode)
+            | R::Close(inode)
+            | R::Why(inode)
+            | R::ListXattrs(inode)
+            | R::Content { inode, .. }
+            | R::Punch { inode, .. }
+            | R::Grow { inode, .. }
+            | R::Xattr { inode, .. }
+            | R::SetXattr { inode, .. }
+            | R::RemoveXattr { inode, .. }
+            | R::Pieces { inode, .. } => &[*inode],
+            R::Link { inode, directory, .. } => &[*inode, *directory],
+            R::Rename(rename) => &[rename.from_directory, rename.to_directory],
+            R::CloneRange(clone) => &[clone.source, clone.target],
+            R::Deltas(deltas) => return sorted(deltas.list.iter().map(|delta| delta.inode.slot())),
+            R::Move(moves) => return sorted(moves.iter().map(|moved| moved.inode.slot())),
+            _ => &[],
+        },
+        Operation::Reap(inode) => &[*inode],
+        Operation::MakeRoot => &[InodeId::ROOT],
+        Operation::Census(slot) | Operation::Live(slot, _) | Operation::Applied(slot, _) | Operation::Orphans(slot) => {
+            return vec![*slot];
+        }
+    };
+    sorted(inodes.iter().map(|inode| inode.slot()))
+}
+
+fn sorted(slots: impl Iterator<Item = SlotId>) -> Vec<SlotId> {
+    let mut slots: Vec<SlotId> = slots.collect();
+    slots.sort_unstable();
+    slots.dedup();
+    slots
+}
+
+/// Runs an operation over a transaction.
+pub(crate) fn run(tx: &mut Transaction<'_>, operation: &Operation) -> Result<Done, Stop> {
+    match operation {
+        Operation::Asked(request) => ask(tx, request),
+        Operation::Reap(inode) => free::reap(tx, *inode),
+        Operation::MakeRoot => root::run(tx),
+        Operation::Census(slot) => census(tx, *slot),
+        Operation::Live(slot, stripes) => live(tx, *slot, stripes),
+        Operation::Applied(slot, log) => Ok(Done::Told(Told::Applied(applied(tx, *slot, *log)?))),
+        Operation::Orphans(slot) => free::orphans(tx, *slot),
+    }
+}
+
+fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop> {
+    use ManagerRequest as R;
+    match request {
+        R::Lookup { directory, name } => lookup::run(tx, *directory, name),
+        R::Attributes(inode) => attributes::run(tx, *inode),
+        R::SetAttributes(inode, set) => set_attributes::run(tx, *inode, set),
+        R::Create { directory, name, new, open } => create::named(tx, (*directory, name), new, *open),
+        R::CreateUnnamed { directory, new } => create::unnamed(tx, *directory, new),
+        R::Link { inode, directory, name } => link::run(tx, *inode, *directory, name),
+        R::Unlink { directory, name } => unlink::run(tx, *directory, name),
+        R::RemoveDirectory { directory, name } => remove_directory::run(tx, *directory, name),
+        R::Rename(rename) => rename::run(tx, rename),
+        R::ReadLink(inode) => attributes::read_link(tx, *inode),
+        R::List { directory, after, limit, attributes } => list::run(tx, *directory, (*after, *limit), *attributes),
+        R::Parent(inode) => attributes::parent(tx, *inode),
+        R::Open(inode) => open::run(tx, *inode),
+        R::Close(inode) => open::close(tx, *inode),
+        R::Content { inode, offset, length } => content::run(tx, *inode, *offset, *length),
+        R::Deltas(deltas) => deltas::run(tx, deltas),
+        R::Punch { inode, offset, length } => punch::run(tx, *inode, *offset, *length),
+        R::Grow { inode, size } => grow::run(tx, *inode, *size),
+        R::CloneRange(clone) => clone_range::run(tx, clone),
+        R::Xattr { inode, name } => xattr::run(tx, *inode, name),
+        R::SetXattr { inode, name, value, mode, clear_set_gid } => {
+            let set = xattr::Set { name, value, mode: *mode, clear_set_gid: *clear_set_gid };
+            xattr::set(tx, *inode, &set)
+        }
+        R::ListXattrs(inode) => xattr::list(tx, *inode),
+        R::RemoveXattr { inode, name } => xattr::remove(tx, *inode, name),
+        R::Pieces { inode, file_offset, address } => clean::pieces(tx, *inode, *file_offset, *address),
+        R::Move(moves) => clean::run(tx, moves),
+        R::Why(inode) => why::run(tx, *inode),
+        R::Lock { .. }
+        | R::CancelLock { .. }
+        | R::Unlock { .. }
+        | R::TestLock { .. }
+        | R::UnlockAll { .. }
+        | R::Flush(_)
+        | R::Census
+        | R::Live(_) => Err(ManagerError::Unsupported.into()),
+    }
+}

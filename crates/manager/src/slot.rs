@@ -1,0 +1,276 @@
+//! A slot: sorted records in pages, of which some are in memory (DESIGN §5, slot state).
+//!
+//! Invariants
+//! 1. Frames are keyed by the lowest key that may be in them; the first frame's is empty. Together they cover all keys.
+//! 2. A frame that is not resident is stored, and what is stored is its content.
+//! 3. A frame that is dirty is resident.
+//! 4. `resident` is the sum of the memory of all resident pages.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::sync::Arc;
+
+use protocol::address::LogAddress;
+use protocol::id::SlotId;
+
+use crate::key::Key;
+use crate::page::{PAGE_SIZE, Page};
+
+/// A page with fewer bytes than this joins a neighbour.
+const TINY_SIZE: usize = PAGE_SIZE / 8;
+/// Neighbours do not join into more bytes than this, so that they are not split at once.
+const JOINED_SIZE_MAX: usize = PAGE_SIZE / 2;
+
+/// A page that must be loaded before an operation can go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageId {
+    /// The slot.
+    pub slot: SlotId,
+    /// The lowest key that may be in the page.
+    pub low: Vec<u8>,
+    /// Where its content lies.
+    pub address: LogAddress,
+}
+
+/// One page's place in a slot.
+struct Frame {
+    page: Option<Arc<Page>>,
+    stored: Option<LogAddress>,
+    dirty: bool,
+    /// The slot's change that came last here, so that an image knows whether it is still the newest.
+    version: u64,
+    /// Used since the evictor's hand came by. A cell, because looking is use.
+    used: Cell<bool>,
+}
+
+impl Frame {
+    fn fresh(page: Page) -> Frame {
+        Frame { page: Some(Arc::new(page)), stored: None, dirty: true, version: 0, used: Cell::new(true) }
+    }
+}
+
+/// A page as an image found it.
+pub(crate) struct PageCopy {
+    pub(crate) low: Key,
+    /// The content, when what is stored is not the newest.
+    pub(crate) changed: Option<(Arc<Page>, u64)>,
+    pub(crate) stored: Option<LogAddress>,
+}
+
+/// One of the 4096 shares of the inode space, in memory.
+pub(crate) struct Slot {
+    id: SlotId,
+    frames: BTreeMap<Key, Frame>,
+    resident: usize,
+    dirty: usize,
+    /// Counts all changes.
+    changes: u64,
+}
+
+impl Slot {
+    /// A slot without records.
+    pub(crate) fn empty(id: SlotId) -> Slot {
+        let first = Frame { dirty: false, ..Frame::fresh(Page::default()) };
+        Slot { id, frames: BTreeMap::from([(Key::new(), first)]), resident: 0, dirty: 0, changes: 0 }
+    }
+
+    /// A slot as an image's index describes it, nothing resident.
+    pub(crate) fn from_index(id: SlotId, index: impl IntoIterator<Item = (Key, LogAddress)>) -> Slot {
+        let cold =
+            |address| Frame { page: None, stored: Some(address), dirty: false, version: 0, used: Cell::new(false) };
+        let frames: BTreeMap<_, _> = index.into_iter().map(|(low, address)| (low, cold(address))).collect();
+        let mut slot = Slot { id, frames, resident: 0, dirty: 0, changes: 0 };
+        if !slot.frames.contains_key(&[][..]) {
+            slot.frames.insert(Key::new(), Frame { dirty: false, ..Frame::fresh(Page::default()) });
+        }
+        slot
+    }
+
+    /// Bytes of memory that its pages take.
+    pub(crate) fn resident(&self) -> usize {
+        self.resident
+    }
+
+    /// How many pages differ from what is stored.
+    pub(crate) fn dirty(&self) -> usize {
+        self.dirty
+    }
+
+    /// Whether it has no record and no page.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.len() == 1
+            && self.frames.values().all(|frame| frame.page.as_ref().is_some_and(|page| page.count() == 0))
+    }
+
+    /// The value of `key`.
+    pub(crate) fn value(&self, key: &[u8]) -> Result<Option<&[u8]>, PageId> {
+        let (low, frame) = self.frame(key);
+        Ok(self.page(low, frame)?.value(key))
+    }
+
+    /// The first record from `from` on, before `end`.
+    pub(crate) fn next(&self, from: &[u8], end: &[u8]) -> Result<Option<(&[u8], &[u8])>, PageId> {
+        if from >= end {
+            return Ok(None);
+        }
+        let (low, frame) = self.frame(from);
+        let page = self.page(low, frame)?;
+        let index = page.find(from).unwrap_or_else(|index| index);
+        if let Some(record) = page.record(index) {
+            return Ok((record.0 < end).then_some(record));
+        }
+        for (low, frame) in self.frames.range::<[u8], _>((Excluded(low.as_slice()), Excluded(end))) {
+            if let Some(record) = self.page(low, frame)?.record(0) {
+                return Ok((record.0 < end).then_some(record));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the page of `key` is in memory, so that [`Slot::apply`] can change it.
+    pub(crate) fn ready(&self, key: &[u8]) -> Result<(), PageId> {
+        let (low, frame) = self.frame(key);
+        self.page(low, frame).map(|_| ())
+    }
+
+    /// Puts a record, or removes it.
+    ///
+    /// # Panics
+    /// When its page is not in memory: the operation did not make [`Slot::ready`] of it.
+    pub(crate) fn apply(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let (low, frame) =
+            self.frames.range_mut::<[u8], _>((Unbounded, Included(key))).next_back().expect("frames cover");
+        let page = Arc::make_mut(frame.page.as_mut().expect("changed pages are in memory"));
+        let memory = page.memory();
+        match value {
+            Some(value) => page.put(key, value),
+            None => page.remove(key),
+        }
+        self.resident = self.resident + page.memory() - memory;
+        self.dirty += usize::from(!frame.dirty);
+        self.changes += 1;
+        frame.dirty = true;
+        frame.version = self.changes;
+        frame.used.set(true);
+        let (size, count) = (page.size(), page.count());
+        if size > PAGE_SIZE && count > 1 {
+            let low = low.clone();
+            self.split(&low, key);
+        } else if value.is_none() && size < TINY_SIZE {
+            let low = low.clone();
+            self.join(&low);
+        }
+    }
+
+    /// Puts the content of a cold page in place. Content that came too late is dropped.
+    pub(crate) fn fill(&mut self, id: &PageId, page: Page) {
+        if let Some(frame) = self.frames.get_mut(&id.low)
+            && frame.page.is_none()
+            && frame.stored == Some(id.address)
+        {
+            self.resident += page.memory();
+            frame.used.set(true);
+            frame.page = Some(Arc::new(page));
+        }
+    }
+
+    /// Drops clean pages that were not used since the last call; marks the others as not used. Returns the bytes freed.
+    pub(crate) fn evict(&mut self) -> usize {
+        let mut freed = 0;
+        for frame in self.frames.values_mut().filter(|frame| !frame.dirty && frame.stored.is_some()) {
+            if !frame.used.replace(false)
+                && let Some(page) = frame.page.take()
+            {
+                freed += page.memory();
+            }
+        }
+        self.resident -= freed;
+        freed
+    }
+
+    /// All pages as they are now. Contents are shared: later changes copy a page before they touch it.
+    pub(crate) fn copies(&self) -> Vec<PageCopy> {
+        let copy = |(low, frame): (&Key, &Frame)| PageCopy {
+            low: low.clone(),
+            changed: frame.page.clone().filter(|_| frame.dirty).map(|page| (page, frame.version)),
+            stored: frame.stored,
+        };
+        self.frames.iter().map(copy).collect()
+    }
+
+    /// The content of the page `low` as of `version` is stored at `address`.
+    pub(crate) fn stored(&mut self, low: &[u8], version: u64, address: LogAddress) {
+        if let Some(frame) = self.frames.get_mut(low)
+            && frame.dirty
+            && frame.version == version
+        {
+            frame.dirty = false;
+            frame.stored = Some(address);
+            self.dirty -= 1;
+        }
+    }
+
+    /// Where its pages are stored, whether or not that is the newest.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = LogAddress> + '_ {
+        self.frames.values().filter_map(|frame| frame.stored)
+    }
+
+    fn frame(&self, key: &[u8]) -> (&Key, &Frame) {
+        self.frames
+            .range::<[u8], _>((Unbounded, Included(key)))
+            .next_back()
+            .expect("the first frame covers the lowest key")
+    }
+
+    fn page<'a>(&self, low: &Key, frame: &'a Frame) -> Result<&'a Page, PageId> {
+        frame.used.set(true);
+        frame.page.as_deref().ok_or_else(|| PageId {
+            slot: self.id,
+            low: low.clone(),
+            address: frame.stored.expect("what is not resident is stored"),
+        })
+    }
+
+    /// Splits the page `low`, into which `key` just came. Keys that come in ascending order leave full pages behind.
+    fn split(&mut self, low: &[u8], key: &[u8]) {
+        let frame = self.frames.get_mut(low).expect("the caller found it");
+        let page = Arc::make_mut(frame.page.as_mut().expect("the caller changed it"));
+        let memory = page.memory();
+        let last = page.count() - 1;
+        let at = if page.find(key) == Ok(last) { last } else { page.count() / 2 };
+        let upper = page.split_off(at);
+        self.resident = self.resident + page.memory() + upper.memory() - memory;
+        let upper_low = upper.record(0).expect("the upper half is not empty").0.to_vec();
+        self.frames.insert(upper_low, Frame { version: self.changes, ..Frame::fresh(upper) });
+        self.dirty += 1;
+    }
+
+    /// Joins the tiny page `low` with the one behind it, if that is in memory; an empty page just goes.
+    fn join(&mut self, low: &[u8]) {
+        let size = |frame: &Frame| frame.page.as_ref().map(|page| (page.size(), page.count()));
+        let (tiny, count) = size(&self.frames[low]).expect("the caller changed it");
+        if count == 0 && !low.is_empty() {
+            let frame = self.frames.remove(low).expect("found above");
+            self.resident -= frame.page.map_or(0, |page| page.memory());
+            self.dirty -= 1;
+            return;
+        }
+        let next = self.frames.range::<[u8], _>((Excluded(low), Unbounded)).next();
+        let Some((next_low, Some((next_size, _)))) = next.map(|(low, frame)| (low.clone(), size(frame))) else {
+            return;
+        };
+        if tiny + next_size > JOINED_SIZE_MAX {
+            return;
+        }
+        let next = self.frames.remove(&next_low).expect("found above");
+        let next_page = next.page.expect("its size was known");
+        let frame = self.frames.get_mut(low).expect("found above");
+        let page = Arc::make_mut(frame.page.as_mut().expect("its size was known"));
+        let memory = page.memory() + next_page.memory();
+        page.append(&next_page);
+        frame.version = self.changes;
+        self.resident = self.resident + page.memory() - memory;
+        self.dirty -= usize::from(next.dirty);
+    }
+}

@@ -1,0 +1,47 @@
+//! Everything that a manager holds of one slot: its records, and who holds files of it open.
+
+use std::collections::BTreeSet;
+
+use protocol::id::{InodeId, SlotId};
+
+use crate::slot::Slot;
+
+/// A slot's records and open files.
+pub(crate) struct SlotState {
+    pub(crate) id: SlotId,
+    pub(crate) records: Slot,
+    pub(crate) opens: Opens,
+}
+
+impl SlotState {
+    /// With these records, and nothing open.
+    pub(crate) fn new(id: SlotId, records: Slot) -> SlotState {
+        SlotState { id, records, opens: Opens::default() }
+    }
+}
+
+/// Which nodes hold which inodes open. Lost with the manager: clients tell again (DESIGN §5, taking over).
+#[derive(Default)]
+pub(crate) struct Opens(BTreeSet<(InodeId, u32)>);
+
+impl Opens {
+    /// `node` holds `inode` open.
+    pub(crate) fn open(&mut self, inode: InodeId, node: u32) {
+        self.0.insert((inode, node));
+    }
+
+    /// `node` no longer does.
+    pub(crate) fn close(&mut self, inode: InodeId, node: u32) {
+        self.0.remove(&(inode, node));
+    }
+
+    /// How many nodes hold `inode` open.
+    pub(crate) fn count(&self, inode: InodeId) -> usize {
+        self.0.range((inode, 0)..=(inode, u32::MAX)).count()
+    }
+
+    /// Whether a node other than `node` holds `inode` open.
+    pub(crate) fn held_by_other(&self, inode: InodeId, node: u32) -> bool {
+        self.0.range((inode, 0)..=(inode, u32::MAX)).any(|&(_, holder)| holder != node)
+    }
+}
