@@ -190,7 +190,9 @@ pub enum ManagerRequest {
     Census,
     /// Everything known about an inode, for `dazzle why`.
     Why(InodeId),
-    /// Live bytes of these stripes, over all slots of this manager.
+    /// Live bytes of these stripes, over all slots of this manager. The cleaner deletes where all managers say zero and
+    /// the journal position of that answer is `disk`; so of a sealed log that is not yet replayed for all its slots a
+    /// manager says `u64::MAX`.
     Live(Vec<(LogId, StripeNumber)>),
     /// Which parts of a data record still live: for the cleaner. Answers `Pieces`.
     Pieces {
@@ -203,6 +205,9 @@ pub enum ManagerRequest {
     },
     /// Cleaner deltas: bytes that moved. Each takes effect only if the old address is still the one in use.
     Move(Vec<Moved>),
+    /// Which of these stripes, all of manager logs, hold nothing that this manager needs: no uncovered journal record, no
+    /// page, index or table of a valid image. Stripes that are nothing to it are among them. Answers `Stripes`.
+    DeadStripes(Vec<(LogId, StripeNumber)>),
 }
 
 /// A rename.
@@ -326,6 +331,8 @@ pub enum Answer {
     Pieces(Vec<Moved>),
     /// What `dazzle why` tells.
     Why(Box<Why>),
+    /// Stripes, in the order asked.
+    Stripes(Vec<(LogId, StripeNumber)>),
 }
 
 /// Everything a manager knows about an inode.
