@@ -54,7 +54,8 @@ impl Cluster {
             Ok(answer) => answer,
             Err(unreachable) => Err(RegistryError::Unavailable(unreachable.to_string())),
         };
-        if let Ok(RegistryReply::Maps(maps) | RegistryReply::Log(_, _, maps) | RegistryReply::Group(_, maps)) = &answer {
+        if let Ok(RegistryReply::Maps(maps) | RegistryReply::Log(_, _, maps) | RegistryReply::Group(_, maps)) = &answer
+        {
             self.learn(maps);
         }
         answer

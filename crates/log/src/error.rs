@@ -9,6 +9,10 @@ pub enum LogError {
     /// Another has taken over: this writer never acknowledges anything again. Restart the role.
     #[error("the log {} was taken over: its writer must stop", .0.0)]
     Fenced(LogId),
+    /// More than m targets lost what they had not synced, and it is no more in memory: there is a hole in the log.
+    /// Restart the role.
+    #[error("the log {} lost bytes that were not yet durable: too many targets lost power", .0.0)]
+    Lost(LogId),
     /// The targets have no room of the writer's kind. Nothing is lost: commit again when there is room.
     #[error("the targets are full")]
     Full,

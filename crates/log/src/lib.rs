@@ -14,10 +14,18 @@
 //!
 //! *Never*: what a record means; storage's and the registry's code; an inode, a slot, a token.
 
+mod buffer;
 mod cluster;
+mod due;
 mod error;
+mod lay;
 mod reader;
 pub mod recovery;
+mod reform;
+mod relay;
+mod sender;
+mod state;
+mod stripe;
 pub mod stripes;
 mod writer;
 

@@ -1,13 +1,15 @@
-//! One open log.
+//! One open log, as its owner sees it. `state` decides, `sender` waits.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use protocol::address::{LogAddress, Position};
 use protocol::id::LogId;
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
 
+use crate::sender::Shared;
 use crate::{Cluster, LogError};
 
 /// What to append.
@@ -66,6 +68,10 @@ pub struct WriterStatus {
     pub runs_added: u64,
     /// Stripes laid anew in another group.
     pub stripes_relaid: u64,
+    /// Targets that restarted while something on them was not yet durable.
+    pub targets_restarted: u64,
+    /// Fragments of complete stripes that were lost before they were durable.
+    pub fragments_exposed: u64,
     /// How many parity fragments a stripe has now, and how many its class asks for.
     pub parity_now: u8,
     /// What the class asks for.
@@ -73,14 +79,9 @@ pub struct WriterStatus {
 }
 
 /// One open log. Clones share it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LogWriter {
     shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    log: LogId,
 }
 
 impl LogWriter {
@@ -91,61 +92,84 @@ impl LogWriter {
         room: Room,
         options: WriterOptions,
     ) -> Result<LogWriter, LogError> {
-        let _ = (cluster, writer, room, options);
-        Err(LogError::Unavailable("the writer is not written yet".into()))
+        let shared = Shared::open(cluster, writer, room, options).await?;
+        Ok(LogWriter { shared })
     }
 
     /// The log.
     pub fn log(&self) -> LogId {
-        self.shared.log
+        self.shared.lock().opened.log
     }
 
     /// Puts a record into the open stripe in memory; never waits. Records never span stripes: one that does not fit
     /// ends the stripe.
     pub fn append(&self, record: Record<'_>) -> Result<Appended, LogError> {
-        let _ = record;
-        Err(LogError::Closed)
+        let (appended, filled) = self.shared.append(&record)?;
+        if filled {
+            Shared::pump(&self.shared);
+        }
+        Ok(appended)
     }
 
     /// The largest body.
     pub fn record_size_max(&self) -> u32 {
-        0
+        self.shared.lock().record_size_max()
     }
 
     /// Returns when the backlog in memory is below its bound.
     pub async fn room(&self) -> Result<(), LogError> {
-        Ok(())
+        Shared::room(&self.shared).await
     }
 
     /// Waits until everything through `through` is as durable as asked. Group commit: whoever comes first sends for all.
     pub async fn commit(&self, through: Position, durability: Durability) -> Result<(), LogError> {
-        let _ = (through, durability);
-        Err(LogError::Closed)
+        Shared::commit(&self.shared, through, durability).await
     }
 
     /// How far everything is as durable as asked.
     pub fn reached(&self, durability: Durability) -> Position {
-        let _ = durability;
-        Position::START
+        self.shared.lock().acknowledged(durability)
     }
 
     /// Just behind the last appended record.
     pub fn end(&self) -> Position {
-        Position::START
+        self.shared.lock().end()
     }
 
-    /// The newest mark record, to be named in the headers of fragments begun from now on.
+    /// The newest mark record, to be named in the headers of fragments begun from now on. Commit it first.
     pub fn set_mark(&self, mark: Position) {
-        let _ = mark;
+        let mut state = self.shared.lock();
+        state.mark = mark.max(state.mark);
     }
 
     /// Ends the last stripe with parity and makes everything durable. Sealing is the recoverer's.
     pub async fn close(&self) -> Result<(), LogError> {
-        Ok(())
+        Shared::close(&self.shared).await
     }
 
     /// What it did so far.
     pub fn status(&self) -> WriterStatus {
-        WriterStatus::default()
+        self.shared.lock().status
+    }
+
+    /// The bytes at `address` of this log, if they are still in memory.
+    pub(crate) fn peek(&self, address: LogAddress) -> Option<Bytes> {
+        self.shared.lock().peek(address)
+    }
+
+    /// A handle that does not keep the writer alive.
+    pub(crate) fn downgrade(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.shared)
+    }
+
+    /// The writer behind a handle, if it is still alive.
+    pub(crate) fn upgrade(handle: &Weak<Shared>) -> Option<LogWriter> {
+        handle.upgrade().map(|shared| LogWriter { shared })
+    }
+}
+
+impl std::fmt::Debug for LogWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LogWriter of log {}", self.log().0)
     }
 }

@@ -1,0 +1,250 @@
+//! Which sends are due. Pure: the writer's tasks perform them and bring the answers back.
+//!
+//! A commit sends every byte not yet stored to its data fragment and, as copies, to the parity targets, in one round
+//! trip. Where much waits, ending the stripe with real parity sends less: copies cost m times what is not yet copied,
+//! parity m times the longest data fragment. So a stripe is ended when that is at most half; a journal that commits a
+//! little at a time never wastes a stripe, and bulk behind an fsync never copies two whole fragments.
+
+use protocol::fragment::{FragmentHeader, FragmentId, Part};
+use protocol::id::{RunNumber, StripeNumber, TargetId};
+use protocol::storage::{Append, Durability, Room, StorageRequest};
+
+use protocol::address::Position;
+
+use crate::state::State;
+
+/// Below so many bytes not yet copied a commit never ends the stripe.
+const END_SIZE_MIN: u32 = 256 << 10;
+
+/// Why sends are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// Fragments that are full, stripes that have ended.
+    Bulk,
+    /// Everything there is in the stripes up to a position, as durable as this.
+    Commit(Durability),
+}
+
+/// What a send is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(crate) stripe: StripeNumber,
+    pub(crate) run: RunNumber,
+    pub(crate) part: Part,
+    pub(crate) target: TargetId,
+    pub(crate) to: u32,
+    pub(crate) durability: Durability,
+}
+
+/// What a sync makes durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SyncTicket {
+    pub(crate) target: TargetId,
+    pub(crate) stored: Vec<(StripeNumber, RunNumber, Part, u32)>,
+}
+
+/// Something to ask a target.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// An append or replace.
+    Send(Ticket, StorageRequest),
+    /// A sync.
+    Sync(SyncTicket),
+}
+
+impl State {
+    /// The sends that full fragments and ended stripes wait for.
+    pub(crate) fn due_bulk(&mut self) -> Vec<Work> {
+        let mut works = Vec::new();
+        if self.fault.is_none() && !self.full && !self.relaying && !self.relay_due() {
+            for index in self.first_incomplete()..self.stripes.len() {
+                self.due_stripe(index, Goal::Bulk, &mut works);
+            }
+        }
+        works
+    }
+
+    /// The sends that a commit through `through` waits for.
+    pub(crate) fn due_commit(&mut self, through: Position, durability: Durability) -> Vec<Work> {
+        let mut works = Vec::new();
+        if self.fault.is_some() || self.full || self.relaying || self.relay_due() {
+            return works;
+        }
+        let first = if durability == Durability::Disk { 0 } else { self.first_incomplete() };
+        for index in first..self.stripes.len() {
+            if self.stripes[index].number > through.stripe {
+                break;
+            }
+            if self.copies_cost_more(index) {
+                self.end_stripe();
+            }
+            self.due_stripe(index, Goal::Commit(durability), &mut works);
+        }
+        works
+    }
+
+    /// The syncs that make all complete stripes durable.
+    pub(crate) fn due_syncs_of_complete(&mut self) -> Vec<Work> {
+        let mut works = Vec::new();
+        for index in 0..self.first_incomplete() {
+            self.due_syncs(index, &mut works);
+        }
+        works
+    }
+
+    /// Whether ending the stripe sends much less than copying what waits in it.
+    fn copies_cost_more(&self, index: usize) -> bool {
+        let stripe = &self.stripes[index];
+        if stripe.ended || stripe.lay.parity.is_empty() {
+            return false;
+        }
+        let uncopied: u32 = (0..stripe.lay.data.len())
+            .map(|i| {
+                let copied = stripe.lay.copies[i].iter().map(|copy| copy.stored).min().unwrap_or(0);
+                stripe.lay.fragment(i, stripe.length).1 - copied
+            })
+            .sum();
+        uncopied > END_SIZE_MIN && uncopied >= 2 * stripe.lay.parity_size(stripe.length)
+    }
+
+    fn due_stripe(&mut self, index: usize, goal: Goal, works: &mut Vec<Work>) {
+        let stripe = &mut self.stripes[index];
+        let asked = match goal {
+            Goal::Commit(durability) => durability,
+            Goal::Bulk => Durability::Replicated,
+        };
+        stripe.wanted = stripe.wanted.max(asked);
+        let (length, ended, copied) = (stripe.length, stripe.ended, stripe.copied);
+        // Parity takes the copies' place: it must be as durable as what was acknowledged on them.
+        let durability = if ended && copied { stripe.wanted } else { asked };
+        if !stripe.complete {
+            self.due_data(index, goal, durability, works);
+            if ended {
+                let stripe = &self.stripes[index];
+                if !copied || stripe.lay.data_stored(length, stripe.wanted) {
+                    self.due_parity(index, durability, works);
+                }
+            } else if goal != Goal::Bulk {
+                self.due_copies(index, durability, works);
+            }
+        }
+        if durability == Durability::Disk {
+            self.due_syncs(index, works);
+        }
+    }
+
+    fn due_data(&mut self, index: usize, goal: Goal, durability: Durability, works: &mut Vec<Work>) {
+        for i in 0..self.stripes[index].lay.data.len() {
+            let stripe = &self.stripes[index];
+            let (_, size) = stripe.lay.fragment(i, stripe.length);
+            let full = size == stripe.lay.group.geometry.fragment_size;
+            if stripe.ended || full || goal != Goal::Bulk {
+                self.send(index, Part::Data(i as u8), size, durability, works);
+            }
+        }
+    }
+
+    fn due_copies(&mut self, index: usize, durability: Durability, works: &mut Vec<Work>) {
+        for of in 0..self.stripes[index].lay.copies.len() {
+            for at in 0..self.stripes[index].lay.parity.len() {
+                let (_, size) = self.stripes[index].lay.fragment(of, self.stripes[index].length);
+                self.send(index, Part::Copy { of: of as u8, at: at as u8 }, size, durability, works);
+            }
+        }
+    }
+
+    fn due_parity(&mut self, index: usize, durability: Durability, works: &mut Vec<Work>) {
+        for at in 0..self.stripes[index].lay.parity.len() {
+            let size = self.stripes[index].lay.parity_size(self.stripes[index].length);
+            self.send(index, Part::Parity(at as u8), size, durability, works);
+        }
+    }
+
+    /// Sends what `part` lacks up to `to`, unless a send of it is in flight.
+    fn send(&mut self, index: usize, part: Part, to: u32, durability: Durability, works: &mut Vec<Work>) {
+        let (log, fence, mark) = (self.opened.log, self.opened.epoch, self.mark);
+        let complete_below = self.complete_below();
+        let stripe = &mut self.stripes[index];
+        let lane = stripe.lay.lane(part);
+        if lane.in_flight || lane.stored >= to {
+            return;
+        }
+        lane.in_flight = true;
+        let from = lane.stored;
+        let group = stripe.lay.group.clone();
+        let is_parity = matches!(part, Part::Parity(_));
+        let header = FragmentHeader {
+            id: FragmentId { log, stripe: stripe.number, run: stripe.lay.run, part },
+            group: group.id,
+            geometry: group.geometry,
+            mark,
+            previous_end: stripe.previous_end,
+            complete_below,
+            data_lengths: if is_parity { group.geometry.data_lengths(stripe.length) } else { Vec::new() },
+        };
+        let (offset, parts, checksums) = match part {
+            Part::Data(i) | Part::Copy { of: i, .. } => {
+                let (start, _) = stripe.lay.fragment(usize::from(i), stripe.length);
+                let range = start + from..start + to;
+                (from, stripe.bytes.parts(range.clone()), stripe.bytes.checksums(range))
+            }
+            Part::Parity(at) => {
+                let bytes = stripe.lay.parity_bytes[usize::from(at)].clone();
+                let checksums = protocol::checksum::block_checksums(&bytes);
+                (0, vec![bytes], checksums)
+            }
+        };
+        match part {
+            Part::Copy { .. } => {
+                stripe.copied = true;
+                self.status.bytes_copied += u64::from(to - from);
+            }
+            Part::Parity(_) => self.status.bytes_parity += u64::from(to),
+            Part::Data(_) => {}
+        }
+        let target = stripe.lay.target(stripe.number, part);
+        let ticket = Ticket { stripe: stripe.number, run: stripe.lay.run, part, target, to, durability };
+        // Parity ends a stripe and lets copies go: it may take the last room there is.
+        let room = if is_parity { Room::Clean } else { self.opened.room };
+        let append = Append { header, fence, offset, parts, checksums, durability, room };
+        let request = if is_parity { StorageRequest::Replace(append) } else { StorageRequest::Append(append) };
+        works.push(Work::Send(ticket, request));
+    }
+
+    /// Syncs the targets that hold something of the stripe which is stored and not durable.
+    fn due_syncs(&mut self, index: usize, works: &mut Vec<Work>) {
+        let stripe = &mut self.stripes[index];
+        let (number, ended) = (stripe.number, stripe.ended);
+        let late: Vec<Part> = stripe
+            .lay
+            .lanes_mut()
+            .filter(|(part, lane)| {
+                let counts = !ended || !matches!(part, Part::Copy { .. });
+                counts && !lane.in_flight && lane.stored > lane.disk
+            })
+            .map(|(part, _)| part)
+            .collect();
+        for part in late {
+            let target = self.stripes[index].lay.target(number, part);
+            if !self.failed.contains(&target) && !self.syncing.contains(&target) {
+                self.syncing.push(target);
+                let stored = self.stored_on(target);
+                works.push(Work::Sync(SyncTicket { target, stored }));
+            }
+        }
+    }
+
+    /// Everything that `target` has answered for and that is not durable there.
+    fn stored_on(&mut self, target: TargetId) -> Vec<(StripeNumber, RunNumber, Part, u32)> {
+        let mut stored = Vec::new();
+        for stripe in &mut self.stripes {
+            let (number, run) = (stripe.number, stripe.lay.run);
+            for (part, lane) in stripe.lay.lanes_on(number, target) {
+                if lane.stored > lane.disk {
+                    stored.push((number, run, part, lane.stored));
+                }
+            }
+        }
+        stored
+    }
+}

@@ -1,0 +1,159 @@
+//! A target failed while writing: adding a run without it, from the lowest incomplete stripe (DESIGN §3). This file
+//! awaits; `reform` chooses the groups, `state` lays the stripes anew.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use protocol::id::{GroupId, TargetId};
+use protocol::maps::{LogEntry, LogState, Maps, TargetState};
+use protocol::registry::{RegistryError, RegistryReply, RegistryRequest};
+use protocol::storage::{StorageReply, StorageRequest};
+
+use crate::LogError;
+use crate::reform::{Need, Reformed, reform};
+use crate::sender::{Shared, groups_of, perform_all};
+use crate::state::Finish;
+
+/// How often a new run is tried before those who wait are told.
+const ATTEMPTS: u32 = 6;
+/// The pause before the second attempt; it doubles.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Adds a run. The caller has set `relaying`.
+pub(crate) async fn relay(shared: Arc<Shared>) {
+    let mut outcome = Ok(());
+    for attempt in 0..ATTEMPTS {
+        outcome = add_run(&shared).await;
+        if !matches!(outcome, Err(LogError::Unavailable(_))) {
+            break;
+        }
+        shared.cluster.host().sleep(PAUSE * 2u32.pow(attempt)).await;
+    }
+    {
+        let mut state = shared.lock();
+        state.relaying = false;
+        match outcome {
+            Ok(()) => {}
+            Err(error @ LogError::Unavailable(_)) => state.stuck = Some(error),
+            Err(error) => {
+                state.fault.get_or_insert(error);
+            }
+        }
+    }
+    shared.changed.notify(usize::MAX);
+    Shared::pump(&shared);
+}
+
+/// Records that older runs end where the newest has everything. Not being told so harms nobody: they are only read
+/// in vain and fenced without need.
+pub(crate) async fn finish(shared: Arc<Shared>, finish: Finish) {
+    let (log, epoch) = {
+        let state = shared.lock();
+        (state.opened.log, state.opened.epoch)
+    };
+    let Some(version) = shared.cluster.maps().logs.get(&log).map(|entry| entry.version) else { return };
+    let request = RegistryRequest::FinishRuns { log, version, epoch, end: finish.end };
+    if let Err(RegistryError::Lost) = shared.cluster.registry(request).await {
+        let _ = entry(&shared).await.map_err(|error| fail(&shared, error));
+    }
+}
+
+fn fail(shared: &Arc<Shared>, error: LogError) {
+    if let LogError::Fenced(_) = error {
+        shared.lock().fault.get_or_insert(error);
+        shared.changed.notify(usize::MAX);
+    }
+}
+
+/// The log's entry as it is now; somebody else's claim ends the writer (rule 13).
+async fn entry(shared: &Arc<Shared>) -> Result<(Arc<Maps>, LogEntry), LogError> {
+    let maps = shared.cluster.refresh().await.map_err(|error| LogError::Unavailable(error.to_string()))?;
+    let (log, epoch) = {
+        let state = shared.lock();
+        (state.opened.log, state.opened.epoch)
+    };
+    match maps.logs.get(&log) {
+        Some(entry) if entry.state == LogState::Open(epoch) => Ok((maps.clone(), entry.clone())),
+        _ => Err(LogError::Fenced(log)),
+    }
+}
+
+async fn add_run(shared: &Arc<Shared>) -> Result<(), LogError> {
+    sync_complete(shared).await;
+    let (maps, known) = entry(shared).await?;
+    let live = probe(shared, &maps).await;
+    let (need, old, from) = {
+        let state = shared.lock();
+        if let Some(fault) = &state.fault {
+            return Err(fault.clone());
+        }
+        let parity = maps.parity;
+        let group = &state.opened.groups[0];
+        let need = Need {
+            geometry: group.geometry,
+            capacity: state.capacity_needed(),
+            parity,
+            parity_min: if shared.options.degrade_allowed { 0 } else { parity },
+        };
+        (need, group.targets.clone(), state.lowest_incomplete)
+    };
+    let few = || LogError::Unavailable(format!("only {} targets answer", live.len()));
+    let groups = match reform(&maps, &live, &old, need).ok_or_else(few)? {
+        Reformed::Known(groups) => groups,
+        Reformed::New(group) => vec![form(shared, group).await?],
+    };
+    let (log, epoch) = {
+        let state = shared.lock();
+        (state.opened.log, state.opened.epoch)
+    };
+    let request = RegistryRequest::AddRun { log, version: known.version, epoch, from, groups: groups.clone() };
+    let maps = match shared.cluster.registry(request).await {
+        Ok(RegistryReply::Maps(maps)) => maps,
+        Ok(_) => return Err(LogError::Unavailable("the registry answered something else".into())),
+        Err(RegistryError::Lost) => {
+            entry(shared).await?;
+            return Err(LogError::Unavailable("the layout changed meanwhile".into()));
+        }
+        Err(error) => return Err(LogError::Unavailable(error.to_string())),
+    };
+    let run = maps.logs.get(&log).and_then(|entry| entry.layout.last()).filter(|run| run.groups == groups);
+    let run = run.ok_or_else(|| LogError::Unavailable("the new run is not in the layout".into()))?;
+    let groups = groups_of(&maps, run).ok_or_else(|| LogError::Unavailable("a new group is unknown".into()))?;
+    shared.lock().relay(run.number, groups);
+    Ok(())
+}
+
+/// Makes the stripes below the new run durable: a recoverer looks no further down than its beginning.
+async fn sync_complete(shared: &Arc<Shared>) {
+    let works = shared.lock().due_syncs_of_complete();
+    perform_all(shared, works).await;
+}
+
+/// The targets that answer now and are not known to fail. What they say of their incarnation counts from here on.
+async fn probe(shared: &Arc<Shared>, maps: &Maps) -> BTreeSet<TargetId> {
+    let failed = shared.lock().failed.clone();
+    let whole = |(&id, entry): (&TargetId, &protocol::maps::TargetEntry)| {
+        (entry.state == TargetState::Whole && !failed.contains(&id)).then_some(id)
+    };
+    let targets: Vec<_> = maps.targets.iter().filter_map(whole).collect();
+    let stats = join_all(targets.iter().map(|&target| shared.cluster.ask(target, StorageRequest::Stat))).await;
+    let mut state = shared.lock();
+    let mut live = BTreeSet::new();
+    for (target, stat) in targets.into_iter().zip(stats) {
+        if let Ok(StorageReply::Stat(stat)) = stat {
+            state.incarnations.entry(target).or_insert(stat.incarnation);
+            live.insert(target);
+        }
+    }
+    live
+}
+
+async fn form(shared: &Arc<Shared>, group: protocol::maps::GroupEntry) -> Result<GroupId, LogError> {
+    match shared.cluster.registry(RegistryRequest::FormGroup(group)).await {
+        Ok(RegistryReply::Group(id, _)) => Ok(id),
+        Ok(_) => Err(LogError::Unavailable("the registry formed no group".into())),
+        Err(error) => Err(LogError::Unavailable(error.to_string())),
+    }
+}

@@ -1,0 +1,275 @@
+//! The writer's tasks: perform sends, wait for what others sent. `state` and `due` decide.
+//!
+//! A commit performs its sends in the caller's own task, so that on a healthy group it is one poll: two calls where
+//! k+1 answer at once. Bulk sends run in tasks of their own, begun when a fragment is full.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use event_listener::Event;
+use futures_util::future::join_all;
+use protocol::address::Position;
+use protocol::maps::{Maps, Run, Writer};
+use protocol::registry::{RegistryReply, RegistryRequest};
+use protocol::storage::{Durability, Room, StorageError, StorageReply, StorageRequest};
+
+use crate::due::{SyncTicket, Ticket, Work};
+use crate::lay::Group;
+use crate::state::{Opened, State, Synced};
+use crate::writer::{Appended, Record, WriterOptions};
+use crate::{Cluster, LogError, relay};
+
+/// What all clones of a writer share.
+pub(crate) struct Shared {
+    pub(crate) cluster: Cluster,
+    pub(crate) options: WriterOptions,
+    state: Mutex<State>,
+    /// Something was answered: look again.
+    pub(crate) changed: Event,
+}
+
+/// The groups of a run as a writer uses them.
+pub(crate) fn groups_of(maps: &Maps, run: &Run) -> Option<Vec<Group>> {
+    let group = |&id| {
+        let entry = maps.groups.get(&id)?;
+        Some(Group { id, geometry: entry.geometry, targets: entry.targets.clone() })
+    };
+    run.groups.iter().map(group).collect()
+}
+
+impl Shared {
+    pub(crate) async fn open(
+        cluster: Cluster,
+        writer: Writer,
+        room: Room,
+        options: WriterOptions,
+    ) -> Result<Arc<Shared>, LogError> {
+        let node = cluster.host().node().0;
+        let answer = cluster.registry(RegistryRequest::OpenLog { node, writer }).await;
+        let unavailable = |why: String| LogError::Unavailable(why);
+        let (log, epoch, maps) = match answer {
+            Ok(RegistryReply::Log(log, epoch, maps)) => (log, epoch, maps),
+            Ok(_) => return Err(unavailable("the registry opened no log".into())),
+            Err(error) => return Err(unavailable(error.to_string())),
+        };
+        let run = maps.logs.get(&log).and_then(|entry| entry.layout.last());
+        let run = run.ok_or_else(|| unavailable("the registry opened a log without a layout".into()))?;
+        let groups = groups_of(&maps, run).ok_or_else(|| unavailable("a group of the new log is unknown".into()))?;
+        let opened = Opened { log, epoch, room, run: run.number, groups };
+        let targets: std::collections::BTreeSet<_> =
+            opened.groups.iter().flat_map(|group| group.targets.iter().copied()).collect();
+        let mut state = State::new(opened, maps.parity);
+        let stats = join_all(targets.iter().map(|&target| cluster.ask(target, StorageRequest::Stat))).await;
+        for (&target, stat) in targets.iter().zip(stats) {
+            match stat {
+                Ok(StorageReply::Stat(stat)) => {
+                    state.incarnations.insert(target, stat.incarnation);
+                }
+                _ => state.target_failed(target),
+            }
+        }
+        let (state, changed) = (Mutex::new(state), Event::new());
+        Ok(Arc::new(Shared { cluster, options, state, changed }))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn append(&self, record: &Record<'_>) -> Result<(Appended, bool), LogError> {
+        let mut state = self.lock();
+        if state.full && state.backlog() > self.waiting_max(&state) {
+            return Err(LogError::Full);
+        }
+        state.append(record)
+    }
+
+    fn waiting_max(&self, state: &State) -> usize {
+        // Below some stripes the backlog could consist of an open one that nobody sends.
+        let stripe = state.opened.groups[0].geometry.stripe_size() as usize;
+        self.options.bytes_waiting_max.max(3 * stripe)
+    }
+
+    pub(crate) async fn room(this: &Arc<Shared>) -> Result<(), LogError> {
+        let mut tried = false;
+        loop {
+            let listener = {
+                let mut state = this.lock();
+                if let Some(fault) = &state.fault {
+                    return Err(fault.clone());
+                }
+                if state.backlog() <= this.waiting_max(&state) {
+                    return Ok(());
+                }
+                state.try_again(&mut tried)?;
+                this.changed.listen()
+            };
+            Shared::pump(this);
+            listener.await;
+        }
+    }
+
+    pub(crate) async fn commit(
+        this: &Arc<Shared>,
+        through: Position,
+        durability: Durability,
+    ) -> Result<(), LogError> {
+        let mut tried = false;
+        loop {
+            let (works, listener) = {
+                let mut state = this.lock();
+                if state.acknowledged(durability) >= through {
+                    return Ok(());
+                }
+                if let Some(fault) = &state.fault {
+                    return Err(fault.clone());
+                }
+                assert!(through <= state.end(), "only what was appended can be committed");
+                state.status.commits += u64::from(!tried);
+                state.try_again(&mut tried)?;
+                let works = state.due_commit(through, durability);
+                let listener = works.is_empty().then(|| this.changed.listen());
+                (works, listener)
+            };
+            match listener {
+                Some(listener) => {
+                    Shared::pump(this);
+                    listener.await;
+                }
+                None => {
+                    perform_all(this, works).await;
+                    Shared::pump(this);
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn close(this: &Arc<Shared>) -> Result<(), LogError> {
+        this.lock().end_stripe();
+        let end = this.lock().end();
+        Shared::commit(this, end, Durability::Disk).await?;
+        let mut tried = false;
+        loop {
+            let listener = {
+                let mut state = this.lock();
+                if let Some(fault) = &state.fault {
+                    return Err(fault.clone());
+                }
+                if state.incomplete().next().is_none() {
+                    break;
+                }
+                state.try_again(&mut tried)?;
+                this.changed.listen()
+            };
+            Shared::pump(this);
+            listener.await;
+        }
+        Shared::commit(this, end, Durability::Disk).await?;
+        this.lock().fault.get_or_insert(LogError::Closed);
+        Ok(())
+    }
+
+    /// Begins tasks for the bulk sends that are due, and for a new run if a target failed.
+    pub(crate) fn pump(this: &Arc<Shared>) {
+        let (works, relay_due, finish) = {
+            let mut state = this.lock();
+            let relay_due = state.relay_due() && !state.relaying && state.stuck.is_none();
+            state.relaying |= relay_due;
+            (state.due_bulk(), relay_due, state.take_finish())
+        };
+        let host = this.cluster.host();
+        if relay_due {
+            host.spawn(relay::relay(this.clone()));
+        }
+        if let Some(finish) = finish {
+            host.spawn(relay::finish(this.clone(), finish));
+        }
+        for work in works {
+            let shared = this.clone();
+            host.spawn(async move {
+                perform(&shared, work).await;
+                Shared::pump(&shared);
+            });
+        }
+    }
+}
+
+/// Performs sends concurrently, in this task.
+pub(crate) async fn perform_all(shared: &Arc<Shared>, mut works: Vec<Work>) {
+    match works.len() {
+        1 => perform(shared, works.remove(0)).await,
+        _ => {
+            join_all(works.into_iter().map(|work| perform(shared, work))).await;
+        }
+    }
+}
+
+async fn perform(shared: &Arc<Shared>, work: Work) {
+    match work {
+        Work::Send(ticket, request) => {
+            let pending = Pending { shared, ticket: Some(ticket), sync: None };
+            let answer = shared.cluster.ask(ticket.target, request).await;
+            pending.done(|state| state.answered(&ticket, answer));
+        }
+        Work::Sync(ticket) => {
+            let pending = Pending { shared, ticket: None, sync: Some(ticket.clone()) };
+            let outcome = sync(shared, &ticket).await;
+            pending.done(|state| state.synced(&ticket, outcome));
+        }
+    }
+}
+
+/// Syncs a target, then asks for its incarnation: the one known means that it lost nothing before the sync.
+async fn sync(shared: &Arc<Shared>, ticket: &SyncTicket) -> Synced {
+    let known = shared.lock().incarnations.get(&ticket.target).copied();
+    if shared.cluster.ask(ticket.target, StorageRequest::Sync).await.is_err() {
+        return Synced::Failed;
+    }
+    let now = match shared.cluster.ask(ticket.target, StorageRequest::Stat).await {
+        Ok(StorageReply::Stat(stat)) => stat.incarnation,
+        _ => return Synced::Failed,
+    };
+    if known.is_none_or(|known| known == now) {
+        return Synced::Durable;
+    }
+    let (log, from) = {
+        let state = shared.lock();
+        (state.opened.log, state.complete_below())
+    };
+    match shared.cluster.ask(ticket.target, StorageRequest::Tail { log, from }).await {
+        Ok(StorageReply::Fragments(kept)) => Synced::Restarted(now, kept),
+        Ok(_) | Err(StorageError::Missing) => Synced::Restarted(now, Vec::new()),
+        Err(_) => Synced::Failed,
+    }
+}
+
+/// A send whose answer is awaited. Dropped before, because its commit was given up, it may be sent again.
+struct Pending<'a> {
+    shared: &'a Arc<Shared>,
+    ticket: Option<Ticket>,
+    sync: Option<SyncTicket>,
+}
+
+impl Pending<'_> {
+    fn done(mut self, answer: impl FnOnce(&mut State)) {
+        (self.ticket, self.sync) = (None, None);
+        answer(&mut self.shared.lock());
+        self.shared.changed.notify(usize::MAX);
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if self.ticket.is_none() && self.sync.is_none() {
+            return;
+        }
+        let mut state = self.shared.lock();
+        if let Some(ticket) = &self.ticket {
+            state.abandoned(ticket);
+        }
+        if let Some(sync) = &self.sync {
+            state.syncing.retain(|&target| target != sync.target);
+        }
+        drop(state);
+        self.shared.changed.notify(usize::MAX);
+    }
+}

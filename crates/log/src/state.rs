@@ -1,0 +1,434 @@
+//! What a writer decides: where records go, which sends are due, what is acknowledged. No clock, no waiting.
+//!
+//! Invariants
+//! 1. `stripes` are consecutive; all below the first are complete and durable (a lost target excepted); all below
+//!    `lowest_incomplete` are complete. Only the last may be open.
+//! 2. What is acknowledged only grows, in log order (rule 10). Laying stripes anew takes nothing back: the old run's
+//!    copies stay until the new ones are complete (rule 12).
+//! 3. Nothing is sent for an incomplete stripe while a target of the present groups is known to have failed: the
+//!    stripes are laid anew first.
+//! 4. After `fault` is set nothing more is acknowledged (rule 13).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use protocol::address::{LogAddress, Position};
+use protocol::fragment::Part;
+use protocol::id::{FenceEpoch, LogId, RunNumber, StripeNumber, TargetId};
+use protocol::record::HEADER_SIZE;
+use protocol::storage::{Durability, Room, StorageAnswer, StorageError, StorageReply, StoredFragment};
+
+use crate::LogError;
+use crate::buffer::{Pool, StripeBytes};
+use crate::due::{SyncTicket, Ticket};
+use crate::lay::{Group, Lay};
+use crate::stripe::Stripe;
+use crate::writer::{Appended, Record, WriterStatus};
+
+/// After so many answers in a row that brought a fragment no further its target counts as failed.
+const SETBACKS_MAX: u8 = 3;
+/// No body is larger, so that it fits a stripe of any shape that may follow.
+const RECORD_SIZE_MAX: u32 = protocol::fragment::FRAGMENT_SIZE_MAX;
+
+/// What a log was opened as.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    pub(crate) log: LogId,
+    pub(crate) epoch: FenceEpoch,
+    pub(crate) room: Room,
+    pub(crate) run: RunNumber,
+    pub(crate) groups: Vec<Group>,
+}
+
+/// What came of a sync.
+#[derive(Clone, Debug)]
+pub(crate) enum Synced {
+    /// Everything that was stored before is durable: the target has the incarnation it had then.
+    Durable,
+    /// The target restarted in between, and kept this (DESIGN §3, targets that come back).
+    Restarted(u64, Vec<StoredFragment>),
+    /// The target does not answer.
+    Failed,
+}
+
+/// Older runs to be finished once every stripe through `last` is complete in the newest (rule 12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Finish {
+    pub(crate) end: StripeNumber,
+    last: StripeNumber,
+}
+
+/// One open log's writer.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) opened: Opened,
+    pub(crate) stripes: VecDeque<Stripe>,
+    pub(crate) lowest_incomplete: StripeNumber,
+    pub(crate) pool: Pool,
+    pub(crate) mark: Position,
+    pub(crate) failed: Vec<TargetId>,
+    pub(crate) incarnations: BTreeMap<TargetId, u64>,
+    pub(crate) syncing: Vec<TargetId>,
+    pub(crate) fault: Option<LogError>,
+    /// A target had no room; sends rest until somebody tries again.
+    pub(crate) full: bool,
+    /// Why laying anew did not succeed for now.
+    pub(crate) stuck: Option<LogError>,
+    pub(crate) relaying: bool,
+    pub(crate) finish: Option<Finish>,
+    pub(crate) status: WriterStatus,
+    chunk_size: usize,
+    next: StripeNumber,
+    previous_end: u32,
+    end: Position,
+    acknowledged: [Position; 2],
+    record_size_max: u32,
+}
+
+impl State {
+    pub(crate) fn new(opened: Opened, parity_wanted: u8) -> State {
+        let geometry = opened.groups[0].geometry;
+        let chunk_size = geometry.fragment_size as usize;
+        let stripe_size = opened.groups.iter().map(|group| group.geometry.stripe_size()).min().unwrap_or(0);
+        let status = WriterStatus { parity_now: geometry.parity, parity_wanted, ..WriterStatus::default() };
+        State {
+            opened,
+            stripes: VecDeque::new(),
+            lowest_incomplete: StripeNumber(0),
+            pool: Pool::new(chunk_size),
+            mark: Position::START,
+            failed: Vec::new(),
+            incarnations: BTreeMap::new(),
+            syncing: Vec::new(),
+            fault: None,
+            full: false,
+            stuck: None,
+            relaying: false,
+            finish: None,
+            status,
+            chunk_size,
+            next: StripeNumber(0),
+            previous_end: 0,
+            end: Position::START,
+            acknowledged: [Position::START; 2],
+            record_size_max: stripe_size.min(RECORD_SIZE_MAX) - protocol::checksum::BLOCK_SIZE as u32,
+        }
+    }
+
+    pub(crate) fn record_size_max(&self) -> u32 {
+        self.record_size_max
+    }
+
+    pub(crate) fn end(&self) -> Position {
+        self.end
+    }
+
+    pub(crate) fn acknowledged(&self, durability: Durability) -> Position {
+        self.acknowledged[durability as usize]
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn backlog(&self) -> usize {
+        self.incomplete().map(|stripe| stripe.length as usize).sum()
+    }
+
+    /// The stripes from the lowest incomplete one on: those whose bytes are in memory.
+    pub(crate) fn incomplete(&self) -> impl Iterator<Item = &Stripe> {
+        self.stripes.range(self.first_incomplete()..)
+    }
+
+    pub(crate) fn first_incomplete(&self) -> usize {
+        let front = self.stripes.front().map_or(self.next, |stripe| stripe.number);
+        (self.lowest_incomplete.0 - front.0) as usize
+    }
+
+    pub(crate) fn stripe_mut(&mut self, number: StripeNumber) -> Option<&mut Stripe> {
+        let front = self.stripes.front()?.number;
+        let index = number.0.checked_sub(front.0)?;
+        self.stripes.get_mut(usize::try_from(index).ok()?)
+    }
+
+    /// Puts a record into the open stripe.
+    /// Also tells whether a fragment became full or a stripe ended, so that bulk sends are due.
+    pub(crate) fn append(&mut self, record: &Record<'_>) -> Result<(Appended, bool), LogError> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let length: usize = record.parts.iter().map(|part| part.len()).sum();
+        if length > self.record_size_max as usize {
+            return Err(LogError::TooLarge { length, length_max: self.record_size_max });
+        }
+        let mut filled = false;
+        let fits = |stripe: &Stripe| !stripe.ended && stripe.place(record, length as u32).1;
+        if !self.stripes.back().is_some_and(fits) {
+            filled = !self.stripes.is_empty();
+            self.end_stripe();
+            self.begin_stripe();
+        }
+        let log = self.opened.log;
+        let stripe = self.stripes.back_mut().expect("a stripe is open");
+        let (header, fits) = stripe.place(record, length as u32);
+        assert!(fits, "an empty stripe takes the largest record");
+        let (place, body) = stripe.append(log, header, record, &mut self.pool);
+        self.end = Position::new(place.stripe, stripe.length);
+        self.status.bytes_appended += u64::from(header.size());
+        debug_assert!(header.size() as usize >= HEADER_SIZE + length);
+        let size = stripe.lay.group.geometry.fragment_size;
+        filled |= place.offset / size != stripe.length / size;
+        Ok((Appended { body, place, end: self.end }, filled))
+    }
+
+    /// Ends the open stripe, if one is open and holds anything.
+    pub(crate) fn end_stripe(&mut self) {
+        if let Some(stripe) = self.stripes.back_mut()
+            && !stripe.ended
+        {
+            stripe.end(&mut self.pool);
+            self.previous_end = stripe.length;
+        }
+    }
+
+    fn begin_stripe(&mut self) {
+        let number = self.next;
+        self.next = StripeNumber(number.0 + 1);
+        let lay = self.new_lay(number);
+        self.stripes.push_back(Stripe::new(number, self.previous_end, StripeBytes::new(self.chunk_size), lay));
+    }
+
+    fn new_lay(&self, number: StripeNumber) -> Lay {
+        let group = &self.opened.groups[(number.0 % self.opened.groups.len() as u64) as usize];
+        Lay::new(self.opened.run, group.clone())
+    }
+
+    /// The bytes at `address` if they are still in memory.
+    pub(crate) fn peek(&mut self, address: LogAddress) -> Option<bytes::Bytes> {
+        let in_memory = address.stripe >= self.lowest_incomplete;
+        let stripe = self.stripe_mut(address.stripe).filter(|_| in_memory)?;
+        let end = address.offset.checked_add(address.length)?;
+        (end <= stripe.length).then(|| stripe.bytes.read(address.offset..end))
+    }
+
+    /// Takes a target's answer to a send.
+    pub(crate) fn answered(&mut self, ticket: &Ticket, answer: StorageAnswer) {
+        if let Err(StorageError::Fenced(_)) = answer {
+            self.fault.get_or_insert(LogError::Fenced(self.opened.log));
+        }
+        let present = |stripe: &&mut Stripe| stripe.lay.run == ticket.run && !stripe.complete;
+        let Some(stripe) = self.stripe_mut(ticket.stripe).filter(present) else { return };
+        let lane = stripe.lay.lane(ticket.part);
+        lane.in_flight = false;
+        match answer {
+            Ok(StorageReply::Done { .. }) => {
+                lane.stored = lane.stored.max(ticket.to);
+                lane.setbacks = 0;
+                if ticket.durability == Durability::Disk {
+                    lane.disk = lane.disk.max(ticket.to);
+                }
+                self.settle(ticket.stripe);
+            }
+            Err(StorageError::Gap { length }) if lane.setbacks < SETBACKS_MAX => {
+                // The target restarted and lost what was not durable, or has what an abandoned send brought.
+                lane.stored = length.min(ticket.to);
+                lane.disk = lane.disk.min(lane.stored);
+                lane.setbacks += 1;
+            }
+            Err(StorageError::Full) => self.full = true,
+            // A copy that comes when its parity is there already has nothing more to do.
+            Err(StorageError::Refused(_)) if stripe.ended && matches!(ticket.part, Part::Copy { .. }) => {}
+            Err(StorageError::Fenced(_)) => {}
+            _ => self.target_failed(ticket.target),
+        }
+    }
+
+    /// The caller of a send went away before its answer: it may be sent again.
+    pub(crate) fn abandoned(&mut self, ticket: &Ticket) {
+        if let Some(stripe) = self.stripe_mut(ticket.stripe).filter(|stripe| stripe.lay.run == ticket.run) {
+            stripe.lay.lane(ticket.part).in_flight = false;
+        }
+    }
+
+    /// Takes the outcome of a sync.
+    pub(crate) fn synced(&mut self, ticket: &SyncTicket, outcome: Synced) {
+        self.syncing.retain(|&target| target != ticket.target);
+        match outcome {
+            Synced::Durable => {
+                for &(number, run, part, stored) in &ticket.stored {
+                    let found = self.stripe_mut(number).filter(|stripe| stripe.lay.run == run);
+                    if let Some(stripe) = found {
+                        let lane = stripe.lay.lane(part);
+                        lane.disk = lane.disk.max(stored.min(lane.stored));
+                    }
+                }
+                self.advance();
+            }
+            Synced::Restarted(incarnation, kept) => self.restarted(ticket.target, incarnation, &kept),
+            Synced::Failed => self.target_failed(ticket.target),
+        }
+    }
+
+    /// The target may have lost what was not durable: what it did not keep counts as never stored there.
+    fn restarted(&mut self, target: TargetId, incarnation: u64, kept: &[StoredFragment]) {
+        self.incarnations.insert(target, incarnation);
+        self.status.targets_restarted += 1;
+        let kept: BTreeMap<_, _> =
+            kept.iter().map(|found| ((found.header.id.stripe, found.header.id.run, found.header.id.part), found.length)).collect();
+        let mut exposed = Vec::new();
+        for stripe in &mut self.stripes {
+            let (number, run, gone) = (stripe.number, stripe.lay.run, stripe.number < self.lowest_incomplete);
+            for (part, lane) in stripe.lay.lanes_on(number, target) {
+                let length = kept.get(&(number, run, part)).copied().unwrap_or(0);
+                if lane.stored <= length || (gone && matches!(part, Part::Copy { .. })) {
+                    continue;
+                }
+                if gone {
+                    exposed.push(number);
+                    lane.disk = lane.stored;
+                } else {
+                    lane.stored = length;
+                    lane.disk = lane.disk.min(length);
+                    stripe.complete = false;
+                }
+            }
+        }
+        exposed.into_iter().for_each(|number| self.expose(number));
+        self.advance();
+    }
+
+    /// The target takes no more: incomplete stripes will be laid anew. Complete ones whose fragments it had not yet
+    /// synced are as durable as they get until they are rebuilt.
+    pub(crate) fn target_failed(&mut self, target: TargetId) {
+        if self.failed.contains(&target) {
+            return;
+        }
+        self.failed.push(target);
+        let mut exposed = Vec::new();
+        for stripe in self.stripes.range_mut(..self.first_incomplete()) {
+            let number = stripe.number;
+            for (part, lane) in stripe.lay.lanes_on(number, target) {
+                if lane.disk < lane.stored && !matches!(part, Part::Copy { .. }) {
+                    lane.disk = lane.stored;
+                    exposed.push(number);
+                }
+            }
+        }
+        exposed.into_iter().for_each(|number| self.expose(number));
+        self.advance();
+    }
+
+    /// A complete stripe, whose bytes are no more in memory, lost a fragment before it was durable. More than m of
+    /// them, and the log has a hole: nothing behind it may be acknowledged.
+    fn expose(&mut self, number: StripeNumber) {
+        self.status.fragments_exposed += 1;
+        let log = self.opened.log;
+        let stripe = self.stripe_mut(number).expect("it was just looked at");
+        stripe.exposed += 1;
+        if usize::from(stripe.exposed) > stripe.lay.parity.len() {
+            self.fault.get_or_insert(LogError::Lost(log));
+        }
+    }
+
+    /// Whether the stripes must be laid anew before anything more is sent.
+    pub(crate) fn relay_due(&self) -> bool {
+        self.fault.is_none()
+            && self.opened.groups.iter().any(|group| group.targets.iter().any(|target| self.failed.contains(target)))
+    }
+
+    /// Goes on in a new run whose groups are `groups`, with all incomplete stripes laid anew.
+    pub(crate) fn relay(&mut self, run: RunNumber, groups: Vec<Group>) {
+        assert!(self.relaying, "the stripes to lay anew are held in memory");
+        assert!(run > self.opened.run, "runs count up");
+        self.opened.run = run;
+        self.opened.groups = groups;
+        self.failed.clear();
+        self.status.runs_added += 1;
+        self.status.parity_now = self.opened.groups[0].geometry.parity;
+        let first = self.first_incomplete();
+        for index in first..self.stripes.len() {
+            let lay = self.new_lay(self.stripes[index].number);
+            self.stripes[index].lay_anew(lay, &mut self.pool);
+            self.status.stripes_relaid += 1;
+        }
+        let last = StripeNumber(self.next.0.saturating_sub(1));
+        self.finish = Some(Finish { end: self.lowest_incomplete, last });
+    }
+
+    /// How many bytes a group must take so that every stripe in memory fits.
+    pub(crate) fn capacity_needed(&self) -> u32 {
+        self.incomplete().map(|stripe| stripe.capacity).max().unwrap_or(0).max(self.record_size_max + 4096)
+    }
+
+    /// Whoever comes first clears the way for another attempt; whoever comes again is told why it did not help.
+    pub(crate) fn try_again(&mut self, tried: &mut bool) -> Result<(), LogError> {
+        if !*tried {
+            *tried = true;
+            self.full = false;
+            self.stuck = None;
+        }
+        match &self.stuck {
+            Some(stuck) => Err(stuck.clone()),
+            None if self.full => Err(LogError::Full),
+            None => Ok(()),
+        }
+    }
+
+    /// The older runs that may be finished now.
+    pub(crate) fn take_finish(&mut self) -> Option<Finish> {
+        let done = self.finish.is_some_and(|finish| self.lowest_incomplete > finish.last) && !self.relaying;
+        if done { self.finish.take() } else { None }
+    }
+
+    fn settle(&mut self, number: StripeNumber) {
+        let stripe = self.stripe_mut(number).expect("the caller found it");
+        stripe.complete |= stripe.ended && stripe.lay.complete(stripe.length, Durability::Replicated);
+        self.advance();
+    }
+
+    /// Moves on what is acknowledged, and forgets stripes that are durable.
+    fn advance(&mut self) {
+        if self.fault.is_some() {
+            return;
+        }
+        let mut index = self.first_incomplete();
+        // While a run is being added, the stripes that it will begin with stay in memory.
+        while let Some(stripe) = self.stripes.get_mut(index)
+            && stripe.complete
+            && !self.relaying
+        {
+            stripe.bytes.retire(&mut self.pool);
+            stripe.lay.retire(&mut self.pool);
+            self.status.stripes_complete += 1;
+            self.lowest_incomplete.0 += 1;
+            index += 1;
+        }
+        let first = self.first_incomplete().saturating_sub(1);
+        self.acknowledge(first, Durability::Replicated);
+        self.acknowledge(0, Durability::Disk);
+        while let Some(stripe) = self.stripes.front()
+            && stripe.number < self.lowest_incomplete
+            && stripe.lay.complete(stripe.length, Durability::Disk)
+        {
+            self.stripes.pop_front();
+        }
+    }
+
+    fn acknowledge(&mut self, first: usize, durability: Durability) {
+        let mut reached = None;
+        for stripe in self.stripes.range(first..) {
+            let offset = stripe.reached(durability);
+            if offset > 0 {
+                reached = Some(Position::new(stripe.number, offset));
+            }
+            if offset < stripe.length || !stripe.ended {
+                break;
+            }
+        }
+        if let Some(reached) = reached {
+            let known = &mut self.acknowledged[durability as usize];
+            *known = reached.max(*known);
+        }
+    }
+
+    /// The header that a fragment begun now carries.
+    pub(crate) fn complete_below(&self) -> StripeNumber {
+        self.stripes.front().map_or(self.lowest_incomplete, |stripe| stripe.number)
+    }
+}
