@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Kills the daemon at random points under a mixed load and looks whether it kept its word.
+
+    crash.py DAZZLE DIR MOUNT [--rounds N] [--seed S]
+
+DAZZLE is the program, DIR the directory of a file system that is up on MOUNT. In every round several workers write, append,
+overwrite, rename and remove; they note what fsync acknowledged. The daemon is killed with SIGKILL at a random moment and
+started again. Then every acknowledged byte must be there, every rename whose source was fsynced must hold one of the two
+contents that it may hold, and `dazzle check` must find nothing. The seed and the rounds are printed.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+PAGE = 4096
+
+
+class Broken(Exception):
+    """The file system did not keep its word."""
+
+
+class Daemon:
+    """The daemon under test."""
+
+    def __init__(self, dazzle, directory, mount):
+        self.dazzle, self.directory, self.mount = dazzle, directory, mount
+
+    def up(self):
+        subprocess.run([self.dazzle, "up", self.directory], check=True, stdout=subprocess.DEVNULL)
+
+    def kill(self):
+        with open(os.path.join(self.directory, "lock"), encoding="ascii") as lock:
+            pid = int(lock.read())
+        os.kill(pid, signal.SIGKILL)
+        # The lock is free when the process has ended.
+        subprocess.run(["flock", os.path.join(self.directory, "lock"), "true"], check=True)
+
+    def check(self):
+        done = subprocess.run([self.dazzle, "check", self.directory], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Broken(f"dazzle check: {done.stdout}{done.stderr}")
+
+
+class Worker(threading.Thread):
+    """One writer with a directory of its own, and what it was promised."""
+
+    def __init__(self, root, number, seed):
+        super().__init__(daemon=True)
+        self.root = os.path.join(root, f"worker-{number}")
+        self.random = random.Random(seed)
+        self.promised = {}  # path -> list of contents it may have, the newest last
+        self.done = 0
+        os.makedirs(self.root, exist_ok=True)
+
+    def run(self):
+        try:
+            while True:
+                self.random.choice([self.append, self.overwrite, self.replace, self.litter, self.remove])()
+                self.done += 1
+        except OSError:
+            return  # the daemon is gone
+
+    def path(self, family):
+        return os.path.join(self.root, f"{family}-{self.random.randrange(6)}")
+
+    def known(self, path):
+        return self.promised.get(path, [b""])[-1]
+
+    def bytes(self, most):
+        return self.random.randbytes(self.random.randrange(1, most))
+
+    def promise(self, path, content, change):
+        """While `change` runs either content may survive; once it returns only the new one."""
+        self.promised[path] = self.promised.get(path, [b""])[-1:] + [content]
+        change()
+        self.promised[path] = [content]
+
+    def append(self):
+        path, more = self.path("append"), self.bytes(3 * PAGE)
+
+        def change():
+            with open(path, "ab", buffering=0) as file:
+                write_all(file, more)
+                os.fsync(file.fileno())
+
+        # An append that was cut short may have grown the file in part; see `verify`.
+        self.promise(path, self.known(path) + more, change)
+
+    def overwrite(self):
+        path = self.path("overwrite")
+        old = self.known(path) or bytes(16 * PAGE)
+        page, fresh = self.random.randrange(16) * PAGE, self.random.randbytes(PAGE)
+
+        def change():
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                if os.fstat(file).st_size == 0:
+                    os.pwrite(file, old, 0)
+                os.pwrite(file, fresh, page)
+                os.fsync(file)
+            finally:
+                os.close(file)
+
+        self.promise(path, old[:page] + fresh + old[page + PAGE :], change)
+
+    def replace(self):
+        path, content = self.path("replace"), self.bytes(40 * PAGE)
+
+        def change():
+            with open(path + ".new", "wb", buffering=0) as file:
+                write_all(file, content)
+                os.fsync(file.fileno())
+            os.rename(path + ".new", path)
+            directory = os.open(self.root, os.O_RDONLY)
+            os.fsync(directory)
+            os.close(directory)
+
+        self.promise(path, content, change)
+
+    def litter(self):
+        for _ in range(self.random.randrange(20)):
+            with open(self.path("litter"), "wb", buffering=0) as file:
+                write_all(file, self.bytes(30 * PAGE))
+
+    def remove(self):
+        path = self.path("litter")
+        if os.path.exists(path):
+            os.unlink(path)
+        name = self.path("directory")
+        if os.path.isdir(name):
+            os.rmdir(name)
+        else:
+            os.mkdir(name)
+
+    def verify(self):
+        for path, allowed in self.promised.items():
+            try:
+                with open(path, "rb") as file:
+                    found = file.read()
+            except FileNotFoundError:
+                found = b""
+            if found in allowed:
+                continue
+            old, new = allowed[0], allowed[-1]
+            family = os.path.basename(path).split("-")[0]
+            if len(allowed) > 1 and family == "append" and found.startswith(old) and new.startswith(found):
+                continue
+            if len(allowed) > 1 and family == "overwrite" and page_wise(found, old, new):
+                continue
+            raise Broken(
+                f"{path}: {len(found)} bytes found, {[len(content) for content in allowed]} promised; first difference at "
+                f"{first_difference(found, new)}"
+            )
+        # What was found is what the next round builds on.
+        for path in self.promised:
+            content = b""
+            if os.path.exists(path):
+                with open(path, "rb") as file:
+                    content = file.read()
+            self.promised[path] = [content]
+
+
+def write_all(file, content):
+    view = memoryview(content)
+    while view:
+        view = view[file.write(view) :]
+
+
+def page_wise(found, old, new):
+    """Whether every page is the old or the new one: an overwrite that nobody acknowledged may have landed in part."""
+    if old == b"" or len(found) != len(new):
+        return new.startswith(found) or len(found) == len(new)
+    pages = range(0, len(new), PAGE)
+    return all(found[at : at + PAGE] in (old[at : at + PAGE], new[at : at + PAGE]) for at in pages)
+
+
+def first_difference(a, b):
+    return next((at for at, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def rounds(arguments):
+    daemon = Daemon(arguments.dazzle, arguments.dir, arguments.mount)
+    root = os.path.join(arguments.mount, "crash")
+    dice = random.Random(arguments.seed)
+    promised = {}
+    operations = 0
+    for number in range(arguments.rounds):
+        workers = [Worker(root, n, dice.random()) for n in range(4)]
+        for n, worker in enumerate(workers):
+            worker.promised = promised.get(n, {})
+            worker.start()
+        time.sleep(dice.uniform(0.05, 1.5))
+        daemon.kill()
+        for worker in workers:
+            worker.join(timeout=60)
+            if worker.is_alive():
+                raise Broken("a call hangs on a mount whose daemon is dead")
+        daemon.up()
+        for n, worker in enumerate(workers):
+            worker.verify()
+            promised[n] = worker.promised
+            operations += worker.done
+        daemon.check()
+        print(f"round {number + 1} of {arguments.rounds}: kept its word ({operations} operations so far)", flush=True)
+    print(f"crash: {arguments.rounds} kills, {operations} operations, seed {arguments.seed}, every promise kept")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("dazzle")
+    parser.add_argument("dir")
+    parser.add_argument("mount")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    try:
+        rounds(arguments)
+    except Broken as broken:
+        sys.exit(f"crash: seed {arguments.seed}: {broken}")
+
+
+if __name__ == "__main__":
+    main()
