@@ -12,10 +12,12 @@
 //! *Never*: FUSE, NFS, client, storage; what a token-holding program looks like; a lock held while waiting.
 
 mod acl;
+mod attempt;
 mod encoding;
 mod entry;
 mod extent;
 mod inode;
+mod journal;
 mod key;
 mod locks;
 mod map;
@@ -25,4 +27,6 @@ mod placement;
 mod records;
 mod slot;
 mod state;
+#[cfg(test)]
+mod tests;
 mod transaction;

@@ -265,6 +265,7 @@ mod tests {
         locks.lock(FILE, flock(1, false), None);
         locks.lock(FILE, flock(2, false), None);
         assert_eq!(locks.lock(FILE, flock(1, true), Some((1, 1))), Taken::Waits(vec![]));
-        assert_eq!(locks.lock(FILE, flock(2, true), Some((1, 2))), Taken::Waits(vec![(1, 1)]));
+        assert_eq!(locks.lock(FILE, flock(2, true), Some((1, 2))), Taken::Held(vec![]));
+        assert_eq!(locks.unlock(FILE, &flock(2, true)), vec![(1, 1)]);
     }
 }

@@ -14,7 +14,7 @@ use crate::records::{decode, encode};
 use crate::transaction::{Stop, Transaction};
 
 /// Extents that one step of an operation may touch: bounds the time under the slot's lock and the journal record.
-pub(crate) const STEP_EXTENTS_MAX: usize = 1024;
+pub(crate) const STEP_EXTENTS_MAX: usize = if cfg!(test) { 5 } else { 1024 };
 /// Extents that one answer carries.
 const ANSWER_EXTENTS_MAX: usize = 512;
 /// Extents that the answer to a lookup carries along.

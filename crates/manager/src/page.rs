@@ -6,8 +6,8 @@
 
 use crate::encoding::{Cursor, Damaged, VERSION};
 
-/// A page that holds more bytes than this is split.
-pub const PAGE_SIZE: usize = 64 << 10;
+/// A page that holds more bytes than this is split. Small in tests, so that there are many.
+pub(crate) const PAGE_SIZE: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 /// Bytes before a record's key: two lengths.
 const LENGTHS_SIZE: usize = 6;
 const COUNT_SIZE: usize = 4;

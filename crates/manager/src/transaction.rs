@@ -84,12 +84,13 @@ pub(crate) struct Transaction<'a> {
     placement: &'a Placement,
     context: Context,
     done: Consequences,
+    size: usize,
 }
 
 impl<'a> Transaction<'a> {
     /// Over the slots that are locked.
     pub(crate) fn new(held: &'a [&'a SlotState], placement: &'a Placement, context: Context) -> Self {
-        Transaction { held, placement, context, done: Consequences::default() }
+        Transaction { held, placement, context, done: Consequences::default(), size: 0 }
     }
 
     /// The changes and effects.
@@ -171,10 +172,9 @@ impl<'a> Transaction<'a> {
         self.change(slot, key, None)
     }
 
-    /// Bytes of all changes so far, roughly: bounds the journal record.
+    /// Bytes that were put so far, those put over counted again: bounds the journal record and the time under the locks.
     pub(crate) fn size(&self) -> usize {
-        let size = |(key, value): (&Key, &Option<Vec<u8>>)| 8 + key.len() + value.as_ref().map_or(0, Vec::len);
-        self.done.changes.iter().flat_map(|(_, changes)| changes.iter()).map(size).sum()
+        self.size
     }
 
     fn changes(&self, slot: SlotId) -> Option<&Changes> {
@@ -183,6 +183,7 @@ impl<'a> Transaction<'a> {
 
     fn change(&mut self, slot: SlotId, key: Key, value: Option<Vec<u8>>) -> Result<(), Stop> {
         self.state(slot)?.records.ready(&key)?;
+        self.size += key.len() + value.as_ref().map_or(0, Vec::len);
         let index = match self.done.changes.iter().position(|(id, _)| *id == slot) {
             Some(index) => index,
             None => {

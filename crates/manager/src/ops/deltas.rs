@@ -20,7 +20,7 @@ use crate::records::{decode, encode};
 use crate::transaction::{Stop, Transaction};
 
 /// Bytes of changes after which a step ends: bounds the journal record and the time under the locks.
-const STEP_SIZE_MAX: usize = 64 << 10;
+const STEP_SIZE_MAX: usize = if cfg!(test) { 1 << 10 } else { 256 << 10 };
 
 /// *applied*(log) of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

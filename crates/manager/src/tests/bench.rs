@@ -1,0 +1,185 @@
+//! A manager's deciding core with its log in plain vectors: what the async driver does, without waiting.
+
+use std::collections::BTreeMap;
+
+use protocol::address::LogAddress;
+use protocol::id::{LogId, SlotId, StripeNumber};
+use protocol::manager::{Answer, ManagerError, ManagerRequest};
+
+use super::{Dice, context};
+use crate::attempt::{Attempt, SlotTable};
+use crate::journal;
+use crate::key::Key;
+use crate::ops::{Done, Operation};
+use crate::page::Page;
+use crate::slot::{PageId, Slot};
+use crate::state::SlotState;
+use crate::transaction::Effect;
+
+pub(crate) const SLOTS: [SlotId; 3] = [SlotId(0), SlotId(7), SlotId(4095)];
+const IMAGES: LogId = LogId(900);
+
+/// A slot's image: how much of the journal it covers, and its index.
+type Image = (usize, Vec<(Key, LogAddress)>);
+
+pub(crate) struct Bench {
+    pub(crate) table: SlotTable,
+    pub(crate) now: i64,
+    journal: Vec<Vec<u8>>,
+    pages: BTreeMap<u32, Vec<u8>>,
+    images: BTreeMap<SlotId, Image>,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Bench {
+        let states = SLOTS.map(|slot| SlotState::new(slot, Slot::empty(slot)));
+        let mut bench = Bench {
+            table: SlotTable::new(states.into()),
+            now: 1_000_000,
+            journal: Vec::new(),
+            pages: BTreeMap::new(),
+            images: BTreeMap::new(),
+        };
+        bench.run(Operation::MakeRoot).unwrap();
+        bench
+    }
+
+    pub(crate) fn ask(&mut self, request: ManagerRequest) -> Result<Answer, ManagerError> {
+        match self.run(Operation::Asked(request))? {
+            Done::Answer(answer) => Ok(answer),
+            other => panic!("an asked operation ends with an answer, not {other:?}"),
+        }
+    }
+
+    /// Runs an operation to its end, then reaps what it left.
+    pub(crate) fn run(&mut self, mut operation: Operation) -> Result<Done, ManagerError> {
+        self.now += 1;
+        let mut reap = Vec::new();
+        let done = loop {
+            let journal = &mut self.journal;
+            let attempt = self.table.attempt(&operation, context(self.now), |changes| {
+                journal.push(journal::encode(changes));
+                Ok(())
+            });
+            let done = match attempt {
+                Attempt::Load(page) => {
+                    self.load(&page);
+                    continue;
+                }
+                Attempt::Refused(error) => return Err(error),
+                Attempt::Done(done, _, effects) => {
+                    reap.extend(effects.into_iter().filter_map(|effect| match effect {
+                        Effect::Reap(inode) => Some(inode),
+                        _ => None,
+                    }));
+                    done
+                }
+            };
+            match done {
+                Done::Again => {}
+                Done::Then(next) => operation = next,
+                done => break done,
+            }
+        };
+        for inode in reap {
+            self.run(Operation::Reap(inode))?;
+        }
+        Ok(done)
+    }
+
+    /// Writes images of some slots, and drops clean pages.
+    pub(crate) fn image_some(&mut self, dice: &mut Dice) {
+        for slot in SLOTS {
+            if dice.one_in(2) {
+                continue;
+            }
+            let (covered, pages) = (self.journal.len(), &mut self.pages);
+            let image = self.table.with(slot, |state| {
+                let mut index = Vec::new();
+                for copy in state.records.copies() {
+                    let mut stored = copy.stored;
+                    if let Some((page, version)) = copy.changed {
+                        let address = page_address(pages.len() as u32);
+                        pages.insert(address.offset, page.encode());
+                        state.records.stored(&copy.low, version, address);
+                        stored = Some(address);
+                    }
+                    index.extend(stored.map(|stored| (copy.low, stored)));
+                }
+                state.records.evict();
+                state.records.evict();
+                index
+            });
+            self.images.insert(slot, (covered, image.unwrap()));
+        }
+    }
+
+    /// All records of all slots, from memory and images.
+    pub(crate) fn records(&self) -> BTreeMap<(SlotId, Key), Vec<u8>> {
+        self.records_of(&self.table)
+    }
+
+    /// All records of all slots, as a new manager would find them: images, and the journal beyond them.
+    pub(crate) fn recovered(&self) -> BTreeMap<(SlotId, Key), Vec<u8>> {
+        let states = SLOTS.map(|slot| {
+            let (covered, index) = self.images.get(&slot).cloned().unwrap_or_default();
+            let mut records = Slot::from_index(slot, index);
+            for body in &self.journal[covered..] {
+                for change in journal::decode(body).unwrap().into_iter().filter(|change| change.slot == slot) {
+                    while let Err(page) = records.ready(change.key) {
+                        let content = Page::decode(&self.pages[&page.address.offset]).unwrap();
+                        records.fill(&page, content);
+                    }
+                    records.apply(change.key, change.value);
+                }
+            }
+            SlotState::new(slot, records)
+        });
+        self.records_of(&SlotTable::new(states.into()))
+    }
+
+    /// Forgets everything in memory, open files included, and recovers.
+    pub(crate) fn crash(&mut self) {
+        let records = self.recovered();
+        let states = SLOTS.map(|slot| {
+            let mut recovered = Slot::empty(slot);
+            for ((_, key), value) in records.range((slot, vec![])..=(slot, vec![0xff; 20])) {
+                recovered.apply(key, Some(value));
+            }
+            SlotState::new(slot, recovered)
+        });
+        self.table = SlotTable::new(states.into());
+        self.images.clear();
+        // Slots come back as they were without their images: the whole journal replays to the same.
+    }
+
+    fn records_of(&self, table: &SlotTable) -> BTreeMap<(SlotId, Key), Vec<u8>> {
+        let mut all = BTreeMap::new();
+        for slot in SLOTS {
+            let mut from = vec![0];
+            loop {
+                let state = table.lock(slot).unwrap();
+                let (key, value) = match state.records.next(&from, &[0xff; 20]) {
+                    Ok(None) => break,
+                    Ok(Some((key, value))) => (key.to_vec(), value.to_vec()),
+                    Err(page) => {
+                        drop(state);
+                        table.fill(&page, Page::decode(&self.pages[&page.address.offset]).unwrap());
+                        continue;
+                    }
+                };
+                from = crate::transaction::behind(&key);
+                all.insert((slot, key), value);
+            }
+        }
+        all
+    }
+
+    fn load(&self, page: &PageId) {
+        self.table.fill(page, Page::decode(&self.pages[&page.address.offset]).unwrap());
+    }
+}
+
+fn page_address(number: u32) -> LogAddress {
+    LogAddress { log: IMAGES, stripe: StripeNumber(0), offset: number, length: 1 }
+}
