@@ -25,14 +25,17 @@ mod ask;
 mod attributes;
 mod client;
 mod error;
+mod file;
 mod flush;
 mod journals;
 mod locks;
 mod names;
 mod opens;
+mod ranges;
 mod reads;
 mod shape;
 mod space;
+mod stream;
 mod whole;
 mod writes;
 
