@@ -72,7 +72,7 @@ fn two_recoverers_record_one_length() {
 
 #[test]
 fn a_writer_that_moved_loses_nothing() {
-    holds(Sealing { loss: true, ..moved(SHORT) });
+    holds(Sealing { loss: true, ..moved(SHORT_ORDERED) });
     holds(Sealing { loss: true, ..moved(ONE_STRIPE) });
     holds(Sealing { writer_runs: 3, ..calm(ONE_RECORD) });
 }
@@ -87,6 +87,7 @@ fn a_writer_that_moved_and_two_recoverers_lose_nothing() {
 #[ignore = "takes minutes"]
 fn larger_logs_hold_too() {
     holds(moved(FULL_ORDERED));
+    holds(Sealing { loss: true, ..moved(SHORT) });
     holds(Sealing { recoverers: 2, ..moved(SHORT_ORDERED) });
     holds(Sealing { recoverers: 2, ..moved(ONE_STRIPE) });
     holds(raced(FULL));
@@ -111,6 +112,7 @@ fn a_careless_writer_is_found_out() {
     fails(Breach::ParityBeforeData, calm(ONE_STRIPE), model::ACKNOWLEDGED_IS_READABLE);
     fails(Breach::RepackedStripe, moved(SHORT), model::SAME_BYTES);
     fails(Breach::FinishedEarly, moved(ONE_STRIPE), model::ACKNOWLEDGED_IS_READABLE);
+    fails(Breach::RunGoesBack, Sealing { writer_runs: 3, ..calm(SHORT_ORDERED) }, model::ACKNOWLEDGED_IS_SEALED);
     fails(Breach::LateAnswersCount, moved(ONE_STRIPE), model::ACKNOWLEDGED_IS_READABLE);
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Sealing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Deliver { run: usize, stripe: usize, part: Part },
-    WriterAddsRun { group: usize },
+    WriterAddsRun { from: usize, group: usize },
     WriterFinishes,
     Lose { target: usize },
     Claim { who: usize },
@@ -66,7 +66,7 @@ impl Model for Sealing {
         let mut next = *state;
         match action {
             Action::Deliver { run, stripe, part } => writer::deliver(self, &mut next, (run, stripe), part),
-            Action::WriterAddsRun { group } => writer::add_run(self, &mut next, group),
+            Action::WriterAddsRun { from, group } => writer::add_run(self, &mut next, from, group),
             Action::WriterFinishes => writer::finish(&mut next),
             Action::Lose { target } => next.lost = Some(target as u8),
             Action::Claim { who } => recoverer::claim(&mut next, who),

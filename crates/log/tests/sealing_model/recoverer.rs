@@ -114,7 +114,7 @@ pub(crate) fn decide(model: &Sealing, state: &mut State, who: usize) {
 fn tail_start(state: &State, reading: &Reading) -> usize {
     let last = state.run(reading.known as usize - 1);
     let told = |stripe: usize| state.plan.ordered && reading.view.iter().any(|run| run[stripe].begun());
-    let headers = (0..STRIPES).filter(|&stripe| told(stripe)).last().unwrap_or(0);
+    let headers = (0..STRIPES).rfind(|&stripe| told(stripe)).unwrap_or(0);
     headers.max(last.from as usize)
 }
 
@@ -123,16 +123,11 @@ fn tail(model: &Sealing, state: &State, reading: &Reading, start: usize) -> (Len
     let runs = || state.runs().filter(|&(number, _)| reading.unfinished & (1 << number) != 0).map(as_claimed);
     let mut records = [[0; DATA]; STRIPES];
     let mut length = Length { stripe: start as u8, records: 0 };
-    for stripe in start..STRIPES {
-        let mut count = 0;
-        while count < DATA {
-            let record = read(&reading.view, runs(), (stripe, count), model.breach);
-            if record == 0 {
-                break;
-            }
-            records[stripe][count] = record;
-            count += 1;
-        }
+    for (stripe, records) in records.iter_mut().enumerate().skip(start) {
+        let found = (0..DATA).map(|index| read(&reading.view, runs(), (stripe, index), model.breach));
+        let prefix: Vec<_> = found.take_while(|&record| record != 0).collect();
+        let count = prefix.len();
+        records[..count].copy_from_slice(&prefix);
         if count > 0 {
             length = Length { stripe: stripe as u8, records: count as u8 };
         }

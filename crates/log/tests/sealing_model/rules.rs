@@ -21,6 +21,8 @@ pub(crate) enum Breach {
     RepackedStripe,
     /// The writer drops the old run before the new one is complete.
     FinishedEarly,
+    /// The writer adds a run that begins before its last one.
+    RunGoesBack,
     /// The writer counts answers of a run that it has finished.
     LateAnswersCount,
     /// Fragments of two runs have one name on a target that both groups share.

@@ -285,12 +285,12 @@ impl State {
             return;
         }
         for (number, run) in self.runs() {
-            for stripe in 0..STRIPES {
+            for (stripe, stored) in self.fragments[number].iter().enumerate() {
                 for index in (0..DATA).filter(|&index| run.target(stripe, Part::Data(index)) == target) {
-                    view[number][stripe].data[index] = self.fragments[number][stripe].data[index];
+                    view[number][stripe].data[index] = stored.data[index];
                 }
                 if run.target(stripe, Part::Parity) == target {
-                    view[number][stripe].parity = self.fragments[number][stripe].parity;
+                    view[number][stripe].parity = stored.parity;
                 }
             }
         }

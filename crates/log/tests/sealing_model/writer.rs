@@ -5,6 +5,8 @@
 //! here: steps that happen late. A target's acceptance counts as the writer's answer at once, which is the worst case: what
 //! might be acknowledged at any time is taken as acknowledged from now on.
 
+use std::ops::RangeInclusive;
+
 use crate::model::{Action, Sealing};
 use crate::rules::Breach;
 use crate::state::{DATA, GROUPS, Parity, Part, RUNS, Registry, Run, STRIPES, State, UNFINISHED};
@@ -23,7 +25,8 @@ pub(crate) fn actions(model: &Sealing, state: &State, actions: &mut Vec<Action>)
     }
     if may_add_run(model, state) {
         let groups = (1..GROUPS.len()).filter(|&group| !GROUPS[group].iter().any(|&target| state.is_lost(target)));
-        actions.extend(groups.map(|group| Action::WriterAddsRun { group }));
+        let froms = run_beginnings(model, state);
+        actions.extend(groups.flat_map(|group| froms.clone().map(move |from| Action::WriterAddsRun { from, group })));
     }
     if may_finish(model, state) {
         actions.push(Action::WriterFinishes);
@@ -58,11 +61,15 @@ fn may_deliver(model: &Sealing, state: &State, place: (usize, usize), part: Part
 fn may_add_run(model: &Sealing, state: &State) -> bool {
     let open = state.registry == Registry::Open || model.breach == Breach::RunWithoutRegistry;
     let count = state.runs().filter(|(_, run)| run.of_writer).count();
-    open && count < model.writer_runs && state.run_count() < RUNS && lowest_incomplete(state) < STRIPES
+    open && count < model.writer_runs && state.run_count() < RUNS
 }
 
-fn lowest_incomplete(state: &State) -> usize {
-    (0..STRIPES).find(|&stripe| !state.complete_anywhere(stripe)).unwrap_or(STRIPES)
+/// A run begins at the lowest stripe that the writer does not know to be complete; when answers were lost that is lower than
+/// it need be.
+fn run_beginnings(model: &Sealing, state: &State) -> RangeInclusive<usize> {
+    let complete = (0..STRIPES - 1).take_while(|&stripe| state.complete_anywhere(stripe)).count();
+    let newest = state.run(state.writer_run()).from as usize;
+    if model.breach == Breach::RunGoesBack { 0..=complete } else { newest..=complete.max(newest) }
 }
 
 fn may_finish(model: &Sealing, state: &State) -> bool {
@@ -119,10 +126,9 @@ fn forget_namesakes(state: &mut State, (number, stripe): (usize, usize), part: P
     }
 }
 
-pub(crate) fn add_run(model: &Sealing, state: &mut State, group: usize) {
+pub(crate) fn add_run(model: &Sealing, state: &mut State, from: usize, group: usize) {
     let named = model.breach != Breach::RunWithoutRegistry;
-    let from = lowest_incomplete(state) as u8;
-    let run = Run { from, end: UNFINISHED, group: group as u8, dropped: false, of_writer: true, named };
+    let run = Run { from: from as u8, end: UNFINISHED, group: group as u8, dropped: false, of_writer: true, named };
     state.runs[state.run_count()] = Some(run);
 }
 
