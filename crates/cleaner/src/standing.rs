@@ -1,0 +1,153 @@
+//! Who may judge a stripe: whether it belongs to its writer still, and who knows what lives in it. Pure.
+//!
+//! Invariants
+//! 1. An open stripe, or one that its writer may yet lay anew, is nobody's but its writer's or recoverer's (DESIGN §3).
+//! 2. Bytes behind the newest mark of an open log live: a delta that nobody applied yet may name them (DESIGN §8). A
+//!    mark is set only where that is true of all *data* before it, wherever their deltas lie.
+//! 3. Of a sealed log all stripes may be judged: a manager that has not yet replayed it says that all of it lives.
+//! 4. The newest stripe of an open log stays: it tells a recoverer where the log ends.
+
+use protocol::address::Position;
+use protocol::id::{LogId, StripeNumber};
+use protocol::maps::{LogState, Maps, Writer};
+
+use crate::policy::Stripe;
+
+/// How far an open log has come, as its fragments tell: lower bounds all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// The newest mark that a fragment names.
+    pub mark: Position,
+    /// All stripes below are complete: their writer never touches them again.
+    pub complete_below: StripeNumber,
+    /// The newest stripe.
+    pub newest: StripeNumber,
+}
+
+/// Who judges a stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody yet.
+    Busy,
+    /// It holds file data: what lives is the sum over all slots.
+    Data,
+    /// It holds journals and images: their manager knows.
+    Manager,
+    /// Its log was forgotten when nothing lived any more: what came to light again is dead.
+    Forgotten,
+}
+
+/// The standing of a stripe of `length` data bytes. `maps` must be older than the listing that found the stripe; `edge`
+/// is asked of open logs.
+pub fn standing(maps: &Maps, (log, number): Stripe, length: u32, edge: Option<Edge>) -> Standing {
+    let Some(entry) = maps.logs.get(&log) else {
+        // Numbers are never given twice, so a log that is not in the maps and could be was there once.
+        return if log < maps.next_log { Standing::Forgotten } else { Standing::Busy };
+    };
+    let judged = match entry.state {
+        LogState::Sealed(_) => true,
+        LogState::Sealing(_) => false,
+        LogState::Open(_) => edge.is_some_and(|edge| {
+            let marked = entry.writer == Writer::Manager || Position::new(number, length) <= edge.mark;
+            marked && number < edge.complete_below && number < edge.newest
+        }),
+    };
+    match (judged, entry.writer) {
+        (false, _) => Standing::Busy,
+        (true, Writer::Manager) => Standing::Manager,
+        (true, Writer::Client | Writer::Cleaner) => Standing::Data,
+    }
+}
+
+/// Logs that a cleaner of `node` wrote in a former life: nobody writes them any more, and they hold no deltas to replay,
+/// so that whoever comes first seals them.
+pub fn logs_to_seal(maps: &Maps, node: u32, own: Option<LogId>) -> Vec<LogId> {
+    let old = maps.logs.iter().filter(|(log, entry)| {
+        let unsealed = !matches!(entry.state, LogState::Sealed(_));
+        entry.writer == Writer::Cleaner && entry.node == node && unsealed && Some(**log) != own
+    });
+    old.map(|(log, _)| *log).collect()
+}
+
+/// Sealed logs that no slot has to roll and that are not among `stored`, the logs that have stripes.
+pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
+    let rolled = |log: &LogId| maps.slots.values().any(|slot| slot.logs.contains(log));
+    let sealed = maps.logs.iter().filter(|(_, entry)| matches!(entry.state, LogState::Sealed(_)));
+    sealed.map(|(log, _)| *log).filter(|log| !stored.contains(log) && !rolled(log)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use protocol::id::{FenceEpoch, MapEpoch};
+    use protocol::maps::{LogEntry, SlotEntry};
+
+    use super::*;
+
+    const LENGTH: u32 = 100;
+
+    fn maps(logs: &[(u64, Writer, LogState)]) -> Maps {
+        let entry = |&(log, writer, state): &(u64, Writer, LogState)| {
+            (LogId(log), LogEntry { node: 1, writer, layout: vec![], state, version: 1 })
+        };
+        Maps {
+            epoch: MapEpoch(1),
+            cluster: 1,
+            parity: 1,
+            targets: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            logs: logs.iter().map(entry).collect(),
+            slots: [(0, SlotEntry { node: 1, logs: vec![LogId(3)] })].into(),
+            next_log: LogId(10),
+        }
+    }
+
+    fn edge(mark: (u64, u32), complete_below: u64, newest: u64) -> Option<Edge> {
+        let mark = Position::new(StripeNumber(mark.0), mark.1);
+        Some(Edge { mark, complete_below: StripeNumber(complete_below), newest: StripeNumber(newest) })
+    }
+
+    #[test]
+    fn an_open_log_is_judged_before_its_mark_and_behind_its_writer() {
+        let open = LogState::Open(FenceEpoch(1));
+        let maps = maps(&[(1, Writer::Client, open), (2, Writer::Manager, open)]);
+        let of = |log, edge| standing(&maps, (LogId(log), StripeNumber(4)), LENGTH, edge);
+        assert_eq!(of(1, edge((5, 0), 5, 6)), Standing::Data);
+        assert_eq!(of(1, edge((4, LENGTH), 5, 6)), Standing::Data);
+        assert_eq!(of(1, edge((4, LENGTH - 1), 5, 6)), Standing::Busy);
+        assert_eq!(of(1, edge((5, 0), 4, 6)), Standing::Busy, "it may be laid anew");
+        assert_eq!(of(1, edge((5, 0), 5, 4)), Standing::Busy, "it is the newest");
+        assert_eq!(of(1, None), Standing::Busy, "nobody told how far the log is");
+        assert_eq!(of(2, edge((0, 0), 5, 6)), Standing::Manager, "marks mean something else in a manager's log");
+    }
+
+    #[test]
+    fn a_sealed_log_is_judged_whole_and_one_under_claim_not_at_all() {
+        let length = Position::new(StripeNumber(4), 7);
+        let sealing = LogState::Sealing(FenceEpoch(2));
+        let maps = maps(&[(1, Writer::Client, LogState::Sealed(length)), (2, Writer::Cleaner, sealing)]);
+        let of = |log| standing(&maps, (LogId(log), StripeNumber(4)), LENGTH, edge((9, 0), 9, 9));
+        assert_eq!(of(1), Standing::Data);
+        assert_eq!(of(2), Standing::Busy);
+        assert_eq!(of(5), Standing::Forgotten);
+        assert_eq!(of(10), Standing::Busy, "it was opened after the maps were read");
+    }
+
+    #[test]
+    fn only_dead_cleaners_logs_are_sealed_and_only_unneeded_ones_forgotten() {
+        let sealed = LogState::Sealed(Position::START);
+        let open = LogState::Open(FenceEpoch(1));
+        let maps = maps(&[
+            (1, Writer::Cleaner, open),
+            (2, Writer::Cleaner, open),
+            (3, Writer::Manager, sealed),
+            (4, Writer::Client, sealed),
+            (5, Writer::Client, sealed),
+            (6, Writer::Client, open),
+        ]);
+        assert_eq!(logs_to_seal(&maps, 1, Some(LogId(2))), [LogId(1)]);
+        assert_eq!(logs_to_seal(&maps, 2, None), []);
+        assert_eq!(logs_to_forget(&maps, &[LogId(5)]), [LogId(4)]);
+    }
+}
