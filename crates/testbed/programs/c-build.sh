@@ -11,7 +11,7 @@ PACKAGE=${2:-sed}
 open_workbench "$@"
 
 SOURCE=$(real_tree "$PACKAGE")
-cp -a "$SOURCE" "$WORK/source"
+quietly cp -a "$SOURCE" "$WORK/source"
 same_trees "$SOURCE" "$WORK/source"
 mkdir "$WORK/build"
 cd "$WORK/build"

@@ -44,7 +44,7 @@ commit() {
 mkdir "$WORK/origin"
 cd "$WORK/origin"
 quietly git init
-cp -a "$SOURCE/." .
+quietly cp -a "$SOURCE/." .
 git add -A
 git commit -q -m "Import"
 mapfile -t files < <(git ls-files '*.c' '*.h')
