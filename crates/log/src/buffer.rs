@@ -64,10 +64,6 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn size(&self) -> usize {
-        self.frozen_size + self.open.len()
-    }
-
     fn freeze(&mut self) {
         if !self.open.is_empty() {
             let piece = self.open.split().freeze();

@@ -16,13 +16,19 @@
 
 mod buffer;
 mod cluster;
+mod decode;
 mod due;
 mod error;
+mod fetch;
+mod gather;
+mod image;
 mod lay;
 mod reader;
 pub mod recovery;
 mod reform;
 mod relay;
+mod scan;
+mod seal;
 mod sender;
 mod state;
 mod stripe;

@@ -1,16 +1,42 @@
-//! Bytes by log address.
+//! Bytes by log address. A healthy read is one call to one target, and returns a part of what storage gave.
 
-use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::join_all;
 use protocol::address::LogAddress;
-use protocol::fragment::FragmentId;
-use protocol::id::TargetId;
+use protocol::erasure::{Survivor, reconstruct};
+use protocol::fragment::{FragmentId, Part};
+use protocol::id::{LogId, RunNumber, StripeNumber, TargetId};
+use protocol::maps::{GroupEntry, LogState, Maps};
+use protocol::storage::StoredFragment;
 
+use crate::decode::{self, Plan};
+use crate::fetch::{self, Refusal};
+use crate::sender::Shared;
 use crate::{Cluster, LogWriter, ReadError};
 
-/// Reads any log. Clones share what they found damaged.
+/// Reads any log. Clones share the local writers and what they found damaged.
 #[derive(Clone, Debug)]
 pub struct LogReader {
     cluster: Cluster,
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    writers: Mutex<BTreeMap<LogId, Weak<Shared>>>,
+    damages: Mutex<BTreeSet<Damage>>,
+    decoded: AtomicU64,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Inner")
+    }
 }
 
 /// A fragment that a target should hold and does not, or holds wrong.
@@ -22,25 +48,217 @@ pub struct Damage {
     pub target: TargetId,
 }
 
+/// One stripe in one run.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    log: LogId,
+    stripe: StripeNumber,
+    run: RunNumber,
+    group: &'a GroupEntry,
+}
+
+impl Place<'_> {
+    fn id(&self, part: Part) -> FragmentId {
+        FragmentId { log: self.log, stripe: self.stripe, run: self.run, part }
+    }
+
+    fn target(&self, part: Part) -> TargetId {
+        self.group.targets[self.group.geometry.member(self.stripe, part)]
+    }
+}
+
+/// Why one run did not give the bytes.
+struct Miss {
+    /// Every target of the group answered, and none has anything of the stripe.
+    empty: bool,
+    reason: String,
+}
+
 impl LogReader {
     /// A reader of all logs of the cluster.
     pub fn new(cluster: Cluster) -> LogReader {
-        LogReader { cluster }
+        LogReader { cluster, inner: Arc::default() }
+    }
+
+    /// The cluster that it reads from.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     /// From now on bytes that are still in `writer`'s memory are read from there.
     pub fn attach(&self, writer: &LogWriter) {
-        let _ = writer;
+        let mut writers = self.inner.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        writers.retain(|_, handle| handle.strong_count() > 0);
+        writers.insert(writer.log(), writer.downgrade());
     }
 
     /// The bytes at `address`, verified; decoded from the other fragments where a target fails.
     pub async fn read(&self, address: LogAddress) -> Result<Bytes, ReadError> {
-        let _ = &self.cluster;
-        Err(ReadError::Unreadable { address, reason: "the reader is not written yet".into() })
+        if address.length == 0 {
+            return Ok(Bytes::new());
+        }
+        if let Some(bytes) = self.peek(address) {
+            return Ok(bytes);
+        }
+        let maps = self.cluster.maps();
+        match self.read_with(&maps, address).await {
+            Ok(bytes) => Ok(bytes),
+            Err(error) => {
+                // The layout may have changed: once, with fresh maps.
+                let Ok(fresh) = self.cluster.refresh().await else { return Err(error) };
+                if fresh.epoch == maps.epoch {
+                    return Err(error);
+                }
+                self.read_with(&fresh, address).await
+            }
+        }
     }
 
     /// What was found broken since the last time, for repair.
     pub fn take_damages(&self) -> Vec<Damage> {
-        Vec::new()
+        let mut damages = self.inner.damages.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *damages).into_iter().collect()
+    }
+
+    /// How many pieces were decoded because their target did not give them.
+    pub fn pieces_decoded(&self) -> u64 {
+        self.inner.decoded.load(Ordering::Relaxed)
+    }
+
+    fn peek(&self, address: LogAddress) -> Option<Bytes> {
+        let handle = {
+            let writers = self.inner.writers.lock().unwrap_or_else(PoisonError::into_inner);
+            writers.get(&address.log)?.clone()
+        };
+        LogWriter::upgrade(&handle)?.peek(address)
+    }
+
+    async fn read_with(&self, maps: &Maps, address: LogAddress) -> Result<Bytes, ReadError> {
+        let Some(entry) = maps.logs.get(&address.log) else { return Err(ReadError::Deleted(address)) };
+        if matches!(entry.state, LogState::Sealed(length) if address.end() > length) {
+            return Err(ReadError::Beyond(address));
+        }
+        let (mut empty, mut reason) = (true, String::from("no run of its log covers it"));
+        for run in entry.layout.iter().rev().filter(|run| run.covers(address.stripe)) {
+            let Some(group) = maps.groups.get(&run.group(address.stripe)) else { continue };
+            let place = Place { log: address.log, stripe: address.stripe, run: run.number, group };
+            match self.read_run(place, address.offset..address.offset + address.length).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(miss) => {
+                    empty &= miss.empty;
+                    reason = miss.reason;
+                }
+            }
+        }
+        Err(if empty { ReadError::Deleted(address) } else { ReadError::Unreadable { address, reason } })
+    }
+
+    async fn read_run(&self, place: Place<'_>, range: Range<u32>) -> Result<Bytes, Miss> {
+        let geometry = place.group.geometry;
+        if range.end > geometry.stripe_size() {
+            return Err(Miss { empty: false, reason: "the address reaches beyond its stripe".into() });
+        }
+        let pieces = decode::pieces(geometry, range);
+        if let [(index, range)] = &pieces[..] {
+            return self.read_piece(place, *index, range.clone()).await;
+        }
+        let parts = join_all(pieces.into_iter().map(|(index, range)| self.read_piece(place, index, range))).await;
+        let mut whole = BytesMut::new();
+        for part in parts {
+            whole.extend_from_slice(&part?);
+        }
+        Ok(whole.freeze())
+    }
+
+    async fn read_piece(&self, place: Place<'_>, index: u8, range: Range<u32>) -> Result<Bytes, Miss> {
+        let part = Part::Data(index);
+        let (id, target) = (place.id(part), place.target(part));
+        match fetch::read(&self.cluster, target, id, range.clone()).await {
+            Ok(bytes) => Ok(bytes),
+            // Boxed, so that the healthy read's future stays small.
+            Err(refusal) => Box::pin(self.read_degraded(place, index, range, refusal)).await,
+        }
+    }
+
+    async fn read_degraded(
+        &self,
+        place: Place<'_>,
+        index: u8,
+        range: Range<u32>,
+        refusal: Refusal,
+    ) -> Result<Bytes, Miss> {
+        let stripes = (place.stripe, place.stripe);
+        let asks = place.group.targets.iter().map(|&target| fetch::held(&self.cluster, target, place.log, stripes));
+        let answers = join_all(asks).await;
+        let all_answered = answers.iter().all(Result::is_ok);
+        let held: Vec<(TargetId, StoredFragment)> = place
+            .group
+            .targets
+            .iter()
+            .zip(answers)
+            .flat_map(|(&target, found)| found.unwrap_or_default().into_iter().map(move |fragment| (target, fragment)))
+            .collect();
+        let found = match self.from_copies(place, index, &range, &held).await {
+            Some(bytes) => Some(bytes),
+            None => self.decode(place, index, &range, &held).await,
+        };
+        let Some(bytes) = found else {
+            return Err(Miss { empty: all_answered && held.is_empty(), reason: refusal.to_string() });
+        };
+        self.inner.decoded.fetch_add(1, Ordering::Relaxed);
+        if matches!(refusal, Refusal::Missing | Refusal::Damaged) {
+            let damage = Damage { id: place.id(Part::Data(index)), target: place.target(Part::Data(index)) };
+            self.inner.damages.lock().unwrap_or_else(PoisonError::into_inner).insert(damage);
+        }
+        Ok(bytes)
+    }
+
+    async fn from_copies(
+        &self,
+        place: Place<'_>,
+        index: u8,
+        range: &Range<u32>,
+        held: &[(TargetId, StoredFragment)],
+    ) -> Option<Bytes> {
+        for (target, copy) in decode::copies(held, place.run, index, range.end) {
+            if let Ok(bytes) = fetch::read(&self.cluster, target, copy.header.id, range.clone()).await {
+                return Some(bytes);
+            }
+        }
+        None
+    }
+
+    async fn decode(
+        &self,
+        place: Place<'_>,
+        index: u8,
+        range: &Range<u32>,
+        held: &[(TargetId, StoredFragment)],
+    ) -> Option<Bytes> {
+        for plan in decode::plans(held, (place.run, place.group.geometry), index, range) {
+            if let Some(bytes) = self.decode_plan(place, index, range, &plan).await {
+                return Some(bytes);
+            }
+        }
+        None
+    }
+
+    async fn decode_plan(&self, place: Place<'_>, wanted: u8, range: &Range<u32>, plan: &Plan) -> Option<Bytes> {
+        let k = place.group.geometry.data;
+        let data = plan.data.iter().map(|(index, range)| (*index, Part::Data(*index), range.clone()));
+        let parity = plan.parity.iter().map(|&(at, _)| (k + at, Part::Parity(at), range.clone()));
+        let asks = data.chain(parity).map(|(index, part, range)| async move {
+            if range.is_empty() {
+                return Some((index, Bytes::new()));
+            }
+            let bytes = fetch::read(&self.cluster, place.target(part), place.id(part), range).await.ok()?;
+            Some((index, bytes))
+        });
+        let found: Vec<(u8, Bytes)> = join_all(asks).await.into_iter().flatten().take(usize::from(k)).collect();
+        if found.len() < usize::from(k) {
+            return None;
+        }
+        let survivors: Vec<_> = found.iter().map(|(index, bytes)| Survivor { index: *index, bytes }).collect();
+        Some(reconstruct(k, wanted, &survivors, range.len()).into())
     }
 }

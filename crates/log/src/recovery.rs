@@ -1,11 +1,13 @@
 //! A crashed writer's log: sealing it, finding its newest mark, scanning its records.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use protocol::address::{LogAddress, Position};
 use protocol::id::LogId;
 use protocol::record::RecordHeader;
 
-use crate::{Cluster, LogReader, ReadError, SealError};
+use crate::{Cluster, LogReader, ReadError, SealError, scan, seal};
 
 /// A record as a scan meets it.
 #[derive(Clone, Debug)]
@@ -30,26 +32,23 @@ pub enum DataBodies {
 }
 
 /// Takes the log from its writer, dead or not, and fixes its length (DESIGN §3, fencing and sealing). A log that is
-/// sealed already just tells its length.
+/// sealed already just tells its length. After [`SealError::Lost`] or [`SealError::Unavailable`] call it again.
 pub async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, SealError> {
-    let _ = (cluster, log);
-    Err(SealError::Unavailable("sealing is not written yet".into()))
+    seal::seal(cluster, log).await
 }
 
 /// The newest mark that the log's fragments name: [`Position::START`] if none does. Ask of sealed logs only.
 pub async fn newest_mark(cluster: &Cluster, log: LogId) -> Result<Position, ReadError> {
-    let _ = (cluster, log);
-    Ok(Position::START)
+    scan::newest_mark(cluster, log).await
 }
 
-/// Visits the records of `log` that begin in `from..to`, in order.
+/// Visits the records of `log` that begin in `range`, in order. Stripes that were deleted are passed over.
 pub async fn scan(
     reader: &LogReader,
     log: LogId,
-    range: std::ops::Range<Position>,
+    range: Range<Position>,
     bodies: DataBodies,
     visit: &mut (dyn FnMut(Scanned) + Send),
 ) -> Result<(), ReadError> {
-    let _ = (reader, log, range, bodies, visit);
-    Ok(())
+    scan::scan(reader, log, range, bodies, visit).await
 }

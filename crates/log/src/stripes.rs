@@ -1,8 +1,23 @@
 //! Stripes as things to list, verify, repair and delete: for cleaner, check and status.
 
-use protocol::id::{GroupId, LogId, StripeNumber};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::{Cluster, Damage, LogReader, ReadError};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use protocol::checksum::block_checksums;
+use protocol::fragment::{FragmentHeader, FragmentId, Part};
+use protocol::id::{FenceEpoch, GroupId, LogId, RunNumber, StripeNumber, TargetId};
+use protocol::maps::{LogState, Maps, TargetState};
+use protocol::storage::{Append, Durability, Room, StorageReply, StorageRequest, StoredFragment};
+
+use crate::gather::{Gathered, gather};
+use crate::image::fragment_range;
+use crate::seal::parities;
+use crate::{Cluster, Damage, LogReader, ReadError, fetch};
+
+/// Fragments asked for at once when all are listed.
+const PAGE_SIZE: u32 = 4096;
 
 /// What the targets hold of one stripe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +28,7 @@ pub struct StripeState {
     pub number: StripeNumber,
     /// Its data bytes, as far as the answering targets tell.
     pub length: u32,
-    /// Whether it has its parity. An open stripe belongs to its writer or recoverer.
+    /// Whether it has its parity, or needs none. An open stripe belongs to its writer or recoverer.
     pub ended: bool,
     /// The group in which it lies.
     pub group: GroupId,
@@ -32,30 +47,243 @@ pub enum Problem {
     Parity(Damage),
 }
 
-/// All stripes of one log, or of all logs, in order.
+impl Problem {
+    /// The fragment that is wrong.
+    pub fn damage(&self) -> Damage {
+        match self {
+            Problem::Missing(damage) | Problem::Checksum(damage) | Problem::Parity(damage) => *damage,
+        }
+    }
+}
+
+type Held = Vec<(TargetId, StoredFragment)>;
+
+/// All stripes of one log, or of all logs, in order, in the newest run that holds anything of each.
 pub async fn list(cluster: &Cluster, log: Option<LogId>) -> Vec<StripeState> {
-    let _ = (cluster, log);
-    Vec::new()
+    let maps = cluster.maps();
+    let answers = join_all(maps.targets.keys().map(|&target| list_target(cluster, target, log))).await;
+    let mut stripes: BTreeMap<(LogId, StripeNumber), Held> = BTreeMap::new();
+    for (&target, fragments) in maps.targets.keys().zip(answers) {
+        for fragment in fragments {
+            stripes.entry((fragment.header.id.log, fragment.header.id.stripe)).or_default().push((target, fragment));
+        }
+    }
+    stripes.into_iter().filter_map(|((log, number), held)| state_of(&maps, log, number, &held)).collect()
+}
+
+async fn list_target(cluster: &Cluster, target: TargetId, log: Option<LogId>) -> Vec<StoredFragment> {
+    let mut all = Vec::new();
+    let mut after = log.map(|log| FragmentId {
+        log: LogId(log.0.saturating_sub(1)),
+        stripe: StripeNumber(u64::MAX),
+        run: RunNumber(u32::MAX),
+        part: Part::Parity(u8::MAX),
+    });
+    loop {
+        let request = StorageRequest::List { after, limit: PAGE_SIZE };
+        let Ok(StorageReply::Fragments(page)) = cluster.ask(target, request).await else { return all };
+        let Some(last) = page.last().map(|fragment| fragment.header.id) else { return all };
+        let advances = after.is_none_or(|after| last > after);
+        let done = page.len() < PAGE_SIZE as usize || log.is_some_and(|log| last.log != log) || !advances;
+        all.extend(page.into_iter().filter(|fragment| log.is_none_or(|log| fragment.header.id.log == log)));
+        if done {
+            return all;
+        }
+        after = Some(last);
+    }
+}
+
+fn state_of(maps: &Maps, log: LogId, number: StripeNumber, held: &Held) -> Option<StripeState> {
+    // Parity decides where a stripe lies; before there is any, the newest run does.
+    let ended_run = held.iter().filter(|(_, found)| found.header.ended()).map(|(_, found)| found.header.id.run).max();
+    let newest = held.iter().map(|(_, found)| found.header.id.run).max()?;
+    let run = ended_run.unwrap_or(newest);
+    let of_run = || held.iter().filter(move |(_, found)| found.header.id.run == run).map(|(_, found)| found);
+    let header = &of_run().max_by_key(|found| found.header.ended())?.header;
+    let no_parity = header.geometry.parity == 0;
+    let lengths: Vec<u32> = match header.data_lengths.is_empty() {
+        false => header.data_lengths.clone(),
+        true => (0..header.geometry.data)
+            .map(|index| of_run().filter(|f| f.header.id.part == Part::Data(index)).map(|f| f.length).max().unwrap_or(0))
+            .collect(),
+    };
+    let ended = header.ended() || (no_parity && is_closed(maps, log, number));
+    let missing = if ended { missing(maps, header, &lengths, held) } else { Vec::new() };
+    let length = lengths.iter().fold(0, |sum: u32, length| sum.saturating_add(*length));
+    Some(StripeState { log, number, length, ended, group: header.group, missing })
+}
+
+/// Whether a stripe without parity is known to be ended: its log is.
+fn is_closed(maps: &Maps, log: LogId, number: StripeNumber) -> bool {
+    let state = maps.logs.get(&log).map(|entry| entry.state);
+    matches!(state, Some(LogState::Sealed(length)) if number <= length.stripe)
+}
+
+/// The fragments of an ended stripe that its targets lack.
+fn missing(maps: &Maps, header: &FragmentHeader, lengths: &[u32], held: &Held) -> Vec<Damage> {
+    let Some(group) = maps.groups.get(&header.group) else { return Vec::new() };
+    let geometry = header.geometry;
+    let data = (0..geometry.data)
+        .filter(|&index| lengths.get(usize::from(index)).is_some_and(|&length| length > 0))
+        .map(|index| (Part::Data(index), lengths[usize::from(index)]));
+    let parity = (0..geometry.parity).map(|at| (Part::Parity(at), lengths.iter().copied().max().unwrap_or(0)));
+    data.chain(parity)
+        .filter_map(|(part, length)| {
+            let id = FragmentId { part, ..header.id };
+            let target = *group.targets.get(geometry.member(id.stripe, part))?;
+            let there = |(at, found): &(TargetId, StoredFragment)| {
+                *at == target && found.header.id == id && found.length >= length
+            };
+            (!held.iter().any(there)).then_some(Damage { id, target })
+        })
+        .collect()
 }
 
 /// Deletes stripes on all targets that answer; the others compare lists when they come back.
 pub async fn delete(cluster: &Cluster, stripes: &[(LogId, StripeNumber)]) {
-    let _ = (cluster, stripes);
+    let maps = cluster.maps();
+    let asks = maps.targets.keys().map(|&target| {
+        let request = StorageRequest::Delete { stripes: stripes.to_vec() };
+        cluster.ask(target, request)
+    });
+    join_all(asks).await;
 }
 
-/// Reads a whole stripe and says what is wrong with it.
+/// One ended stripe, read whole.
+struct Whole {
+    maps: Arc<Maps>,
+    header: FragmentHeader,
+    lengths: Vec<u32>,
+    held: Held,
+    gathered: Gathered,
+}
+
+impl Whole {
+    async fn read(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Result<Option<Whole>, ReadError> {
+        let maps = cluster.maps();
+        let whole = maps.targets.iter().filter(|(_, entry)| entry.state != TargetState::Failed);
+        let targets: Vec<_> = whole.map(|(&target, _)| target).collect();
+        let asks = targets.iter().map(|&target| fetch::held(cluster, target, log, (stripe, stripe)));
+        let answers = join_all(asks).await;
+        let mut held: Held = Vec::new();
+        for (&target, found) in targets.iter().zip(answers) {
+            held.extend(found.unwrap_or_default().into_iter().map(|fragment| (target, fragment)));
+        }
+        let Some(ended) = held.iter().filter(|(_, f)| f.header.ended()).max_by_key(|(_, f)| f.header.id.run) else {
+            return Ok(None);
+        };
+        let header = ended.1.header.clone();
+        held.retain(|(_, fragment)| fragment.header.id.run == header.id.run);
+        let gathered = gather(cluster, &held).await;
+        let lengths = header.data_lengths.clone();
+        Ok(Some(Whole { maps, header, lengths, held, gathered }))
+    }
+
+    fn length(&self) -> u32 {
+        self.lengths.iter().fold(0, |sum, length| sum.saturating_add(*length))
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let missing = missing(&self.maps, &self.header, &self.lengths, &self.held).into_iter().map(Problem::Missing);
+        let id = |part| FragmentId { part, ..self.header.id };
+        let damaged = self.gathered.damaged.iter();
+        let damaged = damaged.map(|&(_, part, target)| Problem::Checksum(Damage { id: id(part), target }));
+        missing.chain(damaged).collect()
+    }
+
+    /// The bytes that the fragment `part` should have; `None` when too much is lost.
+    fn content(&self, part: Part) -> Option<Vec<u8>> {
+        let (geometry, length) = (self.header.geometry, self.length());
+        match part {
+            Part::Data(index) => {
+                let range = fragment_range(geometry, index, length);
+                self.gathered.image.has(&range).then(|| self.gathered.image.bytes(range).to_vec())
+            }
+            Part::Parity(at) => {
+                let whole = self.gathered.image.has(&(0..length));
+                whole.then(|| parities(geometry, &self.gathered.image, length).swap_remove(usize::from(at)))
+            }
+            Part::Copy { .. } => None,
+        }
+    }
+}
+
+/// Reads a whole stripe and says what is wrong with it. An open stripe, or one without parity, has nothing to compare.
 pub async fn verify(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Result<Vec<Problem>, ReadError> {
-    let _ = (cluster, log, stripe);
-    Ok(Vec::new())
+    let Some(whole) = Whole::read(cluster, log, stripe).await? else { return Ok(Vec::new()) };
+    let mut problems = whole.problems();
+    let wrong: BTreeSet<_> = problems.iter().map(Problem::damage).collect();
+    for (target, fragment) in &whole.held {
+        let id = fragment.header.id;
+        let damage = Damage { id, target: *target };
+        if !fragment.header.ended() || wrong.contains(&damage) || wrong.iter().any(|bad| matches!(bad.id.part, Part::Data(_))) {
+            continue;
+        }
+        let stored = fetch::read_prefix(cluster, *target, id, fragment.length).await;
+        if whole.content(id.part).is_some_and(|content| content[..] != stored[..]) {
+            problems.push(Problem::Parity(damage));
+        }
+    }
+    Ok(problems)
 }
 
-/// Makes the fragments of an ended stripe that are missing or wrong again. Returns how many.
+/// Makes the fragments of an ended stripe that are missing or wrong again, on the targets that should have them.
+/// Returns how many. Open stripes belong to their writer.
 pub async fn repair(
     cluster: &Cluster,
     reader: &LogReader,
     log: LogId,
     stripe: StripeNumber,
 ) -> Result<usize, ReadError> {
-    let _ = (cluster, reader, log, stripe);
-    Ok(0)
+    let _ = reader;
+    let problems = verify(cluster, log, stripe).await?;
+    if problems.is_empty() {
+        return Ok(0);
+    }
+    let Some(whole) = Whole::read(cluster, log, stripe).await? else { return Ok(0) };
+    let Some(fence) = epoch_of(&whole.maps, log) else { return Ok(0) };
+    let mut repaired = 0;
+    for problem in problems {
+        let damage = problem.damage();
+        let Some(content) = whole.content(damage.id.part) else { continue };
+        if !matches!(problem, Problem::Missing(_)) {
+            // Only deleting makes way for right bytes. The stripe has k other fragments, or there would be no content.
+            let request = StorageRequest::Delete { stripes: vec![(log, stripe)] };
+            let _ = cluster.ask(damage.target, request).await;
+        }
+        if write(cluster, &whole, damage, fence, content.into()).await {
+            repaired += 1;
+        }
+    }
+    Ok(repaired)
+}
+
+/// The epoch to repair with. A sealed log has no writer left whom the highest epoch could shut out; in one that is
+/// being sealed only its recoverer writes.
+fn epoch_of(maps: &Maps, log: LogId) -> Option<FenceEpoch> {
+    match maps.logs.get(&log)?.state {
+        LogState::Open(epoch) => Some(epoch),
+        LogState::Sealing(_) => None,
+        LogState::Sealed(_) => Some(FenceEpoch(u32::MAX)),
+    }
+}
+
+async fn write(cluster: &Cluster, whole: &Whole, damage: Damage, fence: FenceEpoch, content: Bytes) -> bool {
+    let ends = matches!(damage.id.part, Part::Parity(_));
+    let data_lengths = if ends { whole.lengths.clone() } else { Vec::new() };
+    let header = FragmentHeader { id: damage.id, data_lengths, ..whole.header.clone() };
+    let stored = whole.held.iter().find(|(at, found)| *at == damage.target && found.header.id == damage.id);
+    let checksums = block_checksums(&content);
+    let append = Append {
+        header,
+        fence,
+        offset: 0,
+        parts: vec![content],
+        checksums,
+        durability: Durability::Disk,
+        room: Room::Clean,
+    };
+    debug_assert!(stored.is_none_or(|(_, found)| found.length > 0), "an empty fragment is never stored");
+    let request = if ends { StorageRequest::Replace(append) } else { StorageRequest::Append(append) };
+    cluster.ask(damage.target, request).await.is_ok()
 }

@@ -1,0 +1,73 @@
+//! What of a stripe's data can be had from what targets hold, and how. Pure.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use protocol::fragment::{Geometry, Part};
+use protocol::id::{RunNumber, TargetId};
+use protocol::storage::StoredFragment;
+
+/// One way to decode a range of a data fragment: k fragments, of which the bytes given are needed; the empty ones
+/// need not be asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Data fragments other than the wanted one, with the range that counts.
+    pub(crate) data: Vec<(u8, Range<u32>)>,
+    /// Parity fragments that agree on the lengths, each with its target.
+    pub(crate) parity: Vec<(u8, TargetId)>,
+}
+
+/// Copies of data fragment `of` that reach to `end`.
+pub(crate) fn copies(
+    held: &[(TargetId, StoredFragment)],
+    run: RunNumber,
+    of: u8,
+    end: u32,
+) -> impl Iterator<Item = (TargetId, &StoredFragment)> {
+    held.iter().filter_map(move |(target, fragment)| {
+        let id = fragment.header.id;
+        let mirrors = id.run == run && matches!(id.part, Part::Copy { of: mirrored, .. } if mirrored == of);
+        (mirrors && fragment.length >= end).then_some((*target, fragment))
+    })
+}
+
+/// The ways to decode `range` of data fragment `wanted`. Lengths are the parity's: a data fragment counts up to the
+/// length given there (rule 22). Parities that give different lengths, of different sealers, are not mixed.
+pub(crate) fn plans(
+    held: &[(TargetId, StoredFragment)],
+    (run, geometry): (RunNumber, Geometry),
+    wanted: u8,
+    range: &Range<u32>,
+) -> Vec<Plan> {
+    let mut by_lengths: BTreeMap<&[u32], Vec<(u8, TargetId)>> = BTreeMap::new();
+    for (target, fragment) in held {
+        let header = &fragment.header;
+        let Part::Parity(at) = header.id.part else { continue };
+        let whole = header.data_lengths.len() == usize::from(geometry.data) && at < geometry.parity;
+        if header.id.run == run && whole && header.data_lengths[usize::from(wanted)] >= range.end {
+            by_lengths.entry(&header.data_lengths).or_default().push((at, *target));
+        }
+    }
+    let plan = |(lengths, parity): (&[u32], Vec<(u8, TargetId)>)| Plan {
+        data: (0..geometry.data)
+            .filter(|&index| index != wanted)
+            .map(|index| (index, range.start..range.end.min(lengths[usize::from(index)]).max(range.start)))
+            .collect(),
+        parity,
+    };
+    by_lengths.into_iter().map(plan).collect()
+}
+
+/// Cuts a range of a stripe's data into ranges of its data fragments.
+pub(crate) fn pieces(geometry: Geometry, range: Range<u32>) -> Vec<(u8, Range<u32>)> {
+    let size = geometry.fragment_size;
+    let mut pieces = Vec::with_capacity(1);
+    let mut at = range.start;
+    while at < range.end {
+        let index = at / size;
+        let end = range.end.min((index + 1) * size);
+        pieces.push((index as u8, at - index * size..end - index * size));
+        at = end;
+    }
+    pieces
+}

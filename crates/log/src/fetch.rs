@@ -1,0 +1,125 @@
+//! Single questions to targets, with answers verified. This file awaits; it decides nothing.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use protocol::checksum::{BLOCK_SIZE, blocks_are_right, crc};
+use protocol::fragment::{FragmentId, Part};
+use protocol::id::{LogId, RunNumber, StripeNumber, TargetId};
+use protocol::storage::{StorageError, StorageReply, StorageRequest, StoredFragment};
+
+use crate::Cluster;
+
+/// Fragments asked for at once.
+const PAGE_SIZE: u32 = 256;
+/// Pages of one stripe; a target that has more to say about one stripe talks rubbish.
+const PAGES_MAX: usize = 16;
+
+/// Why a target did not give right bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It answered that it has no such fragment.
+    Missing,
+    /// It has less than was asked for.
+    Short,
+    /// Its bytes do not match their checksums.
+    Damaged,
+    /// It does not answer, or answers with an error.
+    Failed(String),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::Missing => f.write_str("no such fragment"),
+            Refusal::Short => f.write_str("the fragment is too short"),
+            Refusal::Damaged => f.write_str("the fragment is damaged"),
+            Refusal::Failed(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// The bytes of `range` of a fragment, verified, and not copied.
+pub(crate) async fn read(
+    cluster: &Cluster,
+    target: TargetId,
+    id: FragmentId,
+    range: Range<u32>,
+) -> Result<Bytes, Refusal> {
+    let (blocks, offset, checksums) = blocks(cluster, target, id, range.clone()).await?;
+    if !blocks_are_right(&blocks, &checksums) {
+        return Err(Refusal::Damaged);
+    }
+    let skip = (range.start - offset) as usize;
+    let length = range.len();
+    if blocks.len() < skip + length {
+        return Err(Refusal::Short);
+    }
+    Ok(blocks.slice(skip..skip + length))
+}
+
+/// As much of the beginning of a fragment, up to `length`, as its checksums vouch for.
+pub(crate) async fn read_prefix(cluster: &Cluster, target: TargetId, id: FragmentId, length: u32) -> Bytes {
+    let Ok((bytes, offset, checksums)) = blocks(cluster, target, id, 0..length).await else { return Bytes::new() };
+    if offset != 0 {
+        return Bytes::new();
+    }
+    let right = bytes.chunks(BLOCK_SIZE).zip(&checksums).take_while(|(block, sum)| crc(block) == **sum).count();
+    let size = (right * BLOCK_SIZE).min(bytes.len()).min(length as usize);
+    bytes.slice(..size)
+}
+
+async fn blocks(
+    cluster: &Cluster,
+    target: TargetId,
+    id: FragmentId,
+    range: Range<u32>,
+) -> Result<(Bytes, u32, Vec<u32>), Refusal> {
+    let length = range.end - range.start;
+    match cluster.ask(target, StorageRequest::Read { id, offset: range.start, length }).await {
+        Ok(StorageReply::Blocks { offset, bytes, checksums }) => {
+            let first = range.start / BLOCK_SIZE as u32 * BLOCK_SIZE as u32;
+            if offset == first { Ok((bytes, offset, checksums)) } else { Err(Refusal::Failed("wrong blocks".into())) }
+        }
+        Ok(_) => Err(Refusal::Failed("no blocks".into())),
+        Err(StorageError::Missing) => Err(Refusal::Missing),
+        Err(error) => Err(Refusal::Failed(error.to_string())),
+    }
+}
+
+/// What `target` holds of the stripes `first..=last` of a log, of all runs.
+pub(crate) async fn held(
+    cluster: &Cluster,
+    target: TargetId,
+    log: LogId,
+    (first, last): (StripeNumber, StripeNumber),
+) -> Result<Vec<StoredFragment>, Refusal> {
+    let mut found = Vec::new();
+    let mut after = before(log, first);
+    for _ in 0..PAGES_MAX {
+        let request = StorageRequest::List { after: Some(after), limit: PAGE_SIZE };
+        let page = match cluster.ask(target, request).await {
+            Ok(StorageReply::Fragments(page)) => page,
+            Ok(_) => return Err(Refusal::Failed("no fragments".into())),
+            Err(error) => return Err(Refusal::Failed(error.to_string())),
+        };
+        let size = page.len();
+        let Some(end) = page.last().map(|fragment| fragment.header.id) else { break };
+        let wanted = |id: FragmentId| id.log == log && (first..=last).contains(&id.stripe);
+        found.extend(page.into_iter().filter(|fragment| wanted(fragment.header.id)));
+        if size < PAGE_SIZE as usize || !wanted(end) {
+            break;
+        }
+        after = end;
+    }
+    Ok(found)
+}
+
+/// The greatest id before all those of a stripe.
+fn before(log: LogId, stripe: StripeNumber) -> FragmentId {
+    let (log, stripe) = match stripe.0.checked_sub(1) {
+        Some(previous) => (log, StripeNumber(previous)),
+        None => (LogId(log.0.saturating_sub(1)), StripeNumber(u64::MAX)),
+    };
+    FragmentId { log, stripe, run: RunNumber(u32::MAX), part: Part::Parity(u8::MAX) }
+}

@@ -1,0 +1,187 @@
+//! Visiting the records of a sealed log in order. This file awaits.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use protocol::address::{LogAddress, Position};
+use protocol::fragment::Part;
+use protocol::id::{LogId, StripeNumber, TargetId};
+use protocol::maps::{LogState, Maps};
+use protocol::record::{HEADER_SIZE, RecordError, RecordHeader, RecordKind};
+use protocol::storage::{StorageReply, StorageRequest, StoredFragment};
+
+use crate::fetch;
+use crate::recovery::{DataBodies, Scanned};
+use crate::{Cluster, LogReader, ReadError};
+
+/// Bytes read at once.
+const WINDOW_SIZE: u32 = 256 << 10;
+
+/// Visits the records of `log` that begin in `range`, in order.
+pub(crate) async fn scan(
+    reader: &LogReader,
+    log: LogId,
+    range: Range<Position>,
+    bodies: DataBodies,
+    visit: &mut (dyn FnMut(Scanned) + Send),
+) -> Result<(), ReadError> {
+    let mut number = range.start.stripe;
+    while number <= range.end.stripe {
+        let length = match stripe_length(reader.cluster(), log, number).await? {
+            Some(length) if number == range.end.stripe => length.min(range.end.offset),
+            Some(length) => length,
+            // All of it was deleted: nothing in it was needed any more.
+            None => 0,
+        };
+        let start = if number == range.start.stripe { range.start.offset } else { 0 };
+        let mut stripe = StripeScan { reader, log, number, length, window: Bytes::new(), window_start: 0 };
+        stripe.scan(start, bodies, visit).await?;
+        number.0 += 1;
+    }
+    Ok(())
+}
+
+/// One stripe being scanned.
+struct StripeScan<'a> {
+    reader: &'a LogReader,
+    log: LogId,
+    number: StripeNumber,
+    length: u32,
+    window: Bytes,
+    window_start: u32,
+}
+
+impl StripeScan<'_> {
+    async fn scan(
+        &mut self,
+        start: u32,
+        bodies: DataBodies,
+        visit: &mut (dyn FnMut(Scanned) + Send),
+    ) -> Result<(), ReadError> {
+        let mut at = start;
+        while at + (HEADER_SIZE as u32) <= self.length {
+            let place = Position::new(self.number, at);
+            let encoded = self.bytes(at, HEADER_SIZE as u32).await?;
+            let header = match RecordHeader::decode(&encoded) {
+                Ok(header) => header,
+                Err(RecordError::End) => break,
+                Err(error) => return Err(self.unreadable(place, &error)),
+            };
+            let body = header.body(self.log, place);
+            if body.offset.checked_add(body.length).is_none_or(|end| end > self.length) {
+                return Err(self.unreadable(place, &RecordError::Short));
+            }
+            let skipped = header.kind == RecordKind::Data && bodies == DataBodies::Skip;
+            let bytes = if skipped { Bytes::new() } else { self.bytes(body.offset, body.length).await? };
+            let summed = if header.kind == RecordKind::Data { &[] } else { &bytes[..] };
+            header.verify(self.log, place, &encoded, summed).map_err(|error| self.unreadable(place, &error))?;
+            visit(Scanned { header, place, body, bytes });
+            at += header.size();
+        }
+        Ok(())
+    }
+
+    /// Bytes of the stripe, from the window or with a new one.
+    async fn bytes(&mut self, offset: u32, length: u32) -> Result<Bytes, ReadError> {
+        let window_end = self.window_start + self.window.len() as u32;
+        if offset < self.window_start || offset + length > window_end {
+            let size = length.max(WINDOW_SIZE.min(self.length - offset));
+            let address = LogAddress { log: self.log, stripe: self.number, offset, length: size };
+            self.window = self.reader.read(address).await?;
+            self.window_start = offset;
+        }
+        let skip = (offset - self.window_start) as usize;
+        Ok(self.window.slice(skip..skip + length as usize))
+    }
+
+    fn unreadable(&self, place: Position, error: &RecordError) -> ReadError {
+        let address = LogAddress { log: self.log, stripe: place.stripe, offset: place.offset, length: 0 };
+        ReadError::Unreadable { address, reason: error.to_string() }
+    }
+}
+
+/// The targets of all groups that hold or may hold stripe `number`.
+fn targets_of(maps: &Maps, log: LogId, number: StripeNumber) -> BTreeSet<TargetId> {
+    let runs = maps.logs.get(&log).into_iter().flat_map(|entry| &entry.layout).filter(|run| run.covers(number));
+    let groups = runs.filter_map(|run| maps.groups.get(&run.group(number)));
+    groups.flat_map(|group| group.targets.iter().copied()).collect()
+}
+
+/// How many data bytes a stripe of a log has: `None` when all answer that it was deleted. A header of the next stripe
+/// knows it best, then the newest run's parity, then, where there is none, the data itself.
+pub(crate) async fn stripe_length(
+    cluster: &Cluster,
+    log: LogId,
+    number: StripeNumber,
+) -> Result<Option<u32>, ReadError> {
+    let maps = cluster.maps();
+    if let Some(LogState::Sealed(length)) = maps.logs.get(&log).map(|entry| entry.state)
+        && length.stripe == number
+    {
+        return Ok(Some(length.offset));
+    }
+    let next = StripeNumber(number.0 + 1);
+    let mut targets = targets_of(&maps, log, number);
+    targets.extend(targets_of(&maps, log, next));
+    let answers = join_all(targets.iter().map(|&target| fetch::held(cluster, target, log, (number, next)))).await;
+    let failure = answers.iter().find_map(|answer| answer.as_ref().err().map(ToString::to_string));
+    let held: Vec<StoredFragment> = answers.into_iter().flatten().flatten().collect();
+    match (length_from(&held, number), failure) {
+        (Some(length), _) => Ok(Some(length)),
+        (None, None) => Ok(None),
+        (None, Some(reason)) => {
+            let address = LogAddress { log, stripe: number, offset: 0, length: 0 };
+            Err(ReadError::Unreadable { address, reason })
+        }
+    }
+}
+
+fn length_from(held: &[StoredFragment], number: StripeNumber) -> Option<u32> {
+    let own = || held.iter().filter(|fragment| fragment.header.id.stripe == number);
+    own().next()?;
+    if let Some(next) = held.iter().find(|fragment| fragment.header.id.stripe.0 == number.0 + 1) {
+        return Some(next.header.previous_end);
+    }
+    let parity = own().filter(|fragment| fragment.header.ended()).max_by_key(|fragment| fragment.header.id.run);
+    if let Some(parity) = parity {
+        return Some(parity.header.data_lengths.iter().fold(0, |sum, length| sum.saturating_add(*length)));
+    }
+    let end = |fragment: &StoredFragment| match fragment.header.id.part {
+        Part::Data(index) => {
+            u32::from(index).saturating_mul(fragment.header.geometry.fragment_size).saturating_add(fragment.length)
+        }
+        Part::Copy { .. } | Part::Parity(_) => 0,
+    };
+    own().map(end).max()
+}
+
+/// The newest mark named in the headers of the newest stripes of a sealed log.
+pub(crate) async fn newest_mark(cluster: &Cluster, log: LogId) -> Result<Position, ReadError> {
+    let maps = cluster.maps();
+    let sealed = maps.logs.get(&log).map(|entry| entry.state);
+    let Some(LogState::Sealed(length)) = sealed else {
+        let address = LogAddress { log, stripe: StripeNumber(0), offset: 0, length: 0 };
+        return Err(ReadError::Unreadable { address, reason: "the log is not sealed".into() });
+    };
+    let mut back = 0;
+    loop {
+        let from = StripeNumber(length.stripe.0.saturating_sub(back));
+        let mut targets = targets_of(&maps, log, length.stripe);
+        targets.extend(targets_of(&maps, log, from));
+        let tails = targets.iter().map(|&target| cluster.ask(target, StorageRequest::Tail { log, from }));
+        let answers = join_all(tails).await;
+        let fragments = answers.into_iter().flat_map(|answer| match answer {
+            Ok(StorageReply::Fragments(fragments)) => fragments,
+            _ => Vec::new(),
+        });
+        // What was begun beyond the sealed length may name a mark that was cut off.
+        let mark = fragments.map(|fragment| fragment.header.mark).filter(|&mark| mark < length).max();
+        match mark {
+            Some(mark) => return Ok(mark),
+            None if from.0 == 0 => return Ok(Position::START),
+            None => back = back * 2 + 1,
+        }
+    }
+}
