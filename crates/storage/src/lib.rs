@@ -1,1 +1,44 @@
-//! Placeholder.
+//! The fragment store: what a node keeps on its disks (DESIGN §4).
+//!
+//! A *target* is one disk. It stores fragments in *cells*; a fragment's *head* says what it is and how long; the *list*
+//! says the same of all of them together, so that start-up need not read every head. `docs/format.md` gives the bytes
+//! and the reasons why a crash at any point loses nothing that was acknowledged.
+//!
+//! | noun | it is | decides | awaits |
+//! |---|---|---|---|
+//! | [`Storage`] | the targets of a node, behind `STORAGE_PORT` | | `service` |
+//! | [`Target`] | one open target | | `target`, `open`, `lister`, `scrub` |
+//! | catalog | what a target holds, and what may be done to it | `catalog`, `compose`, `request` | |
+//! | cells | which are free, which may be used | `cells` | |
+//! | head | identity, tail slots and table of a fragment; its length after a crash | `head`, `tail` | |
+//! | list | batches of entries, and what they mean | `list`, `replay` | |
+//! | superblock | what a target says of itself as a whole | `superblock` | |
+//! | rounds | group commit | | `rounds` |
+//!
+//! Ways in: [`format()`] makes a target, [`Storage::start`] serves those of a node, [`Target::scrub`] looks for damage.
+//!
+//! *Never*: inodes, tokens, what parity means, other targets; a lock of more than one stripe held over I/O; an answer
+//! before what it promises is so.
+
+mod bytes_at;
+mod catalog;
+mod cells;
+mod compose;
+mod head;
+mod list;
+mod lister;
+mod open;
+mod replay;
+mod request;
+mod rounds;
+mod scrub;
+mod service;
+mod superblock;
+mod tail;
+mod target;
+
+pub use open::{FormatError, OpenError, TargetOptions, format};
+pub use scrub::Damage;
+pub use service::{Storage, Unopened};
+pub use superblock::FORMAT_VERSION;
+pub use target::Target;

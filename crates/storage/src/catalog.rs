@@ -1,0 +1,519 @@
+//! What a target holds, in memory, and what may be done to it: all decisions about fragments, none of the I/O.
+//!
+//! A fragment is *open* (it has an [`OpenTail`]) or *settled* (the list knows its length). Operations ask, do their I/O
+//! without any lock but that of their stripe, and report back.
+//!
+//! Invariants
+//! 1. Lengths and fences never go back. What is accepted after a fence was raised carries its epoch or a higher one:
+//!    it is checked when an operation begins and again when its bytes have been written.
+//! 2. Every cell is used by a stored or retired fragment, being filled, leaving, or known to [`Cells`]. Exactly one.
+//! 3. `unsettled` holds every open fragment, and settled ones that the list could not be told about yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::checksum::BLOCK_SIZE;
+use protocol::fragment::{FragmentHeader, FragmentId, Part};
+use protocol::id::{FenceEpoch, LogId, RunNumber, StripeNumber};
+use protocol::storage::{Append, Room, StorageError, StoredFragment, TargetStat};
+
+use crate::cells::{CellRun, Cells};
+use crate::head::{Generation, SLOT_COUNT, TailSlot, blocks_full, blocks_touched, decode_header};
+
+/// How much room is kept for whom, in cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reserve {
+    /// Not for data.
+    pub(crate) journal: u32,
+    /// Neither for data nor for journals.
+    pub(crate) clean: u32,
+}
+
+/// A fragment.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) run: CellRun,
+    pub(crate) generation: Generation,
+    pub(crate) epoch: FenceEpoch,
+    pub(crate) length: u32,
+    /// CRC of the partial last block, zero if there is none.
+    pub(crate) partial: u32,
+    /// The fragment header, encoded.
+    pub(crate) header: Box<[u8]>,
+    /// `None`: settled.
+    pub(crate) tail: Option<Box<OpenTail>>,
+}
+
+/// What is known of a fragment that is appended to, or was not long ago.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenTail {
+    /// The newest slot.
+    pub(crate) slot: u8,
+    /// The slot that describes what is durable; the newest itself while nothing is.
+    pub(crate) stable: u8,
+    /// The sequence of the newest slot that may be on the disk.
+    pub(crate) sequence: u64,
+    /// How many syncs had begun when the newest slot was written: later ones cover it.
+    pub(crate) written_at: u64,
+    /// A length known to be durable.
+    pub(crate) floor: u32,
+    /// Whether it gets no longer.
+    pub(crate) complete: bool,
+    /// Whether the list knows that the fragment is there.
+    pub(crate) listed: bool,
+    /// How many windows were announced since it last grew.
+    pub(crate) idle: u8,
+}
+
+/// A fragment that something newer took the place of, kept until that is durable.
+#[derive(Clone, Debug)]
+pub(crate) struct Retired {
+    pub(crate) id: FragmentId,
+    pub(crate) stored: Stored,
+    /// The sync that makes the newer one durable.
+    pub(crate) until_sync: u64,
+}
+
+/// Something that the list must be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Open { cell: u32, generation: Generation },
+    Gone { run: CellRun, generation: Generation },
+    Fence { log: LogId, epoch: FenceEpoch },
+}
+
+/// What to do about an append or a replace.
+#[derive(Debug)]
+pub(crate) enum Admission {
+    /// Nothing: these bytes are stored.
+    Repeated { length: u32, until_sync: Option<u64> },
+    /// Begin a fragment.
+    Create,
+    /// Make a fragment longer.
+    Extend(Extension),
+    /// The fragment is settled: read its head, and ask again.
+    Thaw { run: CellRun, generation: Generation },
+    /// Parity of this length is there: see whether it is the same.
+    Compare { run: CellRun, generation: Generation, partial: u32, supersede: bool },
+}
+
+/// How a fragment becomes longer.
+#[derive(Debug)]
+pub(crate) struct Extension {
+    pub(crate) run: CellRun,
+    pub(crate) generation: Generation,
+    /// Where the new bytes go.
+    pub(crate) from: u32,
+    /// How many of the bytes sent are there already.
+    pub(crate) skip: u32,
+    /// The first block that becomes full.
+    pub(crate) first_filled: usize,
+    /// The table entries from there on.
+    pub(crate) filled: Vec<u32>,
+    pub(crate) length: u32,
+    pub(crate) partial: u32,
+}
+
+/// What to read for a reader.
+#[derive(Debug)]
+pub(crate) struct ReadPlan {
+    pub(crate) run: CellRun,
+    pub(crate) generation: Generation,
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+    /// How many of the blocks are full.
+    pub(crate) full: usize,
+    /// The CRC of the last block, when it is partial and among those to read.
+    pub(crate) partial: Option<u32>,
+}
+
+/// Cells for a new fragment, or why there are none.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    Cells(CellRun, Generation),
+    /// A wider window may help.
+    Window,
+    Full,
+}
+
+/// The counters of a target's syncs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Syncs {
+    pub(crate) started: u64,
+    pub(crate) completed: u64,
+}
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    pub(crate) fragments: BTreeMap<FragmentId, Stored>,
+    pub(crate) unsettled: BTreeSet<FragmentId>,
+    pub(crate) fences: BTreeMap<LogId, FenceEpoch>,
+    pub(crate) cells: Cells,
+    /// Cells that are being filled, by the first.
+    pub(crate) filling: BTreeMap<u32, (CellRun, Generation)>,
+    pub(crate) retired: Vec<Retired>,
+    /// To be listed.
+    pub(crate) changes: Vec<Change>,
+    /// How many changes there ever were.
+    pub(crate) changes_count: u64,
+    /// Cells of retired and gone fragments that are not free yet.
+    pub(crate) cells_leaving: u32,
+    pub(crate) generation_next: Generation,
+    reserve: Reserve,
+    cell_data: u32,
+}
+
+impl Stored {
+    /// What it says of itself.
+    pub(crate) fn decode_header(&self) -> FragmentHeader {
+        decode_header(&self.header).expect("a header is decoded before it is stored")
+    }
+
+    /// The sync to wait for until it is durable.
+    pub(crate) fn until_sync(&self, syncs: Syncs) -> Option<u64> {
+        let tail = self.tail.as_ref()?;
+        (syncs.completed <= tail.written_at).then_some(tail.written_at + 1)
+    }
+}
+
+impl OpenTail {
+    /// The slot to write next. Neither the stable one, nor the newest once a sync has begun that may cover it.
+    fn slot_next(&mut self, length: u32, syncs: Syncs) -> u8 {
+        if syncs.completed > self.written_at {
+            self.stable = self.slot;
+            self.floor = length;
+        }
+        if syncs.started == self.written_at {
+            return self.slot;
+        }
+        let free = |slot: &u8| *slot != self.slot && *slot != self.stable;
+        (0..SLOT_COUNT).find(free).expect("of three slots one is neither newest nor stable")
+    }
+}
+
+impl Catalog {
+    /// A target's catalog with no fragments.
+    pub(crate) fn new(cells: Cells, generation_next: Generation, reserve: Reserve, cell_data: u32) -> Catalog {
+        Catalog {
+            fragments: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+            fences: BTreeMap::new(),
+            cells,
+            filling: BTreeMap::new(),
+            retired: Vec::new(),
+            changes: Vec::new(),
+            changes_count: 0,
+            cells_leaving: 0,
+            generation_next,
+            reserve,
+            cell_data,
+        }
+    }
+
+    /// Says what to do about an append that makes sense by itself.
+    pub(crate) fn admit_append(&self, append: &Append, syncs: Syncs) -> Result<Admission, StorageError> {
+        self.check_fence(append)?;
+        let id = append.header.id;
+        if let Part::Copy { at, .. } = id.part
+            && self.fragments.contains_key(&FragmentId { part: Part::Parity(at), ..id })
+        {
+            return Err(StorageError::Refused("the stripe has ended: parity has replaced its copies".into()));
+        }
+        let Some(stored) = self.fragments.get(&id) else {
+            return match append.offset {
+                0 if append.length() == 0 => Ok(Admission::Repeated { length: 0, until_sync: None }),
+                0 => Ok(Admission::Create),
+                _ => Err(StorageError::Gap { length: 0 }),
+            };
+        };
+        check_agreement(stored, &append.header)?;
+        let end = append.offset + append.length() as u32;
+        if append.offset > stored.length {
+            return Err(StorageError::Gap { length: stored.length });
+        }
+        if end <= stored.length {
+            return Ok(Admission::Repeated { length: stored.length, until_sync: stored.until_sync(syncs) });
+        }
+        if stored.tail.is_none() {
+            return Ok(Admission::Thaw { run: stored.run, generation: stored.generation });
+        }
+        Ok(Admission::Extend(extension(stored, append, end)))
+    }
+
+    /// Says what to do about a replace that makes sense by itself.
+    pub(crate) fn admit_replace(&self, append: &Append) -> Result<Admission, StorageError> {
+        self.check_fence(append)?;
+        let Some(stored) = self.fragments.get(&append.header.id) else { return Ok(Admission::Create) };
+        let supersede = append.fence > stored.epoch;
+        let old = stored.decode_header();
+        let alike = check_agreement(stored, &append.header).is_ok() && old.data_lengths == append.header.data_lengths;
+        if alike && stored.length as usize == append.length() {
+            let Stored { run, generation, partial, .. } = *stored;
+            return Ok(Admission::Compare { run, generation, partial, supersede });
+        }
+        if supersede { Ok(Admission::Create) } else { Err(other_parity()) }
+    }
+
+    /// Takes cells for a new fragment.
+    pub(crate) fn begin(&mut self, append: &Append) -> Begun {
+        let count = cells_for(append.header.geometry.fragment_size, self.cell_data);
+        let kept = match append.room {
+            Room::Data => self.reserve.journal + self.reserve.clean,
+            Room::Journal => self.reserve.clean,
+            Room::Clean => 0,
+        };
+        if self.cells_free() < count + kept {
+            return Begun::Full;
+        }
+        let Some(run) = self.cells.take(count) else { return Begun::Window };
+        let generation = self.generation_next;
+        self.generation_next = Generation(generation.0 + 1);
+        self.filling.insert(run.first, (run, generation));
+        Begun::Cells(run, generation)
+    }
+
+    /// Gives cells back whose writing failed without harm.
+    pub(crate) fn abandon(&mut self, run: CellRun) {
+        self.filling.remove(&run.first);
+        self.cells.untake(run);
+    }
+
+    /// The fragment has been written into cells that [`Catalog::begin`] gave: from now on it is there. The parity of a
+    /// stripe takes the place of its copies and of older parity.
+    pub(crate) fn created(&mut self, append: &Append, stored: Stored, syncs: Syncs) -> Result<u64, StorageError> {
+        if let Err(error) = self.check_fence(append) {
+            self.abandon(stored.run);
+            return Err(error);
+        }
+        let id = append.header.id;
+        let until_sync = syncs.started + 1;
+        self.filling.remove(&stored.run.first);
+        for other in self.superseded_by(id) {
+            self.retire(other, until_sync);
+        }
+        self.unsettled.insert(id);
+        self.fragments.insert(id, stored);
+        Ok(until_sync)
+    }
+
+    /// The bytes of an extension are written: the slot that says so, and its index. `None`: the fragment is gone.
+    pub(crate) fn slot_for(&mut self, id: FragmentId, extension: &Extension, syncs: Syncs) -> Option<(u8, TailSlot)> {
+        let stored = self.fragments.get_mut(&id).filter(|stored| stored.generation == extension.generation)?;
+        let length = stored.length;
+        let tail = stored.tail.as_mut()?;
+        let index = tail.slot_next(length, syncs);
+        // Counted even if the write fails: what may be on the disk is never taken for newer than what comes after.
+        tail.sequence += 1;
+        let (length, partial, generation) = (extension.length, extension.partial, extension.generation);
+        Some((index, TailSlot { generation, sequence: tail.sequence, length, partial, floor: tail.floor }))
+    }
+
+    /// The slot is written: from now on the fragment is longer. Returns the sync to wait for until it is durable.
+    pub(crate) fn extended(
+        &mut self,
+        append: &Append,
+        extension: &Extension,
+        slot: u8,
+        syncs: Syncs,
+    ) -> Result<u64, StorageError> {
+        self.check_fence(append)?;
+        let stored = self.fragments.get_mut(&append.header.id);
+        let stored = stored.filter(|stored| stored.generation == extension.generation).ok_or(StorageError::Missing)?;
+        stored.length = extension.length;
+        stored.partial = extension.partial;
+        let tail = stored.tail.as_mut().ok_or(StorageError::Missing)?;
+        tail.slot = slot;
+        tail.written_at = syncs.started;
+        tail.complete = extension.length == append.header.geometry.fragment_size;
+        tail.idle = 0;
+        Ok(syncs.started + 1)
+    }
+
+    /// A settled fragment is to be appended to; `slots` are those of its head, newest first. The list must be told
+    /// before an append is answered: returns the number of that change.
+    pub(crate) fn thaw(&mut self, id: FragmentId, generation: Generation, slots: &[(u8, TailSlot)]) -> Option<u64> {
+        let stored = self.fragments.get_mut(&id).filter(|stored| stored.generation == generation)?;
+        // A newer slot may speak of bytes that came too late behind a fence.
+        let slot = slots.iter().find(|(_, slot)| slot.length == stored.length).or(slots.first());
+        let (slot, sequence) = (slot.map_or(0, |(index, _)| *index), slots.first().map_or(0, |(_, slot)| slot.sequence));
+        let stable = slot;
+        // As if a sync had begun since: the next slot is another one.
+        let (written_at, floor) = (0, stored.length);
+        let tail =
+            OpenTail { slot, stable, sequence, written_at, floor, complete: false, listed: false, idle: 0 };
+        stored.tail = Some(Box::new(tail));
+        let cell = stored.run.first;
+        self.unsettled.insert(id);
+        Some(self.change(Change::Open { cell, generation }))
+    }
+
+    /// Removes all fragments of a stripe. Returns the number of the last change, if there were any.
+    pub(crate) fn delete(&mut self, log: LogId, stripe: StripeNumber) -> Option<u64> {
+        let ids: Vec<FragmentId> = self.of_stripe(log, stripe).collect();
+        for id in &ids {
+            self.retire(*id, 0);
+        }
+        // With the stripe gone, nothing waits for the newer one to be durable: that goes too.
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.retired).into_iter().partition(|r| r.id.log == log && r.id.stripe == stripe);
+        self.retired = kept;
+        let mut last = None;
+        for Retired { stored, .. } in gone {
+            last = Some(self.change(Change::Gone { run: stored.run, generation: stored.generation }));
+        }
+        last
+    }
+
+    /// Raises a log's fence. Returns the number of the change to be listed before the answer, or the higher epoch.
+    pub(crate) fn fence(&mut self, log: LogId, epoch: FenceEpoch) -> Result<u64, StorageError> {
+        let fence = self.fences.entry(log).or_default();
+        if epoch < *fence {
+            return Err(StorageError::Fenced(*fence));
+        }
+        *fence = epoch;
+        // Told even if it was raised before: whether that is durable yet, nobody remembers.
+        Ok(self.change(Change::Fence { log, epoch }))
+    }
+
+    /// Whether this epoch is higher than any that the log knew.
+    pub(crate) fn raises_fence(&self, append: &Append) -> bool {
+        append.fence > self.fences.get(&append.header.id.log).copied().unwrap_or_default()
+    }
+
+    /// What to read for `length` bytes from `offset` on. Whole blocks; `None` if the fragment is not here.
+    pub(crate) fn plan_read(&self, id: FragmentId, offset: u32, length: u32) -> Option<ReadPlan> {
+        let stored = self.fragments.get(&id)?;
+        let wanted = u64::from(offset) + u64::from(length);
+        let end = wanted.next_multiple_of(BLOCK_SIZE as u64).min(u64::from(stored.length)) as u32;
+        let start = blocks_full(offset.min(stored.length)) as u32 * BLOCK_SIZE as u32;
+        let length = if length == 0 || offset >= stored.length { 0 } else { end - start };
+        let full = blocks_full(length);
+        let partial = (blocks_touched(length) > full).then_some(stored.partial);
+        Some(ReadPlan { run: stored.run, generation: stored.generation, offset: start, length, full, partial })
+    }
+
+    /// Whether what was read is still that fragment's.
+    pub(crate) fn holds(&self, id: FragmentId, generation: Generation) -> bool {
+        self.fragments.get(&id).is_some_and(|stored| stored.generation == generation)
+    }
+
+    /// All fragments of a log from a stripe on.
+    pub(crate) fn tail(&self, log: LogId, from: StripeNumber) -> Vec<StoredFragment> {
+        let first = first_id(log, from);
+        self.fragments.range(first..).take_while(|(id, _)| id.log == log).map(|(_, stored)| answer(stored)).collect()
+    }
+
+    /// Up to `limit` fragments behind `after`.
+    pub(crate) fn page(&self, after: Option<FragmentId>, limit: usize) -> Vec<StoredFragment> {
+        let start = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        self.fragments.range((start, std::ops::Bound::Unbounded)).take(limit).map(|(_, s)| answer(s)).collect()
+    }
+
+    /// How full the target is; the disk below has `room` bytes for cells that were never used.
+    pub(crate) fn stat(&self, incarnation: u64, cells_backed: u32) -> TargetStat {
+        let data = u64::from(self.cell_data);
+        let free = self.cells_free().min(cells_backed);
+        let reserved = (self.reserve.journal + self.reserve.clean).min(free);
+        TargetStat {
+            bytes_total: u64::from(self.cells.total()) * data,
+            bytes_free: u64::from(free) * data,
+            bytes_reserved: u64::from(reserved) * data,
+            fragments: self.fragments.len() as u64,
+            incarnation,
+        }
+    }
+
+    /// Notes something for the list; returns its number.
+    pub(crate) fn change(&mut self, change: Change) -> u64 {
+        self.changes.push(change);
+        self.changes_count += 1;
+        self.changes_count
+    }
+
+    /// Cells that are free or will be soon.
+    pub(crate) fn cells_free(&self) -> u32 {
+        self.cells.unused() + self.cells_leaving
+    }
+
+    fn check_fence(&self, append: &Append) -> Result<(), StorageError> {
+        match self.fences.get(&append.header.id.log) {
+            Some(fence) if *fence > append.fence => Err(StorageError::Fenced(*fence)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What vanishes when `id` is stored.
+    pub(crate) fn superseded_by(&self, id: FragmentId) -> Vec<FragmentId> {
+        let Part::Parity(at) = id.part else { return Vec::new() };
+        let superseded = |part: Part| match part {
+            Part::Copy { at: copy_at, .. } => copy_at == at,
+            Part::Parity(other) => other == at,
+            Part::Data(_) => false,
+        };
+        self.of_stripe(id.log, id.stripe).filter(|other| other.run == id.run && superseded(other.part)).collect()
+    }
+
+    fn of_stripe(&self, log: LogId, stripe: StripeNumber) -> impl Iterator<Item = FragmentId> + '_ {
+        let ids = self.fragments.range(first_id(log, stripe)..).map(|(id, _)| *id);
+        ids.take_while(move |id| id.log == log && id.stripe == stripe)
+    }
+
+    /// Takes a fragment out; its cells are free once a sync makes what replaces it durable and the list knows.
+    pub(crate) fn retire(&mut self, id: FragmentId, until_sync: u64) {
+        let stored = self.fragments.remove(&id).expect("what is retired is stored");
+        self.unsettled.remove(&id);
+        self.cells_leaving += stored.run.count;
+        self.retired.push(Retired { id, stored, until_sync });
+    }
+}
+
+/// How many cells a fragment of this size takes.
+pub(crate) fn cells_for(fragment_size: u32, cell_data: u32) -> u32 {
+    let head = crate::head::HEAD_SIZE as u32;
+    (head + fragment_size).div_ceil(head + cell_data)
+}
+
+/// Refuses parity that contradicts what is stored.
+pub(crate) fn other_parity() -> StorageError {
+    StorageError::Refused("another parity is stored, and its epoch is not lower".into())
+}
+
+/// The lowest id of a stripe.
+fn first_id(log: LogId, stripe: StripeNumber) -> FragmentId {
+    FragmentId { log, stripe, run: RunNumber(0), part: Part::Data(0) }
+}
+
+fn answer(stored: &Stored) -> StoredFragment {
+    StoredFragment { header: stored.decode_header(), length: stored.length }
+}
+
+/// Whether a later request speaks of the fragment that is stored. The mark may differ: it moves on.
+fn check_agreement(stored: &Stored, header: &FragmentHeader) -> Result<(), StorageError> {
+    let old = stored.decode_header();
+    if old.group == header.group && old.geometry == header.geometry {
+        return Ok(());
+    }
+    let text = format!("the fragment is stored with {:?} of group {}", old.geometry, old.group.0);
+    Err(StorageError::Refused(text))
+}
+
+fn extension(stored: &Stored, append: &Append, end: u32) -> Extension {
+    let base = blocks_full(append.offset);
+    let first_filled = blocks_full(stored.length);
+    let filled = append.checksums[first_filled - base..blocks_full(end) - base].to_vec();
+    Extension {
+        run: stored.run,
+        generation: stored.generation,
+        from: stored.length,
+        skip: stored.length - append.offset,
+        first_filled,
+        filled,
+        length: end,
+        partial: partial_of(end, &append.checksums),
+    }
+}
+
+/// The CRC of the last block if it is partial, else zero.
+pub(crate) fn partial_of(length: u32, checksums: &[u32]) -> u32 {
+    if (length as usize).is_multiple_of(BLOCK_SIZE) { 0 } else { checksums.last().copied().unwrap_or(0) }
+}

@@ -1,0 +1,461 @@
+//! Formatting a target, and starting one: the list first, then the heads of what the list leaves open.
+//! `docs/format.md`, *Start after a crash* and *The list*.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use host::{Disk, DiskError, File, Host};
+use protocol::FastSet;
+use protocol::checksum::BLOCK_SIZE;
+use protocol::fragment::{FragmentHeader, FragmentId, Part};
+use protocol::id::{FenceEpoch, TargetId};
+use protocol::storage::StorageError;
+
+use crate::catalog::{Catalog, Change, OpenTail, Reserve, Stored, cells_for};
+use crate::cells::{CellRun, Cells};
+use crate::head::{
+    Generation, HEAD_SIZE, Identity, SLOT_COUNT, TABLE_OFFSET, TailSlot, decode_header, decode_table, slots_of,
+};
+use crate::list::{Settled, WindowRun};
+use crate::lister::ListState;
+use crate::replay::{ListReader, Place, Replay};
+use crate::rounds::Rounds;
+use crate::superblock::{SECTOR, SUPERBLOCK_SPACE, Superblock, Unreadable};
+use crate::tail::{decide, to_verify};
+use crate::target::{Target, owner_of, stripe_locks};
+
+/// The list is read in pieces of this many bytes.
+const PIECE_SIZE: usize = 4 << 20;
+/// So many heads are read at a time: a spinning disk sorts them.
+const HEADS_AT_ONCE: usize = 16;
+/// What the superblock and the beginning of the lists take, in bytes.
+const OVERHEAD: u64 = 1 << 20;
+/// What the lists take for each cell, at the most, in bytes.
+const OVERHEAD_PER_CELL: u64 = 512;
+/// Room for coming batches is reserved in the list, so that deletions need none when the disk is full.
+const LIST_RESERVE: u64 = 1 << 20;
+
+/// The byte spaces of a target.
+const SPACES: [&str; 4] = ["target", "data", "list.0", "list.1"];
+
+/// How a target is laid out and kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetOptions {
+    /// Data bytes of a cell: the usual fragment size. Fixed when the target is formatted.
+    pub cell_data: u32,
+    /// How many cells are announced at a time: start-up reads so many heads, and each announcement costs a sync.
+    pub window_cells: u32,
+    /// Room that file data may not take but journals may, in parts of a thousand.
+    pub journal_permille: u32,
+    /// Room that only what frees room may take, in parts of a thousand.
+    pub clean_permille: u32,
+}
+
+impl Default for TargetOptions {
+    fn default() -> Self {
+        TargetOptions { cell_data: 1 << 20, window_cells: 128, journal_permille: 20, clean_permille: 20 }
+    }
+}
+
+/// Why a target cannot be opened. Nothing on its disk was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// There is no target on this disk.
+    #[error("the disk holds no target: format it first")]
+    Unformatted,
+    /// Something else lies there, or the superblock is lost.
+    #[error("the disk holds something that is no target, or its superblock is damaged")]
+    Rubbish,
+    /// A newer program made it.
+    #[error("the target has format version {0}, which is newer than this program")]
+    Newer(u32),
+    /// It belongs to another cluster.
+    #[error("the target belongs to cluster {found:032x}")]
+    OtherCluster {
+        /// The cluster that it names.
+        found: u128,
+    },
+    /// It is another target of this cluster.
+    #[error("this is target {}", .found.0)]
+    OtherTarget {
+        /// The target that it says it is.
+        found: TargetId,
+    },
+    /// The disk does not do what it is asked.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// Why a disk is not formatted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// The disk holds something. Nothing was changed.
+    #[error("the disk is not empty: {0} holds something")]
+    NotEmpty(&'static str),
+    /// Cells are whole blocks, at most as large as the largest fragment.
+    #[error("a cell cannot hold {0} bytes of data")]
+    CellSize(u32),
+    /// The disk does not do what it is asked.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// Makes a target of an empty disk.
+pub async fn format(disk: &Disk, cluster: u128, target: TargetId, options: TargetOptions) -> Result<(), FormatError> {
+    for space in SPACES {
+        if disk.open(space)?.size()? > 0 {
+            return Err(FormatError::NotEmpty(space));
+        }
+    }
+    let cell_data = options.cell_data;
+    let largest = protocol::fragment::FRAGMENT_SIZE_MAX;
+    if cell_data == 0 || !(cell_data as usize).is_multiple_of(BLOCK_SIZE) || cell_data > largest {
+        return Err(FormatError::CellSize(cell_data));
+    }
+    let file = disk.open(SPACES[0])?;
+    // Both copies, so that the space has its size and no later write of one depends on it.
+    for sequence in [0, 1] {
+        let superblock =
+            Superblock { cluster, target, cell_data, sequence, incarnation: 0, list: 0, list_synced: 0 };
+        file.write(superblock.place(), vec![superblock.encode()]).await?;
+    }
+    Ok(file.sync().await?)
+}
+
+/// Something that may be a fragment.
+struct Candidate {
+    cell: u32,
+    generation: Generation,
+    epoch: FenceEpoch,
+    settled: Option<Settled>,
+    /// Encoded.
+    header: Box<[u8]>,
+}
+
+/// A target that is being started.
+struct Opening {
+    data: File,
+    superblock: Superblock,
+    owner: u32,
+}
+
+impl Target {
+    /// Starts a target: reads what it holds, makes durable what it found, and announces a window.
+    pub async fn open(
+        host: Host,
+        disk: Disk,
+        cluster: u128,
+        id: TargetId,
+        options: TargetOptions,
+    ) -> Result<Arc<Target>, OpenError> {
+        let superblocks = disk.open(SPACES[0])?;
+        let mut superblock = read_superblock(&superblocks, cluster, id).await?;
+        let lists = [disk.open(SPACES[2])?, disk.open(SPACES[3])?];
+        let data = disk.open(SPACES[1])?;
+        superblock.sequence += 1;
+        superblock.incarnation += 1;
+        superblocks.write(superblock.place(), vec![superblock.encode()]).await?;
+        superblocks.sync().await?;
+
+        let (mut replay, place) = read_lists(&lists, &superblock).await?;
+        let opening = Opening { data: data.clone(), superblock, owner: owner_of(cluster, id) };
+        let (found, losers) = opening.find(&mut replay, place.is_none()).await?;
+        data.sync().await?;
+
+        let mut catalog = opening.catalog(&disk, found, losers, options)?;
+        catalog.fences = replay.fences;
+        let list = place.unwrap_or(Place { offset: 0, number: 0, chain: 0, snapshot_end: 0 });
+        let target = Arc::new(Target {
+            host,
+            id,
+            disk,
+            data,
+            superblocks,
+            lists,
+            owner: opening.owner,
+            cell_data: superblock.cell_data,
+            window_cells: options.window_cells.max(1),
+            incarnation: superblock.incarnation,
+            catalog: Mutex::new(catalog),
+            // Tails that were found count as covered by the sync above: number one.
+            syncs: Arc::new(Rounds::new(1)),
+            listings: Arc::new(Rounds::new(0)),
+            list_state: async_lock::Mutex::new(ListState { superblock, place: list, full_count: 0 }),
+            failed: OnceLock::new(),
+            stripes: stripe_locks(),
+        });
+        target.begin_list(place.is_none()).await?;
+        Ok(target)
+    }
+
+    /// Writes a new list if there is none that is right, and announces the first window.
+    async fn begin_list(self: &Arc<Self>, anew: bool) -> Result<(), OpenError> {
+        if anew {
+            let mut state = self.list_state.lock().await;
+            self.snapshot(&mut state).await.map_err(open_error)?;
+        }
+        match self.tell(Some(1)).await {
+            // A full disk is opened all the same: it can be read, and what frees room may find some.
+            Ok(_) | Err(StorageError::Full) => {}
+            Err(error) => return Err(open_error(error)),
+        }
+        let state = self.list_state.lock().await;
+        let list = &self.lists[(state.superblock.list % 2) as usize];
+        match list.reserve(state.place.offset, LIST_RESERVE).await {
+            Ok(()) | Err(DiskError::Full) => Ok(()),
+            Err(error) => Err(OpenError::Disk(error)),
+        }
+    }
+}
+
+fn open_error(error: StorageError) -> OpenError {
+    OpenError::Disk(match error {
+        StorageError::Full => DiskError::Full,
+        other => DiskError::Failed(other.to_string()),
+    })
+}
+
+async fn read_superblock(file: &File, cluster: u128, id: TargetId) -> Result<Superblock, OpenError> {
+    let superblock = Superblock::decode(&file.read(0, SUPERBLOCK_SPACE).await?).map_err(|why| match why {
+        Unreadable::Blank => OpenError::Unformatted,
+        Unreadable::Rubbish => OpenError::Rubbish,
+        Unreadable::Newer(version) => OpenError::Newer(version),
+    })?;
+    if superblock.cluster != cluster {
+        return Err(OpenError::OtherCluster { found: superblock.cluster });
+    }
+    if superblock.target != id {
+        return Err(OpenError::OtherTarget { found: superblock.target });
+    }
+    Ok(superblock)
+}
+
+/// Reads the current list; if it is damaged, the other one too, for fences. Without a place a new list is due.
+async fn read_lists(lists: &[File; 2], superblock: &Superblock) -> Result<(Replay, Option<Place>), DiskError> {
+    if superblock.list == 0 {
+        return Ok((Replay::default(), None));
+    }
+    let current = (superblock.list % 2) as usize;
+    let (mut replay, place) = read_list(&lists[current], superblock.list, superblock.list_synced).await?;
+    if place.is_none() {
+        let (other, _) = read_list(&lists[1 - current], superblock.list - 1, 0).await?;
+        for (log, epoch) in other.fences {
+            let fence = replay.fences.entry(log).or_insert(epoch);
+            *fence = epoch.max(*fence);
+        }
+    }
+    Ok((replay, place))
+}
+
+async fn read_list(file: &File, list: u64, synced: u64) -> Result<(Replay, Option<Place>), DiskError> {
+    let (size, mut offset, mut reader) = (file.size()?, 0, ListReader::new(list));
+    while offset < size {
+        let piece = file.read(offset, PIECE_SIZE).await?;
+        if piece.is_empty() {
+            break;
+        }
+        offset += piece.len() as u64;
+        reader.feed(&piece);
+    }
+    Ok(reader.finish(synced))
+}
+
+type Found = BTreeMap<FragmentId, Stored>;
+
+impl Opening {
+    /// Every fragment there is, and the cells of those that something newer takes the place of.
+    async fn find(&self, replay: &mut Replay, damaged: bool) -> Result<(Found, Vec<Stored>), DiskError> {
+        let cells = if damaged {
+            replay.listed.clear();
+            let count = self.data.size()?.div_ceil(self.cell_size()) as u32;
+            (0..count).map(|cell| (cell, 0)).collect()
+        } else {
+            window_cells(&replay.window)
+        };
+        let mut candidates = self.candidates(cells, replay).await?;
+        if damaged {
+            // A fence is at least as high as the epoch of what was accepted.
+            for candidate in &candidates {
+                if let Some(header) = decode_header(&candidate.header) {
+                    let fence = replay.fences.entry(header.id.log).or_default();
+                    *fence = candidate.epoch.max(*fence);
+                }
+            }
+        }
+        let seen: FastSet<(u32, Generation)> = candidates.iter().map(|c| (c.cell, c.generation)).collect();
+        for (cell, listed) in std::mem::take(&mut replay.listed) {
+            // The window's cell has been read: it holds what the list says, or something newer, or rubbish.
+            if !seen.contains(&(cell, listed.generation)) || listed.settled.is_some() {
+                let (generation, epoch, settled) = (listed.generation, listed.epoch, listed.settled);
+                candidates.push(Candidate { cell, generation, epoch, settled, header: listed.header });
+            }
+        }
+        // The order must not show: it would differ with the hash table's history.
+        candidates.sort_by_key(|candidate| (candidate.cell, candidate.generation, candidate.settled.is_none()));
+        candidates.dedup_by_key(|candidate| (candidate.cell, candidate.generation));
+        newest_of_each_cell(&mut candidates);
+        self.resolve(candidates).await
+    }
+
+    /// The identities in these cells, with generations not below the floor beside them.
+    async fn candidates(&self, cells: Vec<(u32, u64)>, replay: &Replay) -> Result<Vec<Candidate>, DiskError> {
+        let mut heads = stream::iter(cells)
+            .map(|(cell, floor)| async move {
+                let sector = self.data.read(self.place(cell), SECTOR).await?;
+                let identity = Identity::decode(&sector, self.owner).filter(|found| found.generation.0 >= floor);
+                Ok::<_, DiskError>((cell, identity))
+            })
+            .buffered(HEADS_AT_ONCE);
+        let mut candidates = Vec::new();
+        while let Some(head) = heads.next().await {
+            let (cell, identity) = head?;
+            let Some(identity) = identity else { continue };
+            if replay.gone.get(&cell).is_some_and(|gone| *gone >= identity.generation) {
+                continue;
+            }
+            let Identity { generation, epoch, header, .. } = identity;
+            candidates.push(Candidate { cell, generation, epoch, settled: None, header });
+        }
+        Ok(candidates)
+    }
+
+    /// Looks at each candidate and lets the newest of each fragment, and parity over copies, win.
+    async fn resolve(&self, candidates: Vec<Candidate>) -> Result<(Found, Vec<Stored>), DiskError> {
+        let mut looked = stream::iter(candidates).map(|candidate| self.look(candidate)).buffered(HEADS_AT_ONCE);
+        let (mut found, mut losers) = (Found::new(), Vec::new());
+        let mut right = Vec::new();
+        while let Some(looked) = looked.next().await {
+            right.extend(looked?);
+        }
+        drop_overlapping(&mut right);
+        for (header, stored) in right {
+            match found.entry(header.id) {
+                std::collections::btree_map::Entry::Vacant(entry) => drop(entry.insert(stored)),
+                std::collections::btree_map::Entry::Occupied(mut entry) => {
+                    let newer = entry.get().generation < stored.generation;
+                    losers.push(if newer { entry.insert(stored) } else { stored });
+                }
+            }
+        }
+        let superseded = |id: &FragmentId| match id.part {
+            Part::Copy { at, .. } => found.contains_key(&FragmentId { part: Part::Parity(at), ..*id }),
+            Part::Data(_) | Part::Parity(_) => false,
+        };
+        let copies: Vec<FragmentId> = found.keys().filter(|id| superseded(id)).copied().collect();
+        losers.extend(copies.iter().filter_map(|id| found.remove(id)));
+        Ok((found, losers))
+    }
+
+    /// What a candidate is; `None` if it is no fragment.
+    async fn look(&self, candidate: Candidate) -> Result<Option<(FragmentHeader, Stored)>, DiskError> {
+        let Candidate { cell, generation, epoch, settled, header } = candidate;
+        let Some(decoded) = decode_header(&header) else { return Ok(None) };
+        let count = cells_for(decoded.geometry.fragment_size, self.superblock.cell_data);
+        let run = CellRun { first: cell, count };
+        let mut stored = Stored { run, generation, epoch, length: 0, partial: 0, header, tail: None };
+        if let Some(Settled { length, partial }) = settled {
+            (stored.length, stored.partial) = (length, partial);
+            return Ok(Some((decoded, stored)));
+        }
+        let tail = self.measure(&mut stored, &decoded).await?;
+        stored.tail = tail.map(Box::new);
+        Ok(stored.tail.is_some().then_some((decoded, stored)))
+    }
+
+    /// Finds out how long an unsettled fragment is, and writes a slot that says so if none does.
+    async fn measure(&self, stored: &mut Stored, header: &FragmentHeader) -> Result<Option<OpenTail>, DiskError> {
+        let place = self.place(stored.run.first);
+        let head = self.data.read(place, HEAD_SIZE).await?;
+        let mut slots = slots_of(&head, stored.generation);
+        slots.retain(|(_, slot)| slot.length <= header.geometry.fragment_size);
+        let Some((start, end)) = to_verify(&slots) else { return Ok(None) };
+        let bytes = self.data.read(place + (HEAD_SIZE as u64) + u64::from(start), (end - start) as usize).await?;
+        let table = decode_table(head.get(TABLE_OFFSET..).unwrap_or(&[]));
+        let verdict = decide(&slots, &table, start, &bytes);
+        let (newest, mut sequence) = (slots[0].0, slots[0].1.sequence);
+        let whole = verdict.as_newest || !header.ended();
+        if verdict.length == 0 || !whole {
+            return Ok(None);
+        }
+        (stored.length, stored.partial) = (verdict.length, verdict.partial);
+        let mut slot = newest;
+        if !verdict.as_newest {
+            // Not over the slot that backs the verdict; the newest one, which it shows wrong, may go.
+            slot = (0..SLOT_COUNT).find(|slot| Some(*slot) != verdict.backed_by).unwrap_or(0);
+            sequence += 1;
+            let (generation, length, partial) = (stored.generation, stored.length, stored.partial);
+            let floor = slots.iter().map(|(_, slot)| slot.floor.min(length)).max().unwrap_or(0);
+            let fresh = TailSlot { generation, sequence, length, partial, floor };
+            self.data.write(place + TailSlot::place(slot) as u64, vec![fresh.encode()]).await?;
+        }
+        let complete = header.ended() || stored.length == header.geometry.fragment_size;
+        let (written_at, floor) = (0, stored.length);
+        Ok(Some(OpenTail { slot, stable: slot, sequence, written_at, floor, complete, listed: false, idle: 0 }))
+    }
+
+    fn catalog(
+        &self,
+        disk: &Disk,
+        found: Found,
+        losers: Vec<Stored>,
+        options: TargetOptions,
+    ) -> Result<Catalog, DiskError> {
+        let total = disk.usage()?.bytes_total.saturating_sub(OVERHEAD) / (self.cell_size() + OVERHEAD_PER_CELL);
+        let total = u32::try_from(total).unwrap_or(u32::MAX);
+        let used = found.values().chain(&losers).map(|stored| stored.run);
+        let cells = Cells::new(total, used);
+        let part = |permille: u32| (u64::from(total) * u64::from(permille)).div_ceil(1000) as u32;
+        let reserve = Reserve { journal: part(options.journal_permille), clean: part(options.clean_permille) };
+        let first = Generation::first_of(self.superblock.incarnation);
+        let mut catalog = Catalog::new(cells, first, reserve, self.superblock.cell_data);
+        catalog.unsettled = found.iter().filter(|(_, stored)| stored.tail.is_some()).map(|(id, _)| *id).collect();
+        catalog.fragments = found;
+        for Stored { run, generation, .. } in losers {
+            catalog.cells_leaving += run.count;
+            catalog.change(Change::Gone { run, generation });
+        }
+        Ok(catalog)
+    }
+
+    fn cell_size(&self) -> u64 {
+        HEAD_SIZE as u64 + u64::from(self.superblock.cell_data)
+    }
+
+    fn place(&self, cell: u32) -> u64 {
+        u64::from(cell) * self.cell_size()
+    }
+}
+
+/// The cells of a window, each with its floor, in order.
+fn window_cells(window: &[WindowRun]) -> Vec<(u32, u64)> {
+    let cells = |window: &WindowRun| {
+        let WindowRun { run, floor } = *window;
+        (run.first..run.first.saturating_add(run.count)).map(move |cell| (cell, floor))
+    };
+    let mut cells: Vec<(u32, u64)> = window.iter().flat_map(cells).collect();
+    cells.sort_unstable();
+    cells
+}
+
+/// Of two fragments that share a cell, the older has been overwritten. Only a damaged list leaves such.
+fn drop_overlapping(fragments: &mut Vec<(FragmentHeader, Stored)>) {
+    fragments.sort_by_key(|(_, stored)| stored.run.first);
+    fragments.dedup_by(|(_, next), (kept_header, kept)| {
+        let overlap = next.run.first < kept.run.end();
+        if overlap && next.generation > kept.generation {
+            // The one kept so far loses: what comes behind it is compared with the newer one.
+            std::mem::swap(next, kept);
+            *kept_header = kept.decode_header();
+        }
+        overlap
+    });
+}
+
+/// Of two generations in one cell the older has been overwritten.
+fn newest_of_each_cell(candidates: &mut Vec<Candidate>) {
+    candidates.reverse();
+    candidates.dedup_by_key(|candidate| candidate.cell);
+    candidates.reverse();
+}

@@ -1,0 +1,419 @@
+//! One target at work: every operation of the fragment store, as I/O around the catalog's decisions.
+//!
+//! Locks, in the order in which they are taken: one stripe's, then the lead of a round, then the catalog's. The
+//! catalog's is never held while anything is awaited; a stripe's orders the operations on its fragments and no others.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use host::{DiskError, File, Host};
+use protocol::FastMap;
+use protocol::checksum::crc_parts;
+use protocol::fragment::FragmentId;
+use protocol::id::{LogId, StripeNumber, TargetId};
+use protocol::storage::{Append, Durability, StorageAnswer, StorageError, StorageReply, StorageRequest};
+
+use crate::catalog::{Admission, Begun, Catalog, Extension, OpenTail, ReadPlan, Stored, Syncs, other_parity, partial_of};
+use crate::cells::CellRun;
+use crate::head::{
+    self, Generation, HEAD_SIZE, Identity, TABLE_OFFSET, TailSlot, blocks_full, decode_table, encode_table, slots_of,
+};
+use crate::lister::ListState;
+use crate::request::{check_append, check_replace};
+use crate::rounds::{Rounds, Turn};
+
+/// Stripes share so many locks: enough that two busy ones seldom meet.
+const STRIPE_LOCKS: usize = 256;
+/// How often a request tries for cells before it takes the target for full.
+const WIDEN_TRIES: usize = 4;
+/// How often a read begins again because the fragment was replaced under it.
+const READ_TRIES: usize = 4;
+/// The most fragments in an answer to a list.
+const LIST_LIMIT: u32 = 4096;
+
+/// One open target.
+pub struct Target {
+    pub(crate) host: Host,
+    pub(crate) id: TargetId,
+    pub(crate) disk: host::Disk,
+    pub(crate) data: File,
+    pub(crate) superblocks: File,
+    pub(crate) lists: [File; 2],
+    pub(crate) owner: u32,
+    pub(crate) cell_data: u32,
+    pub(crate) window_cells: u32,
+    pub(crate) incarnation: u64,
+    pub(crate) catalog: Mutex<Catalog>,
+    /// Syncs of the data.
+    pub(crate) syncs: Arc<Rounds>,
+    /// Commits of the list; the numbers are those of the catalog's changes.
+    pub(crate) listings: Arc<Rounds>,
+    /// Belongs to whoever leads a listing.
+    pub(crate) list_state: async_lock::Mutex<ListState>,
+    pub(crate) failed: OnceLock<String>,
+    pub(crate) stripes: Vec<async_lock::Mutex<()>>,
+}
+
+/// How long a fragment is now, and which sync makes that durable, unless it is.
+type Accepted = (u32, Option<u64>);
+
+impl Target {
+    /// Does what a request asks.
+    pub async fn serve(self: &Arc<Self>, request: StorageRequest) -> StorageAnswer {
+        self.check_failed()?;
+        match request {
+            StorageRequest::Append(append) => self.append(append).await,
+            StorageRequest::Replace(append) => self.replace(append).await,
+            StorageRequest::Read { id, offset, length } => self.read(id, offset, length).await,
+            StorageRequest::Tail { log, from } => Ok(StorageReply::Fragments(self.catalog().tail(log, from))),
+            StorageRequest::List { after, limit } => {
+                Ok(StorageReply::Fragments(self.catalog().page(after, limit.min(LIST_LIMIT) as usize)))
+            }
+            StorageRequest::Delete { stripes } => self.delete(&stripes).await,
+            StorageRequest::Fence { log, epoch } => {
+                let change = self.catalog().fence(log, epoch)?;
+                self.list_through(change).await?;
+                Ok(StorageReply::Done { length: 0 })
+            }
+            StorageRequest::Sync => {
+                self.sync_through(self.syncs.started() + 1).await?;
+                Ok(StorageReply::Done { length: 0 })
+            }
+            StorageRequest::Stat => self.stat(),
+        }
+    }
+
+    /// The target's id.
+    pub fn id(&self) -> TargetId {
+        self.id
+    }
+
+    /// Whether the target has failed, and why. It stays so until it is opened anew.
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    async fn append(self: &Arc<Self>, append: Append) -> StorageAnswer {
+        let header = check_append(&append)?;
+        let (length, until_sync) = {
+            let _stripe = self.lock_stripe(append.header.id).await;
+            self.append_in_stripe(&append, header).await?
+        };
+        self.finish(length, until_sync, append.durability).await
+    }
+
+    async fn append_in_stripe(
+        self: &Arc<Self>,
+        append: &Append,
+        header: Box<[u8]>,
+    ) -> Result<Accepted, StorageError> {
+        self.raise_fence(append).await?;
+        loop {
+            let admission = self.catalog().admit_append(append, self.sync_counts())?;
+            match admission {
+                Admission::Repeated { length, until_sync } => return Ok((length, until_sync)),
+                Admission::Create => return self.create(append, header).await,
+                Admission::Extend(extension) => return self.extend(append, &extension).await,
+                Admission::Thaw { run, generation } => self.thaw(append.header.id, run, generation).await?,
+                Admission::Compare { .. } => unreachable!("only a replace is compared"),
+            }
+        }
+    }
+
+    async fn replace(self: &Arc<Self>, append: Append) -> StorageAnswer {
+        let header = check_replace(&append)?;
+        let (length, until_sync) = {
+            let _stripe = self.lock_stripe(append.header.id).await;
+            self.raise_fence(&append).await?;
+            let admission = self.catalog().admit_replace(&append)?;
+            match admission {
+                Admission::Compare { run, generation, partial, supersede } => {
+                    let same = partial == partial_of(append.length() as u32, &append.checksums)
+                        && self.read_table(run, 0, blocks_full(append.length() as u32)).await?[..]
+                            == append.checksums[..blocks_full(append.length() as u32)];
+                    match (same, supersede) {
+                        (true, _) => self.repeated(append.header.id, generation)?,
+                        (false, true) => self.create(&append, header).await?,
+                        (false, false) => return Err(other_parity()),
+                    }
+                }
+                _ => self.create(&append, header).await?,
+            }
+        };
+        self.finish(length, until_sync, append.durability).await
+    }
+
+    /// A fragment that is wholly there already.
+    fn repeated(&self, id: FragmentId, generation: Generation) -> Result<Accepted, StorageError> {
+        let syncs = self.sync_counts();
+        let catalog = self.catalog();
+        let stored = catalog.fragments.get(&id).filter(|stored| stored.generation == generation);
+        stored.map(|stored| (stored.length, stored.until_sync(syncs))).ok_or(StorageError::Missing)
+    }
+
+    /// Writes a new fragment: head and bytes lie next to each other, so this is one write.
+    async fn create(self: &Arc<Self>, append: &Append, header: Box<[u8]>) -> Result<Accepted, StorageError> {
+        let (run, generation) = self.take_cells(append).await?;
+        let length = append.length() as u32;
+        let partial = partial_of(length, &append.checksums);
+        let identity = Identity { generation, owner: self.owner, epoch: append.fence, header };
+        let slot = TailSlot { generation, sequence: 1, length, partial, floor: 0 };
+        let head = head::encode_new(&identity, &slot, &append.checksums[..blocks_full(length)]);
+        let parts = std::iter::once(head).chain(append.parts.iter().cloned()).collect();
+        if let Err(error) = self.data.write(self.place(run), parts).await {
+            self.catalog().abandon(run);
+            return Err(self.disk_failed(error));
+        }
+        let syncs = self.sync_counts();
+        let complete = append.header.ended() || length == append.header.geometry.fragment_size;
+        let tail = OpenTail {
+            slot: 0,
+            stable: 0,
+            sequence: 1,
+            written_at: syncs.started,
+            floor: 0,
+            complete,
+            listed: false,
+            idle: 0,
+        };
+        let (epoch, header) = (append.fence, identity.header);
+        let stored = Stored { run, generation, epoch, length, partial, header, tail: Some(Box::new(tail)) };
+        let until_sync = self.catalog().created(append, stored, syncs)?;
+        Ok((length, Some(until_sync)))
+    }
+
+    /// Bytes, then table, then slot: see `docs/format.md`, *Appending*.
+    async fn extend(&self, append: &Append, extension: &Extension) -> Result<Accepted, StorageError> {
+        let id = append.header.id;
+        let head = self.place(extension.run);
+        let bytes = skip_parts(&append.parts, extension.skip as usize);
+        self.write_data(head + HEAD_SIZE as u64 + u64::from(extension.from), bytes).await?;
+        if !extension.filled.is_empty() {
+            let place = head + (TABLE_OFFSET + 4 * extension.first_filled) as u64;
+            self.write_data(place, vec![encode_table(&extension.filled)]).await?;
+        }
+        // Asked only now: a sync that began meanwhile may be making the newest slot stable, and the next one is due.
+        let slot = self.catalog().slot_for(id, extension, self.sync_counts());
+        let (index, slot) = slot.ok_or(StorageError::Missing)?;
+        self.write_data(head + TailSlot::place(index) as u64, vec![slot.encode()]).await?;
+        let until_sync = self.catalog().extended(append, extension, index, self.sync_counts())?;
+        Ok((extension.length, Some(until_sync)))
+    }
+
+    async fn thaw(
+        self: &Arc<Self>,
+        id: FragmentId,
+        run: CellRun,
+        generation: Generation,
+    ) -> Result<(), StorageError> {
+        let head = self.read_data(self.place(run), TABLE_OFFSET).await?;
+        let change = self.catalog().thaw(id, generation, &slots_of(&head, generation));
+        match change {
+            Some(change) => self.list_through(change).await,
+            None => Err(StorageError::Missing),
+        }
+    }
+
+    async fn read(&self, id: FragmentId, offset: u32, length: u32) -> StorageAnswer {
+        for _ in 0..READ_TRIES {
+            let plan = self.catalog().plan_read(id, offset, length).ok_or(StorageError::Missing)?;
+            let (bytes, checksums) = self.read_blocks(&plan).await?;
+            // Its cells may have been given to another fragment meanwhile.
+            if self.catalog().holds(id, plan.generation) {
+                return Ok(StorageReply::Blocks { offset: plan.offset, bytes, checksums });
+            }
+        }
+        Err(StorageError::Missing)
+    }
+
+    pub(crate) async fn read_blocks(&self, plan: &ReadPlan) -> Result<(Bytes, Vec<u32>), StorageError> {
+        if plan.length == 0 {
+            return Ok((Bytes::new(), Vec::new()));
+        }
+        let mut checksums = self.read_table(plan.run, blocks_full(plan.offset), plan.full).await?;
+        checksums.extend(plan.partial);
+        let place = self.place(plan.run) + HEAD_SIZE as u64 + u64::from(plan.offset);
+        let bytes = self.read_data(place, plan.length as usize).await?;
+        if bytes.len() < plan.length as usize {
+            return Err(StorageError::Failed("the disk lost the end of its data".into()));
+        }
+        Ok((bytes, checksums))
+    }
+
+    async fn delete(self: &Arc<Self>, stripes: &[(LogId, StripeNumber)]) -> StorageAnswer {
+        let mut last = None;
+        for &(log, stripe) in stripes {
+            let _stripe = self.lock_of(log, stripe).lock().await;
+            last = self.catalog().delete(log, stripe).or(last);
+        }
+        if let Some(change) = last {
+            self.list_through(change).await?;
+        }
+        Ok(StorageReply::Done { length: 0 })
+    }
+
+    fn stat(&self) -> StorageAnswer {
+        let usage = self.disk.usage().map_err(|error| StorageError::Failed(error.to_string()))?;
+        let size = self.data.size().map_err(|error| StorageError::Failed(error.to_string()))?;
+        let catalog = self.catalog();
+        // Cells below the end of the data have their room already; the rest must come from what the disk has free.
+        let below = catalog.cells.free_below((size / self.cell_size()) as u32) + catalog.cells_leaving;
+        let backed = u64::from(below + catalog.cells.in_window()) + usage.bytes_free / self.cell_size();
+        Ok(StorageReply::Stat(catalog.stat(self.incarnation, u32::try_from(backed).unwrap_or(u32::MAX))))
+    }
+
+    /// Cells for a new fragment.
+    async fn take_cells(self: &Arc<Self>, append: &Append) -> Result<(CellRun, Generation), StorageError> {
+        let count = crate::catalog::cells_for(append.header.geometry.fragment_size, self.cell_data);
+        for _ in 0..WIDEN_TRIES {
+            let (begun, low) = {
+                let mut catalog = self.catalog();
+                let begun = catalog.begin(append);
+                (begun, catalog.cells.in_window() < self.window_cells / 2 && catalog.cells.can_widen())
+            };
+            match begun {
+                Begun::Cells(run, generation) => {
+                    if low {
+                        self.widen_soon();
+                    }
+                    return Ok((run, generation));
+                }
+                Begun::Full => return Err(StorageError::Full),
+                Begun::Window => self.widen(count).await?,
+            }
+        }
+        Err(StorageError::Full)
+    }
+
+    /// An append with a higher epoch than the log's fence raises it, durably, before its bytes are taken.
+    async fn raise_fence(self: &Arc<Self>, append: &Append) -> Result<(), StorageError> {
+        let change = {
+            let mut catalog = self.catalog();
+            if !catalog.raises_fence(append) {
+                return Ok(());
+            }
+            catalog.fence(append.header.id.log, append.fence)?
+        };
+        self.list_through(change).await
+    }
+
+    /// Waits until what was accepted is as durable as asked.
+    async fn finish(&self, length: u32, until_sync: Option<u64>, durability: Durability) -> StorageAnswer {
+        if let (Some(until_sync), Durability::Disk) = (until_sync, durability) {
+            self.sync_through(until_sync).await?;
+        }
+        Ok(StorageReply::Done { length })
+    }
+
+    /// Waits until sync number `need` is over; whoever comes first syncs for all.
+    pub(crate) async fn sync_through(&self, need: u64) -> Result<(), StorageError> {
+        loop {
+            self.check_failed()?;
+            match self.syncs.turn(need).await {
+                Turn::Reached => return Ok(()),
+                Turn::Lead(lead) => {
+                    self.check_failed()?;
+                    let number = self.syncs.started() + 1;
+                    lead.begin(number);
+                    self.data.sync().await.map_err(|error| self.fail("a sync of the data", &error))?;
+                    lead.finish(number);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn sync_counts(&self) -> Syncs {
+        Syncs { started: self.syncs.started(), completed: self.syncs.completed() }
+    }
+
+    pub(crate) fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        // No panic is expected under this lock; if one comes, others are not to hang on it.
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a run of cells begins in the data.
+    pub(crate) fn place(&self, run: CellRun) -> u64 {
+        u64::from(run.first) * self.cell_size()
+    }
+
+    pub(crate) fn cell_size(&self) -> u64 {
+        HEAD_SIZE as u64 + u64::from(self.cell_data)
+    }
+
+    pub(crate) async fn write_data(&self, place: u64, parts: Vec<Bytes>) -> Result<(), StorageError> {
+        self.data.write(place, parts).await.map_err(|error| self.disk_failed(error))
+    }
+
+    /// A failing read fails the request and not the target: the bytes can be had elsewhere.
+    pub(crate) async fn read_data(&self, place: u64, length: usize) -> Result<Bytes, StorageError> {
+        self.data.read(place, length).await.map_err(|error| StorageError::Failed(error.to_string()))
+    }
+
+    async fn read_table(&self, run: CellRun, first: usize, count: usize) -> Result<Vec<u32>, StorageError> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let place = self.place(run) + (TABLE_OFFSET + 4 * first) as u64;
+        let table = decode_table(&self.read_data(place, 4 * count).await?);
+        if table.len() == count { Ok(table) } else { Err(StorageError::Failed("the disk lost a table".into())) }
+    }
+
+    /// What a failed write means.
+    pub(crate) fn disk_failed(&self, error: DiskError) -> StorageError {
+        match error {
+            DiskError::Full => StorageError::Full,
+            DiskError::ReadOnly | DiskError::Failed(_) => self.fail("a write", &error),
+        }
+    }
+
+    /// From now on every request is answered so.
+    pub(crate) fn fail(&self, what: &str, error: &DiskError) -> StorageError {
+        let why = self.failed.get_or_init(|| format!("{what} failed: {error}"));
+        StorageError::Failed(why.clone())
+    }
+
+    pub(crate) fn check_failed(&self) -> Result<(), StorageError> {
+        match self.failed.get() {
+            Some(why) => Err(StorageError::Failed(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    async fn lock_stripe(&self, id: FragmentId) -> async_lock::MutexGuard<'_, ()> {
+        self.lock_of(id.log, id.stripe).lock().await
+    }
+
+    fn lock_of(&self, log: LogId, stripe: StripeNumber) -> &async_lock::Mutex<()> {
+        let mixed = (log.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).wrapping_add(stripe.0);
+        &self.stripes[mixed as usize % STRIPE_LOCKS]
+    }
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Target {}", self.id.0)
+    }
+}
+
+/// The locks of a target's stripes.
+pub(crate) fn stripe_locks() -> Vec<async_lock::Mutex<()>> {
+    (0..STRIPE_LOCKS).map(|_| async_lock::Mutex::new(())).collect()
+}
+
+/// Says whose cells these are: those of a disk's former life are not taken for its own.
+pub(crate) fn owner_of(cluster: u128, target: TargetId) -> u32 {
+    crc_parts([&cluster.to_le_bytes()[..], &target.0.to_le_bytes()])
+}
+
+/// Targets by id.
+pub(crate) type Targets = FastMap<TargetId, Arc<Target>>;
+
+/// `parts` without their first `skip` bytes.
+fn skip_parts(parts: &[Bytes], mut skip: usize) -> Vec<Bytes> {
+    let rest = |part: &Bytes| {
+        let cut = skip.min(part.len());
+        skip -= cut;
+        (cut < part.len()).then(|| part.slice(cut..))
+    };
+    parts.iter().filter_map(rest).collect()
+}
