@@ -54,18 +54,18 @@ for group in "${@:-build test}"; do
 done
 
 # shellcheck disable=SC2086  # a list of words
-absent=$(missing $wanted)
+absent=$(missing $wanted | sort -u | xargs)
 if [ -z "$absent" ]; then
     echo "packages: all installed"
     exit 0
 fi
 
-[ "$(id -u)" -eq 0 ] || fail "must be root to install: $(echo $absent); run it with sudo"
+[ "$(id -u)" -eq 0 ] || fail "must be root to install: $absent; run it with sudo"
 
 forbid_starting_services
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq || fail "apt-get update failed: is there a network, and are /etc/apt's sources right?"
 # shellcheck disable=SC2086
 apt-get install -y -qq --no-install-recommends $absent >/dev/null ||
-    fail "apt-get could not install: $(echo $absent)"
-echo "packages: installed $(echo $absent)"
+    fail "apt-get could not install: $absent"
+echo "packages: installed $absent"

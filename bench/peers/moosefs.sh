@@ -14,7 +14,7 @@ home=$root/$name-state mount=$root/$name
 
 fail() { echo "moosefs.sh: $*" >&2; exit 1; }
 
-[ -n "$root" ] && [ -n "$name" ] || fail "usage: moosefs.sh up|down ROOT NAME [fsync]"
+[ $# -ge 3 ] || fail "usage: moosefs.sh up|down ROOT NAME [fsync]"
 
 # Five ports, the same for the same name.
 base=$((20000 + $(cksum <<<"$name" | cut -d ' ' -f 1) % 2000 * 5))

@@ -14,7 +14,7 @@ SOURCE=$(real_tree "$PACKAGE")
 quietly cp -a "$SOURCE" "$WORK/source"
 same_trees "$SOURCE" "$WORK/source"
 mkdir "$WORK/build"
-cd "$WORK/build"
+cd "$WORK/build" || fail "no directory to build in"
 export CFLAGS="-O1" FORCE_UNSAFE_CONFIGURE=1
 quietly ../source/configure --disable-nls --prefix="$WORK/installed"
 quietly make -j2

@@ -3,6 +3,8 @@
 import errno
 import mmap
 import os
+import resource
+import signal
 
 from .bench import check, children_succeed, equal, in_child, must, read, refused, write
 
@@ -227,3 +229,31 @@ def sendfile_and_splice_carry_bytes(work):
     equal(os.pread(target, 400_000, 0) == content, True, "splice")
     for descriptor in (source, target, outlet, inlet):
         os.close(descriptor)
+
+
+@check
+def the_file_size_limit_of_a_process_is_kept(work):
+    def limited():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10000, 10000))
+        descriptor = os.open(f"{work}/file", os.O_RDWR | os.O_CREAT)
+        equal(os.pwrite(descriptor, b"x" * 5000, 7000), 3000, "a write up to the limit")
+        refused(errno.EFBIG, os.pwrite, descriptor, b"x", 10000)
+        refused(errno.EFBIG, os.ftruncate, descriptor, 10001)
+        equal(os.fstat(descriptor).st_size, 10000)
+
+    children_succeed([in_child(limited)])
+
+
+@check
+def writers_of_different_parts_do_not_disturb_each_other(work):
+    path = write(f"{work}/file")
+
+    def fill(who):
+        descriptor = os.open(path, os.O_RDWR)
+        for number in range(who, 2000, 4):  # pieces that share pages with the neighbours'
+            os.pwrite(descriptor, b"%d" % who * 1000, number * 1000)
+        os.close(descriptor)
+
+    children_succeed([in_child(lambda who=who: fill(who)) for who in range(4)])
+    must(read(path) == b"".join(b"%d" % (number % 4) * 1000 for number in range(2000)), "each byte by its writer")

@@ -1,10 +1,30 @@
 """Directories: reading large ones while they change, link counts, positions, what rmdir refuses."""
 
+import ctypes
 import errno
 import os
 import stat
 
-from .bench import check, children_succeed, equal, in_child, must, refused, write
+from .bench import check, children_succeed, equal, in_child, libc, must, refused, write
+
+
+class Entry(ctypes.Structure):
+    """struct dirent."""
+
+    _fields_ = [
+        ("inode", ctypes.c_uint64),
+        ("position", ctypes.c_int64),
+        ("length", ctypes.c_uint16),
+        ("kind", ctypes.c_uint8),
+        ("name", ctypes.c_char * 256),
+    ]
+
+
+libc.opendir.restype = ctypes.c_void_p
+libc.readdir.restype = ctypes.POINTER(Entry)
+libc.readdir.argtypes = libc.closedir.argtypes = libc.rewinddir.argtypes = libc.telldir.argtypes = [ctypes.c_void_p]
+libc.telldir.restype = ctypes.c_long
+libc.seekdir.argtypes = [ctypes.c_void_p, ctypes.c_long]
 
 
 @check
@@ -162,3 +182,34 @@ def the_umask_and_the_given_mode_make_the_mode(work):
     equal(oct(os.stat(f"{work}/file").st_mode & 0o7777), "0o640")
     equal(oct(os.stat(f"{work}/directory").st_mode & 0o7777), "0o750")
     equal(oct(os.stat(f"{work}/fifo").st_mode & 0o7777), "0o640")
+
+
+@check
+def a_position_can_be_returned_to(work):
+    for number in range(3000):
+        write(f"{work}/{number}")
+    listing = libc.opendir(work.encode())
+    places = []
+    while True:
+        place = libc.telldir(listing)
+        entry = libc.readdir(listing)
+        if not entry:
+            break
+        places.append((place, entry.contents.name))
+    equal(len(places), 3002, "with . and ..")
+    for place, name in places[::-97]:
+        libc.seekdir(listing, place)
+        equal(libc.readdir(listing).contents.name, name, f"at position {place}")
+    for _, name in places[:2500]:  # what is removed does not move the others
+        if name not in (b".", b".."):
+            os.unlink(os.path.join(work.encode(), name))
+    place, name = places[2700]
+    libc.seekdir(listing, place)
+    equal(libc.readdir(listing).contents.name, name, "after others were removed")
+    write(f"{work}/new")
+    libc.rewinddir(listing)
+    seen = set()
+    while entry := libc.readdir(listing):
+        seen.add(entry.contents.name)
+    must(b"new" in seen and len(seen) == len(os.listdir(work)) + 2, "a rewound listing is up to date:", len(seen))
+    libc.closedir(listing)

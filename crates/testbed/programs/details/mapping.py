@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import signal
 
 from .bench import check, children_succeed, equal, in_child, must, read, refused, write
 
@@ -145,3 +146,17 @@ def a_running_program_cannot_be_written(work):
     finally:
         os.kill(running, 9)
         os.waitpid(running, 0)
+
+
+@check
+def touching_a_map_beyond_the_end_is_a_bus_error(work):
+    path = write(f"{work}/file", b"x" * 20000)
+    child = os.fork()
+    if child == 0:
+        descriptor = os.open(path, os.O_RDWR)
+        shared = mmap.mmap(descriptor, 20000)
+        os.ftruncate(descriptor, 100)
+        must(shared[4095] == 0, "the rest of the last page is zero")
+        shared[8192]  # must not come back
+        os._exit(0)
+    equal(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), -signal.SIGBUS)
