@@ -32,7 +32,7 @@ pub(crate) fn copies(
 }
 
 /// The ways to decode `range` of data fragment `wanted`. Lengths are the parity's: a data fragment counts up to the
-/// length given there (rule 22). Parities that give different lengths, of different sealers, are not mixed.
+/// length given there (rule 24). Parities that give different lengths, of different sealers, are not mixed.
 pub(crate) fn plans(
     held: &[(TargetId, StoredFragment)],
     (run, geometry): (RunNumber, Geometry),

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! 1. disk ≤ stored ≤ the part's length; one send of a part is in flight at a time, so appends arrive in order.
-//! 2. What is stored in another run counts for nothing here (rule 10): laying a stripe anew makes a new `Lay`.
-//! 3. Where a copy was ever sent, parity is sent only when all data is stored (rule 11), as durably as anything in the
+//! 2. What is stored in another run counts for nothing here (rule 11): laying a stripe anew makes a new `Lay`.
+//! 3. Where a copy was ever sent, parity is sent only when all data is stored (rule 12), as durably as anything in the
 //!    stripe was asked to be: the parity takes the copies' place.
 
 use bytes::{Bytes, BytesMut};

@@ -67,7 +67,7 @@ fn fail(shared: &Arc<Shared>, error: LogError) {
     }
 }
 
-/// The log's entry as it is now; somebody else's claim ends the writer (rule 13).
+/// The log's entry as it is now; somebody else's claim ends the writer (rule 15).
 async fn entry(shared: &Arc<Shared>) -> Result<(Arc<Maps>, LogEntry), LogError> {
     let maps = shared.cluster.refresh().await.map_err(|error| LogError::Unavailable(error.to_string()))?;
     let (log, epoch) = {

@@ -1,4 +1,4 @@
-//! Taking a log from its writer and fixing its length, in five steps (DESIGN §3, fencing and sealing; rules 14 to 20).
+//! Taking a log from its writer and fixing its length, in five steps (DESIGN §3, fencing and sealing; rules 16 to 22).
 //! This file awaits; `image`, `decode` and `reform` decide.
 //!
 //! 1. Claim the log: the registry's answer has the layout, which only this claimant changes from now on.
@@ -185,20 +185,23 @@ impl<'a> Claim<'a> {
         let (log, from) = (self.log, last.from);
         let asks = fenced.keys().map(|&target| self.cluster.ask(target, StorageRequest::Tail { log, from }));
         let answers = join_all(asks).await;
+        let unfinished: BTreeSet<_> = self.layout()?.iter().filter(|run| run.end.is_none()).map(|run| run.number).collect();
         let (mut held, mut tail, mut answered) = (Held::new(), from, BTreeMap::new());
         for ((&target, &incarnation), answer) in fenced.iter().zip(answers) {
             let Ok(StorageReply::Fragments(fragments)) = answer else { continue };
             answered.insert(target, incarnation);
             for fragment in fragments.into_iter().filter(|fragment| fragment.header.id.log == log) {
                 tail = tail.max(fragment.header.complete_below);
-                held.entry(fragment.header.id.stripe).or_default().push((target, fragment));
+                if unfinished.contains(&fragment.header.id.run) {
+                    held.entry(fragment.header.id.stripe).or_default().push((target, fragment));
+                }
             }
         }
         self.enough(&answered)?;
         Ok((held.split_off(&tail), tail))
     }
 
-    /// The run in which the tail is completed: the last one if all its targets answer, else a new one (rule 18).
+    /// The run in which the tail is completed: the last one if all its targets answer, else a new one (rule 20).
     async fn target(
         &mut self,
         fenced: &BTreeMap<TargetId, u64>,
@@ -262,7 +265,7 @@ impl<'a> Claim<'a> {
         loop {
             let Some(fragments) = held.get(&number) else { return Ok(behind(number, previous_end)) };
             let gathered = gather(self.cluster, fragments).await;
-            // Only a header of the next stripe says where this one ended (rule 17).
+            // Only a header of the next stripe says where this one ended (rule 19).
             let next = StripeNumber(number.0 + 1);
             let ended = previous_end_of(held, next).filter(|&end| gathered.image.prefix() >= end);
             let length = ended.unwrap_or_else(|| gathered.image.records_end(self.log, number));

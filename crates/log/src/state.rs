@@ -3,11 +3,11 @@
 //! Invariants
 //! 1. `stripes` are consecutive; all below the first are complete and durable (a lost target excepted); all below
 //!    `lowest_incomplete` are complete. Only the last may be open.
-//! 2. What is acknowledged only grows, in log order (rule 10). Laying stripes anew takes nothing back: the old run's
-//!    copies stay until the new ones are complete (rule 12).
+//! 2. What is acknowledged only grows, in log order (rule 11). Laying stripes anew takes nothing back: the old run's
+//!    copies stay until the new ones are complete (rule 14).
 //! 3. Nothing is sent for an incomplete stripe while a target of the present groups is known to have failed: the
 //!    stripes are laid anew first.
-//! 4. After `fault` is set nothing more is acknowledged (rule 13).
+//! 4. After `fault` is set nothing more is acknowledged (rule 15).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -50,7 +50,7 @@ pub(crate) enum Synced {
     Failed,
 }
 
-/// Older runs to be finished once every stripe through `last` is complete in the newest (rule 12).
+/// Older runs to be finished once every stripe through `last` is complete in the newest (rule 14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Finish {
     pub(crate) end: StripeNumber,

@@ -16,7 +16,7 @@ const ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
 #[derive(Debug)]
 pub(crate) struct Stripe {
     pub(crate) number: StripeNumber,
-    /// Where the previous stripe ended (rule 8).
+    /// Where the previous stripe ended (rule 9).
     pub(crate) previous_end: u32,
     /// How many data bytes it may take: of the geometry it was begun with.
     pub(crate) capacity: u32,
@@ -29,7 +29,7 @@ pub(crate) struct Stripe {
     pub(crate) complete: bool,
     /// Fragments that were lost after the stripe was complete and before they were durable.
     pub(crate) exposed: u8,
-    /// A copy was sent, in any run (rule 11).
+    /// A copy was sent, in any run (rule 12).
     pub(crate) copied: bool,
     /// The strongest durability that anyone asked for bytes of this stripe.
     pub(crate) wanted: Durability,
@@ -91,7 +91,7 @@ impl Stripe {
         }
     }
 
-    /// Lays the stripe in another run: same number, same bytes, same length (rule 9).
+    /// Lays the stripe in another run: same number, same bytes, same length (rule 10).
     pub(crate) fn lay_anew(&mut self, lay: Lay, pool: &mut Pool) {
         assert!(lay.group.geometry.stripe_size() >= self.capacity, "a stripe laid anew holds as much as before");
         self.lay.retire(pool);

@@ -43,7 +43,7 @@ pub struct FragmentId {
     /// The stripe of it.
     pub stripe: StripeNumber,
     /// The run of the log's layout under which it was laid: the groups of two runs share targets, and a stripe laid anew
-    /// must not be taken for what it replaces (`docs/decisions/0003-log-model.md`, rule 3).
+    /// must not be taken for what it replaces (`docs/decisions/0003-log-model.md`, rule 4).
     pub run: RunNumber,
     /// Which part of the stripe.
     pub part: Part,
@@ -104,9 +104,9 @@ pub struct FragmentHeader {
     /// Where the log's newest mark lay when the fragment was begun: replay starts there (DESIGN §5).
     pub mark: Position,
     /// At which length, in data bytes, the previous stripe ended; zero for the first stripe. A stripe is begun only when
-    /// this is final (rule 8).
+    /// this is final (rule 9).
     pub previous_end: u32,
-    /// All stripes below this one were complete when the fragment was begun (rule 8).
+    /// All stripes below this one were complete when the fragment was begun (rule 9).
     pub complete_below: StripeNumber,
     /// For parity: the length of each data fragment. Empty for data and copies.
     pub data_lengths: Vec<u32>,

@@ -32,8 +32,8 @@ pub enum StorageRequest {
     /// Adds bytes to the end of a data or copy fragment, which the first append creates.
     Append(Append),
     /// Stores a parity fragment whole; all copies of its stripe and run at the same parity vanish in the same step.
-    /// Repeating it with the same content succeeds; other content is taken from a higher epoch than the one that wrote
-    /// what is stored, and refused from the same (`docs/decisions/0003-log-model.md`, rule 5).
+    /// Parity over parity, also
+    /// other and shorter parity, is taken from every epoch that is not refused (`docs/decisions/0003-log-model.md`, rule 6).
     Replace(Append),
     /// Reads the blocks that cover a range.
     Read {
@@ -91,7 +91,7 @@ pub struct Append {
     /// Which fragment, and what it says of itself. Used when it is created; must agree with what is stored later.
     pub header: FragmentHeader,
     /// The appender's epoch: refused when the log is fenced with a higher one, and itself a fence, in the same step as the
-    /// bytes, when it is higher than the log's (rule 4).
+    /// bytes, when it is higher than the log's (rule 5).
     pub fence: FenceEpoch,
     /// Where the bytes begin: exactly the stored length. An append at or before it whose overlap lies wholly within what
     /// is stored is a repetition: the overlap is skipped.
