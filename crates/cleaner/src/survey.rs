@@ -1,0 +1,152 @@
+//! A look at all stripes: what is dead, and what may be cleaned. This file awaits; `standing` decides.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use log::{Cluster, stripes};
+use protocol::address::Position;
+use protocol::id::{GroupId, LogId, StripeNumber};
+use protocol::maps::{LogState, Maps, TargetState};
+use protocol::storage::{StorageReply, StorageRequest, TargetStat};
+
+use crate::managers::{Managers, Unheard};
+use crate::policy::{Space, Stripe, bytes_occupied};
+use crate::standing::{Edge, Standing, standing};
+
+/// What a stripe is and holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Which.
+    pub stripe: Stripe,
+    /// Bytes in it that live.
+    pub bytes_live: u64,
+    /// The data bytes for which its deletion makes room.
+    pub bytes_occupied: u64,
+    /// Where it lies.
+    pub group: GroupId,
+}
+
+/// What one look found.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// All stripes, in order.
+    pub stripes: Vec<Stripe>,
+    /// Those in which nothing lives.
+    pub dead: Vec<Stripe>,
+    /// Those with file data in which something lives.
+    pub alive: Vec<Found>,
+}
+
+/// Looks at all stripes. `own` is the log that this cleaner writes, and its mark, which its fragments may not yet tell.
+pub async fn survey(
+    cluster: &Cluster,
+    managers: &Managers,
+    maps: &Maps,
+    own: Option<(LogId, Position)>,
+) -> Result<Survey, Unheard> {
+    let listed = listed(cluster, maps).await;
+    let mut edges = edges(cluster, maps, listed.keys().copied()).await;
+    if let Some((log, mark)) = own
+        && let Some(edge) = edges.get_mut(&log)
+    {
+        edge.mark = edge.mark.max(mark);
+    }
+    let mut data = Vec::new();
+    let mut journals = Vec::new();
+    let mut survey = Survey { stripes: listed.keys().copied().collect(), ..Survey::default() };
+    for (&stripe, found) in &listed {
+        match standing(maps, stripe, found.length, edges.get(&stripe.0).copied()) {
+            Standing::Busy => {}
+            Standing::Data => data.push(stripe),
+            Standing::Manager => journals.push(stripe),
+            Standing::Forgotten => survey.dead.push(stripe),
+        }
+    }
+    for (&stripe, bytes_live) in data.iter().zip(managers.live(&data).await?) {
+        match bytes_live {
+            0 => survey.dead.push(stripe),
+            // Of its log some slot has not seen all deltas.
+            u64::MAX => {}
+            _ => survey.alive.push(Found { stripe, bytes_live, ..listed[&stripe].found }),
+        }
+    }
+    survey.dead.extend(managers.dead(&journals).await?);
+    Ok(survey)
+}
+
+struct Listed {
+    length: u32,
+    found: Found,
+}
+
+async fn listed(cluster: &Cluster, maps: &Maps) -> BTreeMap<Stripe, Listed> {
+    let states = stripes::list(cluster, None).await;
+    let list = states.into_iter().map(|state| {
+        let stripe = (state.log, state.number);
+        let geometry = maps.groups.get(&state.group).map(|group| group.geometry);
+        let occupied = geometry.map_or(u64::from(state.length), |shape| bytes_occupied(shape, state.length));
+        let found = Found { stripe, bytes_live: 0, bytes_occupied: occupied, group: state.group };
+        (stripe, Listed { length: state.length, found })
+    });
+    list.collect()
+}
+
+/// How far each open log among `stripes` has come.
+async fn edges(cluster: &Cluster, maps: &Maps, stripes: impl Iterator<Item = Stripe>) -> BTreeMap<LogId, Edge> {
+    let open = |log: &LogId| maps.logs.get(log).is_some_and(|entry| matches!(entry.state, LogState::Open(_)));
+    // In order of numbers, so that the newest stripe of each log comes last.
+    let newest: BTreeMap<LogId, StripeNumber> = stripes.filter(|(log, _)| open(log)).collect();
+    let found = newest.into_iter().map(|(log, newest)| async move { (log, edge(cluster, maps, log, newest).await) });
+    join_all(found).await.into_iter().collect()
+}
+
+async fn edge(cluster: &Cluster, maps: &Maps, log: LogId, newest: StripeNumber) -> Edge {
+    let answers = join_all(maps.targets.keys().map(|&target| {
+        let request = StorageRequest::Tail { log, from: newest };
+        cluster.ask(target, request)
+    }));
+    let mut edge = Edge { mark: Position::START, complete_below: StripeNumber(0), newest };
+    // Whatever a header says was true when it was written: one that does not answer only keeps us back.
+    for answer in answers.await {
+        let Ok(StorageReply::Fragments(fragments)) = answer else { continue };
+        for fragment in fragments {
+            edge.mark = edge.mark.max(fragment.header.mark);
+            edge.complete_below = edge.complete_below.max(fragment.header.complete_below);
+        }
+    }
+    edge
+}
+
+/// Whether no target that may come back holds anything of `log`. Unlike a listing, this knows who was silent.
+pub async fn is_gone(cluster: &Cluster, maps: &Maps, log: LogId) -> bool {
+    let kept = maps.targets.iter().filter(|(_, entry)| entry.state != TargetState::Failed);
+    let request = StorageRequest::Tail { log, from: StripeNumber(0) };
+    let answers = join_all(kept.map(|(&target, _)| cluster.ask(target, request.clone()))).await;
+    answers.iter().all(|answer| matches!(answer, Ok(StorageReply::Fragments(list)) if list.is_empty()))
+}
+
+/// How full the targets are that take new stripes. `None`: none answers.
+pub async fn space(cluster: &Cluster, maps: &Maps) -> Option<Space> {
+    let whole = maps.targets.iter().filter(|(_, entry)| entry.state == TargetState::Whole);
+    let answers = join_all(whole.map(|(&target, _)| cluster.ask(target, StorageRequest::Stat))).await;
+    let stats = answers.into_iter().filter_map(|answer| match answer {
+        Ok(StorageReply::Stat(stat)) => Some(stat),
+        _ => None,
+    });
+    stats.map(of_target).reduce(|one, other| Space {
+        free: one.free.min(other.free),
+        bytes_used: one.bytes_used + other.bytes_used,
+        bytes_total: one.bytes_total + other.bytes_total,
+        bytes_free_min: one.bytes_free_min.min(other.bytes_free_min),
+    })
+}
+
+fn of_target(stat: TargetStat) -> Space {
+    let for_clients = stat.bytes_free.saturating_sub(stat.bytes_reserved);
+    Space {
+        free: for_clients as f64 / stat.bytes_total.max(1) as f64,
+        bytes_used: stat.bytes_total.saturating_sub(stat.bytes_free),
+        bytes_total: stat.bytes_total,
+        bytes_free_min: stat.bytes_free,
+    }
+}
