@@ -9,11 +9,11 @@
 #     --root DIR    where all of them keep their data, on one disk; default a new directory in /var/tmp
 #     --raw FILE    every single figure, as JSON
 #
-# Dazzle takes part when DAZZLE_UP is set. These commands see MOUNT (where to mount) and BASE (a directory for its
-# data) in their environment:
+# Dazzle takes part when DAZZLE_UP is set. These commands see MOUNT (an empty directory to mount on) and BASE (where the
+# data shall be; there is nothing yet) in their environment:
 #
-#     DAZZLE_UP     creates a file system in $BASE and mounts it on $MOUNT
-#     DAZZLE_DOWN   unmounts and ends it
+#     DAZZLE_UP     for example: target/release/dazzle up "$BASE" --mount "$MOUNT" --targets 5
+#     DAZZLE_DOWN   for example: target/release/dazzle down "$BASE"
 #     DAZZLE_COLD   optional: empties the daemon's own caches; the kernel's are dropped anyway
 #
 # Needs root, for the mounts and to drop caches, and `install/packages.sh bench`. Takes about a quarter of an hour.
@@ -61,6 +61,7 @@ take_down() {
     done
     rm -rf "$root/ext4" "$root/inputs"
     ! mountpoint -q "$MOUNT" || { echo "compare.sh: $MOUNT is still mounted" >&2; exit 1; }
+    rm -rf "$BASE" "$MOUNT"
     [ -z "$own_root" ] || rm -rf "$own_root"
     exit $status
 }
@@ -110,7 +111,7 @@ for name in moosefs moosefs-fsync; do
     systems+=("$name=$root/$name")
 done
 if taken dazzle && [ -n "${DAZZLE_UP:-}" ]; then
-    mkdir -p "$MOUNT" "$BASE"
+    mkdir -p "$MOUNT"
     up+=(dazzle)
     bash -c "$DAZZLE_UP" >"$root/dazzle-up" 2>&1 || fail "DAZZLE_UP failed: $(tail -n 5 "$root/dazzle-up")"
     mountpoint -q "$MOUNT" || fail "DAZZLE_UP did not mount $MOUNT"

@@ -17,7 +17,7 @@ mkdir "$reference"
 truncate -s 1G "$LOCAL/image"
 quietly mkfs.ext4 -q "$LOCAL/image"
 quietly mount -o loop "$LOCAL/image" "$reference"
-trap 'status=$?; umount "$reference" 2>>"$LOG"; (exit $status); close_workbench' EXIT
+trap 'status=$?; umount "$reference" 2>>"$LOG" || true; close_workbench $status' EXIT
 
 remount=true
 [ "$(findmnt -n -o TARGET -T "$WORK")" != / ] || remount=false

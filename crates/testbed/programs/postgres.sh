@@ -40,16 +40,21 @@ server_processes() {
     [ -z "${SERVER:-}" ] || ! kill -0 "$SERVER" 2>/dev/null || { echo "$SERVER"; ps -o pid= --ppid "$SERVER" || true; }
 }
 
+# Kills them all and waits until they are gone, or zombies; a minute is long for that, unless the mount hangs.
 end_server() {
-    local pids pid
+    local pids pid waits=0
     pids=$(server_processes)
+    SERVER=
     for pid in $pids; do kill -KILL "$pid" 2>/dev/null || true; done
     for pid in $pids; do
-        while [ -e "/proc/$pid" ] && ! grep -q '^State:.Z' "/proc/$pid/status" 2>/dev/null; do sleep 0.05; done
+        while [ -e "/proc/$pid" ] && ! grep -q '^State:.Z' "/proc/$pid/status" 2>/dev/null; do
+            waits=$((waits + 1))
+            [ "$waits" -lt 1200 ] || { echo "$PROGRAM: process $pid hangs in the kernel" >&2; return 1; }
+            sleep 0.05
+        done
     done
-    SERVER=
 }
-trap 'status=$?; end_server; (exit $status); close_workbench' EXIT
+trap 'status=$?; end_server || true; close_workbench $status' EXIT
 
 quietly postgres "$BINARIES/initdb" -D "$BASE" --data-checksums --auth=trust -U postgres
 cat >>"$BASE/postgresql.conf" <<END
@@ -78,7 +83,7 @@ sleep "$SECONDS_LONG"
 kill -0 "$benching" 2>/dev/null || fail "pgbench ended by itself: $(tail -n 3 "$LOCAL/pgbench")"
 
 [ -z "${ON_KILL:-}" ] || eval "$ON_KILL" >>"$LOG" 2>&1 || fail "ON_KILL ended with status $?"
-end_server
+end_server || fail "the database cannot be ended: the file system holds its processes"
 wait "$inserting" "$benching" || true
 [ -z "${ON_RESTART:-}" ] || eval "$ON_RESTART" >>"$LOG" 2>&1 || fail "ON_RESTART ended with status $?"
 [ -f "$BASE/PG_VERSION" ] || fail "$BASE is not there after the restart"

@@ -44,9 +44,9 @@ open_workbench() {
     trap 'exit 130' HUP INT TERM
 }
 
-# Runs at the end, whatever the end was.
+# Runs at the end, whatever the end was. A test with more to take down sets its own trap and hands the status on.
 close_workbench() {
-    local status=$?
+    local status=${1:-$?}
     cd /
     if [ $status -eq 0 ]; then
         rm -rf "$WORK" || { echo "$PROGRAM: FAILED: cannot remove $WORK" >&2; status=1; }
