@@ -32,8 +32,8 @@ pub enum StorageRequest {
     /// Adds bytes to the end of a data or copy fragment, which the first append creates.
     Append(Append),
     /// Stores a parity fragment whole; all copies of its stripe and run at the same parity vanish in the same step.
-    /// Parity over parity, also
-    /// other and shorter parity, is taken from every epoch that is not refused (`docs/decisions/0003-log-model.md`, rule 6).
+    /// Parity over parity, also other and shorter parity, is taken from every epoch that is not refused
+    /// (`docs/decisions/0003-log-model.md`, rule 6).
     Replace(Append),
     /// Reads the blocks that cover a range.
     Read {
