@@ -2,20 +2,111 @@
 
 use protocol::file::{Attributes, SetAttributes};
 use protocol::id::InodeId;
+use protocol::manager::{ManagerReply, ManagerRequest};
 
 use crate::ClientError;
-use crate::client::Client;
+use crate::client::{Client, Inner, lock};
+use crate::names::entry;
+use crate::opens::OpenFile;
+use crate::whole::whole;
 
 impl Client {
     /// `stat`: what the manager knows, with this client's unwritten changes over it.
     pub async fn attributes(&self, inode: InodeId) -> Result<Attributes, ClientError> {
-        let _ = inode;
-        Err(ClientError::Unsupported)
+        self.0.attributes(inode).await
     }
 
     /// `chmod`, `chown`, `utimens`, `truncate`, any of them at once. Answers what is then true.
     pub async fn set_attributes(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes, ClientError> {
-        let _ = (inode, set);
-        Err(ClientError::Unsupported)
+        let inner = self.0.clone();
+        whole(&self.0.host, async move { inner.set_attributes(inode, set).await }).await
+    }
+}
+
+impl Inner {
+    pub(crate) async fn attributes(&self, inode: InodeId) -> Result<Attributes, ClientError> {
+        loop {
+            let asked = self.find(inode).and_then(|file| {
+                self.settle(&file);
+                lock(&file.state).file.as_ref().map(|known| (known.ask(), known.is_settled()))
+            });
+            let (mut attributes, _) = entry(self.ask(inode, ManagerRequest::Attributes(inode)).await?)?;
+            let Some(file) = self.find(inode) else { return Ok(attributes) };
+            self.settle(&file);
+            let mut state = lock(&file.state);
+            let Some(known) = &mut state.file else { return Ok(attributes) };
+            // Acknowledged while the answer was under way: the answer may be from before.
+            if known.is_settled() && asked.is_none_or(|(_, was_settled)| !was_settled) {
+                continue;
+            }
+            known.overlay(&mut attributes, asked.map(|(asked, _)| asked));
+            return Ok(attributes);
+        }
+    }
+
+    /// Attributes that came with another answer, with this client's changes over them. None if that answer may be older
+    /// than an acknowledgement: ask.
+    pub(crate) fn overlaid(&self, mut attributes: Attributes) -> Option<Attributes> {
+        let Some(file) = self.find(attributes.inode) else { return Some(attributes) };
+        let mut state = lock(&file.state);
+        let Some(known) = &mut state.file else { return Some(attributes) };
+        if known.is_settled() {
+            return None;
+        }
+        known.overlay(&mut attributes, None);
+        Some(attributes)
+    }
+
+    /// As [`Inner::overlaid`], asking where needed.
+    pub(crate) async fn completed(&self, attributes: Attributes) -> Result<Attributes, ClientError> {
+        match self.overlaid(attributes) {
+            Some(attributes) => Ok(attributes),
+            None => self.attributes(attributes.inode).await,
+        }
+    }
+
+    /// Takes in what managers acknowledged.
+    pub(crate) fn settle(&self, file: &OpenFile) {
+        let acknowledged = lock(&self.outbox).acknowledged();
+        if let Some(known) = &mut lock(&file.state).file {
+            known.settle(acknowledged);
+        }
+    }
+
+    async fn set_attributes(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes, ClientError> {
+        let request = ManagerRequest::SetAttributes(inode, set);
+        let touches_content = set.size.is_some() || set.modified.is_some();
+        let reply = match self.find(inode).filter(|_| touches_content) {
+            Some(file) => self.reshape(&file, set, request).await?,
+            None => self.change(inode, &[inode], request).await?,
+        };
+        let (attributes, _) = entry(reply)?;
+        self.completed(attributes).await
+    }
+
+    /// Sets size or times of a file of which the manager may not know everything: deltas in records go first, for they
+    /// tell of what came before. What is only dirty stays here, and keeps the new bounds.
+    async fn reshape(
+        &self,
+        file: &OpenFile,
+        set: SetAttributes,
+        request: ManagerRequest,
+    ) -> Result<ManagerReply, ClientError> {
+        let _shape = file.shape.write().await;
+        self.applied(file.recorded()).await?;
+        self.settle(file);
+        let reply = self.change(file.inode, &[file.inode], request).await?;
+        let mut state = lock(&file.state);
+        if let Some(known) = &mut state.file {
+            let before = known.dirty_bytes();
+            if let Some(size) = set.size {
+                known.truncated(size);
+            }
+            if let Some(time) = set.modified {
+                known.set_written(time);
+            }
+            self.budget.release(before - known.dirty_bytes());
+        }
+        Ok(reply)
     }
 }

@@ -1,16 +1,23 @@
 //! The client: what its parts share, and its beginning and end. Awaits.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use event_listener::Event;
 use host::Host;
 use log::{Cluster, LogReader, LogWriter, WriterOptions};
+use protocol::id::InodeId;
 use protocol::maps::Writer;
 use protocol::storage::Room;
 
 use crate::ClientError;
+use crate::cache::Cache;
 use crate::journals::Journals;
+use crate::opens::OpenFile;
+use crate::outbox::Outbox;
+use crate::space::Budget;
 
 /// How much memory the client may take.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +47,17 @@ pub(crate) struct Inner {
     pub(crate) cluster: Cluster,
     pub(crate) reader: LogReader,
     pub(crate) log: LogWriter,
+    /// Files that are open, or have something that a manager does not know yet.
+    pub(crate) files: Mutex<BTreeMap<InodeId, Arc<OpenFile>>>,
     pub(crate) journals: Mutex<Journals>,
+    pub(crate) cache: Cache,
+    /// Taken before a file's state, never after.
+    pub(crate) outbox: Mutex<Outbox>,
+    /// Deltas were acknowledged, or a commit for them failed.
+    pub(crate) outbox_moved: Event,
+    /// There is something to send, or it became urgent.
+    pub(crate) outbox_filled: Event,
+    pub(crate) budget: Budget,
     tickets: AtomicU64,
     stopped: AtomicBool,
 }
@@ -55,17 +72,29 @@ impl Client {
             cluster,
             reader,
             log,
+            files: Mutex::default(),
             journals: Mutex::default(),
+            cache: Cache::new(options.cache_bytes),
+            outbox: Mutex::default(),
+            outbox_moved: Event::new(),
+            outbox_filled: Event::new(),
+            budget: Budget::new(options.dirty_bytes as u64),
             tickets: AtomicU64::new(1),
             stopped: AtomicBool::new(false),
         });
+        inner.refresh_space().await;
+        inner.clone().begin_background();
         Ok(Client(inner))
     }
 
     /// Writes everything out, waits until managers have it, and closes the log. Calls after that fail.
     pub async fn stop(&self) -> Result<(), ClientError> {
         self.sync_all().await?;
+        let recorded = lock(&self.0.outbox).end();
+        self.0.applied(recorded).await?;
         self.0.stopped.store(true, Ordering::Release);
+        self.0.outbox_filled.notify(usize::MAX);
+        self.0.budget.wake();
         self.0.log.close().await?;
         Ok(())
     }

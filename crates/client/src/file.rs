@@ -132,6 +132,16 @@ impl File {
         file
     }
 
+    /// Takes in what came with the attributes of a file of which nothing else is known.
+    pub(crate) fn begin(&mut self, content: Option<Content>) {
+        let Some(content) = content else { return };
+        let through = match &content {
+            Content::Inline(bytes) => bytes.len() as u64,
+            Content::Extents { through, .. } => *through,
+        };
+        assert!(self.learn(self.ask(), 0..through, content), "nothing was forgotten meanwhile");
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -536,12 +546,17 @@ impl File {
             if part.start > from {
                 return Err(Missing(from..part.start));
             }
-            pieces.push(match source {
+            from = part.end;
+            let piece = match source {
                 Source::Hole => Piece::Zeros(part.end - part.start),
                 Source::Stored(address) => Piece::Stored(address),
                 Source::Memory(bytes) => Piece::Bytes(bytes),
-            });
-            from = part.end;
+            };
+            match (pieces.last_mut(), &piece) {
+                // Cut apart by what is owed, or by the manager: still one read.
+                (Some(Piece::Stored(last)), Piece::Stored(next)) if last.joins(*next) => last.length += next.length,
+                _ => pieces.push(piece),
+            }
         }
         if from < range.end { Err(Missing(from..range.end)) } else { Ok(()) }
     }

@@ -1,31 +1,264 @@
-//! From the cache to the log and the managers. Awaits.
+//! From the cache to the log and the managers: appending, recording, `fsync`. Awaits, but for the step that appends,
+//! which never waits.
 
+use std::sync::{Arc, MutexGuard};
+
+use futures_util::future::{join, join_all};
+use host::NodeId;
+use log::{LogError, LogWriter, Record};
+use protocol::address::{LogAddress, Position};
+use protocol::delta::{Change, Delta};
 use protocol::id::InodeId;
+use protocol::manager::ManagerRequest;
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::Durability;
 
 use crate::ClientError;
-use crate::client::Client;
+use crate::client::{Client, Inner, lock};
+use crate::file::{Appender, File};
+use crate::opens::OpenFile;
+use crate::outbox::{Batch, Outbox};
+
+/// Bodies of so many bytes begin on a block.
+const ALIGNED_MIN: usize = 16 << 10;
+/// Less than this at the end of a stripe is left empty rather than filled with a short body.
+const TAIL_MIN: u64 = 64 << 10;
+/// What header and padding of an aligned record may take.
+const OVERHEAD: u64 = 4096 + 32;
+/// About so many bytes of deltas go into one record.
+const DELTAS_BYTES_MAX: usize = 128 << 10;
 
 impl Client {
     /// What `close(2)` waits for: reports, once, what went wrong in the background. Writes nothing.
     pub async fn flush(&self, inode: InodeId) -> Result<(), ClientError> {
-        let _ = inode;
-        Err(ClientError::Unsupported)
+        let failed = self.0.find(inode).and_then(|file| lock(&file.state).failed.take());
+        failed.map_or(Ok(()), Err)
     }
 
     /// `fsync`, or `fdatasync` with `data_only`: returns when what was written survives a power loss of all machines.
     pub async fn fsync(&self, inode: InodeId, data_only: bool) -> Result<(), ClientError> {
-        let _ = (inode, data_only);
-        Err(ClientError::Unsupported)
+        // Data without its inode is nothing, and the journal is flushed only where the inode's newest record needs it.
+        let _ = data_only;
+        let Some(file) = self.0.find(inode) else { return self.0.flush_journal(inode).await };
+        self.0.write_out(&file).await?;
+        let recorded = file.recorded();
+        let (stored, journal) = join(self.0.commit(recorded), self.0.flush_journal(inode)).await;
+        stored.and(journal)?;
+        lock(&file.state).failed = None;
+        Ok(())
     }
 
     /// `fsync` of a directory: its names survive a power loss of all machines.
     pub async fn fsync_directory(&self, directory: InodeId) -> Result<(), ClientError> {
-        let _ = directory;
-        Err(ClientError::Unsupported)
+        self.0.flush_journal(directory).await
     }
 
     /// `sync`: everything that this client changed survives a power loss of all machines.
     pub async fn sync_all(&self) -> Result<(), ClientError> {
-        Err(ClientError::Unsupported)
+        let files: Vec<_> = lock(&self.0.files).values().cloned().collect();
+        for file in &files {
+            if lock(&file.state).file.is_some() {
+                self.0.write_out(file).await?;
+            }
+        }
+        let recorded = lock(&self.0.outbox).end();
+        let owed = lock(&self.0.journals).owed_all();
+        let journals = join_all(owed.into_iter().map(|(manager, position)| self.0.flush_manager(manager, position)));
+        let (stored, journals) = join(self.0.commit(recorded), journals).await;
+        stored?;
+        journals.into_iter().collect()
+    }
+}
+
+impl Inner {
+    /// Brings all of a file into the log, with its deltas. Does not wait until that is durable.
+    pub(crate) async fn write_out(&self, file: &OpenFile) -> Result<(), ClientError> {
+        loop {
+            if lock(&file.state).known().is_recorded() {
+                return Ok(());
+            }
+            self.log.room().await?;
+            self.base(file).await?;
+            let _shape = file.shape.read().await;
+            if !lock(&file.state).known().is_based() {
+                continue;
+            }
+            return Ok(self.append_and_record(&[file])?);
+        }
+    }
+
+    /// Appends what is dirty in `files` and records their deltas: one step in memory. The caller holds their shapes and
+    /// knows their bases.
+    pub(crate) fn append_and_record(&self, files: &[&OpenFile]) -> Result<(), LogError> {
+        let mut batch = Recording { outbox: lock(&self.outbox), deltas: Vec::new(), files: Vec::new() };
+        for &file in files {
+            let mut state = lock(&file.state);
+            if state.is_abandoned() {
+                continue;
+            }
+            let known = state.known();
+            let before = known.dirty_bytes();
+            let appended = known.append_all(&mut self.appender(file.inode));
+            self.budget.release(before - known.dirty_bytes());
+            if let Err(error) = appended {
+                drop(state);
+                self.record(&mut batch)?;
+                return Err(error);
+            }
+            known.record(file.inode, &mut batch.deltas);
+            batch.files.push(file);
+            drop(state);
+            if batch.deltas.iter().map(size_about).sum::<usize>() >= DELTAS_BYTES_MAX {
+                self.record(&mut batch)?;
+            }
+        }
+        self.record(&mut batch)
+    }
+
+    /// Appends the gathered deltas. Deltas of one file may span records; they still come in order.
+    fn record(&self, batch: &mut Recording<'_>) -> Result<(), LogError> {
+        let deltas = std::mem::take(&mut batch.deltas);
+        let mut outcome = Ok(None);
+        let mut rest = &deltas[..];
+        while !rest.is_empty() && outcome.is_ok() {
+            let mut bytes = 0;
+            let count = rest.iter().take_while(|delta| {
+                bytes += size_about(delta);
+                bytes <= 2 * DELTAS_BYTES_MAX
+            });
+            let (now, later) = rest.split_at(count.count().max(1));
+            rest = later;
+            outcome = self.append_deltas(now, &mut batch.outbox).map(Some);
+        }
+        let (end, outcome) = match outcome {
+            Ok(end) => (end, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        for file in batch.files.drain(..) {
+            lock(&file.state).known().recorded_at(end);
+        }
+        self.outbox_filled.notify(usize::MAX);
+        outcome
+    }
+
+    fn append_deltas(&self, deltas: &[Delta], outbox: &mut Outbox) -> Result<Position, LogError> {
+        let body = postcard::to_allocvec(deltas).expect("deltas have no form that cannot be encoded");
+        let record =
+            Record { kind: RecordKind::Deltas, owner: Owner::default(), parts: &[&body[..]], aligned: false };
+        let appended = self.log.append(record)?;
+        self.budget.appended(body.len() as u64);
+        outbox.push(Batch { position: appended.body.position(), end: appended.end, deltas: deltas.into() });
+        Ok(appended.end)
+    }
+
+    /// Where data records of `inode` go.
+    pub(crate) fn appender(&self, inode: InodeId) -> LogAppender<'_> {
+        LogAppender { inner: self, log: &self.log, inode }
+    }
+
+    /// Waits until the log is `disk` through `position`.
+    pub(crate) async fn commit(&self, position: Position) -> Result<(), ClientError> {
+        if self.log.reached(Durability::Disk) < position {
+            self.log.commit(position, Durability::Disk).await?;
+            self.budget.stored(0);
+        }
+        Ok(())
+    }
+
+    /// Waits until managers have acknowledged all deltas in records that end at or before `position`.
+    pub(crate) async fn applied(&self, position: Position) -> Result<(), ClientError> {
+        loop {
+            let moved = self.outbox_moved.listen();
+            {
+                let mut outbox = lock(&self.outbox);
+                if outbox.acknowledged() >= position {
+                    return Ok(());
+                }
+                if let Some(error) = outbox.failed() {
+                    return Err(error);
+                }
+                outbox.want(position);
+            }
+            if self.is_stopped() {
+                return Err(ClientError::Stopped);
+            }
+            self.outbox_filled.notify(usize::MAX);
+            moved.await;
+        }
+    }
+
+    /// Waits until the newest known record about `inode` in a manager's journal is `disk`.
+    async fn flush_journal(&self, inode: InodeId) -> Result<(), ClientError> {
+        let owed = lock(&self.journals).owed(inode);
+        match owed {
+            Some((manager, position)) => self.flush_manager(manager, position).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn flush_manager(&self, manager: NodeId, position: Position) -> Result<(), ClientError> {
+        match self.ask_node(manager, ManagerRequest::Flush(position)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(error.into()),
+            Err(unreachable) => Err(ClientError::Unreachable(unreachable.to_string())),
+        }
+    }
+
+    /// A flush in the background failed: whoever works on these files is told, once. Their bytes stay.
+    pub(crate) fn tell(&self, files: &[Arc<OpenFile>], error: &ClientError) {
+        for file in files {
+            lock(&file.state).failed = Some(error.clone());
+        }
+    }
+
+    /// As [`Inner::tell`], for all files with records that are not `disk`.
+    pub(crate) fn tell_uncommitted(&self, error: &ClientError) {
+        let disk = self.log.reached(Durability::Disk);
+        let files: Vec<_> = lock(&self.files).values().cloned().collect();
+        for file in files {
+            let mut state = lock(&file.state);
+            if state.file.as_ref().is_some_and(|file: &File| file.recorded() > disk) {
+                state.failed = Some(error.clone());
+            }
+        }
+    }
+}
+
+/// Deltas on their way into a record, with the files they came from.
+struct Recording<'a> {
+    outbox: MutexGuard<'a, Outbox>,
+    deltas: Vec<Delta>,
+    files: Vec<&'a OpenFile>,
+}
+
+fn size_about(delta: &Delta) -> usize {
+    match &delta.change {
+        Change::Inline { bytes } => 32 + bytes.len(),
+        _ => 48,
+    }
+}
+
+/// The client's log, as data records of one file see it.
+pub(crate) struct LogAppender<'a> {
+    inner: &'a Inner,
+    log: &'a LogWriter,
+    inode: InodeId,
+}
+
+impl Appender for LogAppender<'_> {
+    fn append(&mut self, offset: u64, parts: &[&[u8]]) -> Result<LogAddress, LogError> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let owner = Owner::new(self.inode, offset);
+        let aligned = length >= ALIGNED_MIN;
+        let appended = self.log.append(Record { kind: RecordKind::Data, owner, parts, aligned })?;
+        self.inner.budget.appended(length as u64);
+        Ok(appended.body)
+    }
+
+    /// What still fits into the open stripe, lest the record end it and leave it half empty.
+    fn length_max(&self) -> u64 {
+        let whole = u64::from(self.log.record_size_max()).saturating_sub(OVERHEAD);
+        let left = whole.saturating_sub(u64::from(self.log.end().offset));
+        if left >= TAIL_MIN { left } else { whole }
     }
 }

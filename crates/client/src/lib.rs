@@ -13,7 +13,7 @@
 //! | `space` | how many bytes still fit |
 //!
 //! The others await: `ask` (managers), `names`, `attributes`, `opens`, `reads`, `writes`, `flush` (log and deltas),
-//! `shape` (truncate, punch, copy), `locks`, `background`.
+//! `shape` (allocate, punch, copy), `locks`, `statfs`, `background`; `whole` carries work to its end.
 //!
 //! Two things make this simple. A log address means the same bytes for ever, so what was read by address is never
 //! stale, and a plan to read taken under the file's lock is a snapshot. And appending is a step in memory: bytes are
@@ -23,6 +23,8 @@
 
 mod ask;
 mod attributes;
+mod background;
+mod cache;
 mod client;
 mod error;
 mod file;
@@ -31,10 +33,12 @@ mod journals;
 mod locks;
 mod names;
 mod opens;
+mod outbox;
 mod ranges;
 mod reads;
 mod shape;
 mod space;
+mod statfs;
 mod stream;
 mod whole;
 mod writes;

@@ -14,7 +14,7 @@ impl Client {
     pub async fn lookup(&self, directory: InodeId, name: Bytes) -> Result<Attributes, ClientError> {
         let reply = self.0.ask(directory, ManagerRequest::Lookup { directory, name }).await?;
         let (attributes, _) = entry(reply)?;
-        Ok(attributes)
+        self.0.completed(attributes).await
     }
 
     /// Makes a name for a new inode of any kind: `mknod`, `mkdir`, `symlink`.
@@ -35,6 +35,7 @@ impl Client {
         let request = ManagerRequest::Create { directory, name, new, open: true };
         whole(&self.0.host, async move {
             let attributes = inner.make(directory, request).await?;
+            inner.opened_new(attributes);
             Ok(attributes)
         })
         .await
@@ -46,6 +47,7 @@ impl Client {
         let request = ManagerRequest::CreateUnnamed { directory, new };
         whole(&self.0.host, async move {
             let attributes = inner.make(directory, request).await?;
+            inner.opened_new(attributes);
             Ok(attributes)
         })
         .await
@@ -57,9 +59,10 @@ impl Client {
         whole(&self.0.host, async move {
             let request = ManagerRequest::Link { inode, directory, name };
             let reply = inner.change(directory, &[directory, inode], request).await?;
+            inner.linked(inode);
             match reply.answer {
-                Answer::Entry(attributes, _) | Answer::Attributes(attributes) => Ok(attributes),
-                _ => Err(ClientError::Foreign("link")),
+                Answer::Entry(attributes, _) | Answer::Attributes(attributes) => inner.completed(attributes).await,
+                _ => inner.attributes(inode).await,
             }
         })
         .await
@@ -103,7 +106,7 @@ impl Client {
         let reply = self.0.ask(directory, ManagerRequest::List { directory, after, limit, attributes }).await?;
         let Answer::Listing(mut entries, last) = reply.answer else { return Err(ClientError::Foreign("list")) };
         for entry in &mut entries {
-            entry.attributes = entry.attributes.map(|attributes| attributes);
+            entry.attributes = entry.attributes.and_then(|attributes| self.0.overlaid(attributes));
         }
         Ok((entries, last))
     }
@@ -170,7 +173,7 @@ impl Inner {
     /// A name is gone; with the last one of a file that nobody has open, its unwritten bytes are gone too.
     fn removed(&self, directory: InodeId, reply: &ManagerReply) -> Result<(), ClientError> {
         match reply.answer {
-            Answer::Removed(Some((inode, 0))) => self.note(directory, inode, reply),
+            Answer::Removed(Some((inode, 0))) => self.unlinked(inode),
             Answer::Removed(Some((inode, _))) => self.note(directory, inode, reply),
             Answer::Removed(None) | Answer::Done => {}
             _ => return Err(ClientError::Foreign("remove")),

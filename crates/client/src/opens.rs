@@ -1,20 +1,232 @@
-//! Open files. Awaits.
+//! Open files, and the table of all files that this client knows something about. Awaits.
 
-use protocol::file::Attributes;
+use std::sync::{Arc, Mutex};
+
+use protocol::address::Position;
+use protocol::file::{Attributes, Content};
 use protocol::id::InodeId;
+use protocol::manager::{Answer, ManagerReply, ManagerRequest, has_content};
 
 use crate::ClientError;
-use crate::client::Client;
+use crate::client::{Client, Inner, lock};
+use crate::file::{Asked, File};
+use crate::whole::whole;
+
+/// A file that is open, or has something that a manager does not know yet.
+pub(crate) struct OpenFile {
+    pub(crate) inode: InodeId,
+    /// Held while a manager changes the shape of the file; shared by those who write or append. Readers need it not.
+    pub(crate) shape: async_lock::RwLock<()>,
+    /// Held while the first open or the last close is told, so that a manager hears of them in order.
+    opening: async_lock::Mutex<()>,
+    pub(crate) state: Mutex<State>,
+}
+
+/// What is known of it.
+#[derive(Default)]
+pub(crate) struct State {
+    /// None until a manager told about it.
+    pub(crate) file: Option<File>,
+    opens: u32,
+    /// Its last name is gone: with the last close nobody can read it.
+    unlinked: bool,
+    /// What went wrong in the background and nobody was told yet.
+    pub(crate) failed: Option<ClientError>,
+    /// It needed no keeping when this was looked at last.
+    idle: bool,
+}
+
+impl State {
+    /// The file, which a manager has told about.
+    pub(crate) fn known(&mut self) -> &mut File {
+        self.file.as_mut().expect("whoever works on a file has asked about it first")
+    }
+
+    /// Whether nobody will ever read what is written here.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.unlinked && self.opens == 0
+    }
+
+    /// Whether it is without a name, and need not be written out early.
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.unlinked
+    }
+}
+
+impl OpenFile {
+    fn new(inode: InodeId, state: State) -> OpenFile {
+        let (shape, opening) = (async_lock::RwLock::new(()), async_lock::Mutex::new(()));
+        OpenFile { inode, shape, opening, state: Mutex::new(state) }
+    }
+
+    /// Just behind the newest record with deltas of it.
+    pub(crate) fn recorded(&self) -> Position {
+        lock(&self.state).file.as_ref().map_or(Position::START, File::recorded)
+    }
+}
 
 impl Client {
     /// Opens a file that exists; counted, so that each call wants its [`Client::close`]. The manager hears of the first.
     pub async fn open(&self, inode: InodeId) -> Result<Attributes, ClientError> {
-        let _ = inode;
-        Err(ClientError::Unsupported)
+        let inner = self.0.clone();
+        whole(&self.0.host, async move { inner.open(inode).await }).await
     }
 
     /// Gives back one open. The manager hears of the last; what is unwritten is written in the background.
     pub async fn close(&self, inode: InodeId) {
-        let _ = inode;
+        let inner = self.0.clone();
+        whole(&self.0.host, async move { inner.close(inode).await }).await;
+    }
+}
+
+impl Inner {
+    async fn open(&self, inode: InodeId) -> Result<Attributes, ClientError> {
+        let file = self.entry(inode);
+        let opening = file.opening.lock().await;
+        let is_open = {
+            let mut state = lock(&file.state);
+            let is_open = state.opens > 0;
+            state.opens += u32::from(is_open);
+            is_open
+        };
+        if is_open {
+            drop(opening);
+            return self.attributes(inode).await;
+        }
+        let before = self.unchanged_since(&file);
+        let (mut attributes, content) = self.first_open(inode).await?;
+        let after = self.unchanged_since(&file);
+        let mut state = lock(&file.state);
+        state.opens += 1;
+        state.idle = false;
+        if state.file.is_none() || after.is_some() && before == after {
+            // Close-to-open: what another client changed since the last close is seen now (DESIGN §6).
+            let mut known = File::known(&attributes);
+            known.begin(content);
+            state.file = Some(known);
+        }
+        state.known().overlay(&mut attributes, None);
+        Ok(attributes)
+    }
+
+    /// Names the state of a file about which managers know everything.
+    fn unchanged_since(&self, file: &OpenFile) -> Option<Asked> {
+        self.settle(file);
+        let state = lock(&file.state);
+        state.file.as_ref().filter(|known| known.is_settled()).map(File::ask)
+    }
+
+    async fn first_open(&self, inode: InodeId) -> Result<(Attributes, Option<Content>), ClientError> {
+        let ManagerReply { answer, .. } = self.change(inode, &[], ManagerRequest::Open(inode)).await?;
+        let told = match answer {
+            Answer::Entry(attributes, content) => Ok((attributes, content)),
+            Answer::Attributes(attributes) => Ok((attributes, None)),
+            _ => self.ask(inode, ManagerRequest::Attributes(inode)).await.and_then(crate::names::entry),
+        };
+        let problem = match told {
+            Ok((attributes, content)) if has_content(attributes.kind) => return Ok((attributes, content)),
+            Ok(_) => ClientError::Invalid,
+            Err(error) => error,
+        };
+        let _ = self.ask(inode, ManagerRequest::Close(inode)).await;
+        Err(problem)
+    }
+
+    /// A file that this client just made, and that its manager holds open for it.
+    pub(crate) fn opened_new(&self, attributes: Attributes) {
+        let file = self.entry(attributes.inode);
+        let mut state = lock(&file.state);
+        // Somebody may have found the new name and opened it before this line.
+        state.opens += 1;
+        state.file.get_or_insert_with(File::new_empty);
+    }
+
+    async fn close(&self, inode: InodeId) {
+        let Some(file) = self.find(inode) else { return };
+        let _opening = file.opening.lock().await;
+        {
+            let mut state = lock(&file.state);
+            if state.opens != 1 {
+                state.opens = state.opens.saturating_sub(1);
+                return;
+            }
+            state.opens = 0;
+            self.drop_abandoned(&mut state);
+        }
+        // A manager that cannot be reached forgets this node's opens with its lease.
+        let _ = self.ask(inode, ManagerRequest::Close(inode)).await;
+    }
+
+    /// The last name of an inode is gone.
+    pub(crate) fn unlinked(&self, inode: InodeId) {
+        if let Some(file) = self.find(inode) {
+            let mut state = lock(&file.state);
+            state.unlinked = true;
+            self.drop_abandoned(&mut state);
+        }
+    }
+
+    /// An inode without a name has one again.
+    pub(crate) fn linked(&self, inode: InodeId) {
+        if let Some(file) = self.find(inode) {
+            lock(&file.state).unlinked = false;
+        }
+    }
+
+    fn drop_abandoned(&self, state: &mut State) {
+        if state.is_abandoned() && let Some(file) = &mut state.file {
+            let dirty = file.dirty_bytes();
+            file.abandon();
+            self.budget.release(dirty);
+        }
+    }
+
+    /// The file, if this client knows something about it.
+    pub(crate) fn find(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
+        lock(&self.files).get(&inode).cloned()
+    }
+
+    fn entry(&self, inode: InodeId) -> Arc<OpenFile> {
+        let mut files = lock(&self.files);
+        files.entry(inode).or_insert_with(|| Arc::new(OpenFile::new(inode, State::default()))).clone()
+    }
+
+    /// The file; a manager is asked about one that is not open here.
+    pub(crate) async fn known(&self, inode: InodeId) -> Result<Arc<OpenFile>, ClientError> {
+        let file = self.entry(inode);
+        if lock(&file.state).file.is_some() {
+            return Ok(file);
+        }
+        let opening = file.opening.lock().await;
+        if lock(&file.state).file.is_none() {
+            let reply = self.ask(inode, ManagerRequest::Attributes(inode)).await?;
+            let (attributes, content) = crate::names::entry(reply)?;
+            if !has_content(attributes.kind) {
+                return Err(ClientError::Invalid);
+            }
+            let mut known = File::known(&attributes);
+            known.begin(content);
+            lock(&file.state).file = Some(known);
+        }
+        drop(opening);
+        Ok(file)
+    }
+
+    /// Forgets files that nobody has open and about which managers know everything, once they were so for two looks:
+    /// whoever asked a manager about such a file before has had an answer by then.
+    pub(crate) fn sweep(&self) {
+        let acknowledged = lock(&self.outbox).acknowledged();
+        lock(&self.files).retain(|_, file| {
+            let mut state = lock(&file.state);
+            if let Some(file) = &mut state.file {
+                file.settle(acknowledged);
+            }
+            let is_settled = state.file.as_ref().is_none_or(File::is_settled);
+            // Only the table holds it: whoever works on it holds it too.
+            let is_idle = is_settled && state.opens == 0 && Arc::strong_count(file) == 1;
+            let is_kept = !is_idle || !state.idle;
+            state.idle = is_idle;
+            is_kept
+        });
     }
 }

@@ -1,15 +1,198 @@
 //! Reading. Awaits.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use bytes::Bytes;
+use futures_util::future::{join_all, try_join_all};
+use log::ReadError;
+use protocol::address::LogAddress;
 use protocol::id::InodeId;
+use protocol::manager::{Answer, ManagerRequest};
 
 use crate::ClientError;
-use crate::client::Client;
+use crate::cache::{Found, Intent, Load, Loading, Outcome};
+use crate::client::{Client, Inner, lock};
+use crate::file::{Missing, Piece};
+use crate::opens::OpenFile;
+
+/// So much of a map is asked for at once, in bytes of the file.
+const MAP_STEP: u64 = 64 << 20;
+/// Reads of so many bytes are shared with who wants the same meanwhile; smaller ones are not worth the bookkeeping.
+const SHARE_MIN: u32 = 64 << 10;
+
+/// Zeros for holes, shared by all readers.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 impl Client {
     /// The bytes from `offset`, in pieces, `length` in all or up to the end of the file.
     pub async fn read(&self, inode: InodeId, offset: u64, length: u32) -> Result<Vec<Bytes>, ClientError> {
-        let _ = (inode, offset, length);
-        Err(ClientError::Unsupported)
+        let file = self.0.known(inode).await?;
+        let range = offset..offset.saturating_add(u64::from(length));
+        let pieces = self.0.plan(&file, &range).await?;
+        let ahead = lock(&file.state).known().streams.read(&range);
+        // The demanded bytes are asked for first, but what lies ahead is asked for before anyone waits.
+        if let Some(ahead) = ahead {
+            self.0.read_ahead(&file, ahead);
+        }
+        match self.0.fetch_all(&pieces).await {
+            Ok(bytes) => Ok(bytes),
+            Err(_) => {
+                // A cleaner may have moved the bytes and deleted the stripe: ask the manager, once (DESIGN §3, reading).
+                lock(&file.state).known().forget();
+                let pieces = self.0.plan(&file, &range).await?;
+                Ok(self.0.fetch_all(&pieces).await?)
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// What the bytes of `range` are, asking for the map where it is not known.
+    async fn plan(&self, file: &OpenFile, range: &Range<u64>) -> Result<Vec<Piece>, ClientError> {
+        loop {
+            let planned = lock(&file.state).known().plan(range.clone());
+            match planned {
+                Ok(pieces) => return Ok(pieces),
+                Err(missing) => self.learn_map(file, missing).await?,
+            }
+        }
+    }
+
+    /// Asks for a piece of the map of a file.
+    pub(crate) async fn learn_map(&self, file: &OpenFile, missing: Missing) -> Result<(), ClientError> {
+        let asked = lock(&file.state).known().ask();
+        let (inode, offset) = (file.inode, missing.0.start);
+        let length = MAP_STEP;
+        let reply = self.ask(inode, ManagerRequest::Content { inode, offset, length }).await?;
+        let Answer::Content(content) = reply.answer else { return Err(ClientError::Foreign("map")) };
+        // An answer that came too late is asked for again by whoever still misses it.
+        let _ = lock(&file.state).known().learn(asked, offset..offset + length, content);
+        Ok(())
+    }
+
+    /// Makes sure that it is known whether the content is inline, before anything is appended.
+    pub(crate) async fn base(&self, file: &OpenFile) -> Result<(), ClientError> {
+        while !lock(&file.state).known().is_based() {
+            self.learn_map(file, Missing(0..1)).await?;
+        }
+        Ok(())
+    }
+
+    async fn fetch_all(&self, pieces: &[Piece]) -> Result<Vec<Bytes>, ReadError> {
+        let mut stored = pieces.iter().filter(|piece| matches!(piece, Piece::Stored(_)));
+        if let (Some(_), Some(_)) = (stored.next(), stored.next()) {
+            let fetches = pieces.iter().map(async |piece| {
+                let mut bytes = Vec::new();
+                self.fetch(piece, &mut bytes).await?;
+                Ok(bytes)
+            });
+            return Ok(try_join_all(fetches).await?.into_iter().flatten().collect());
+        }
+        let mut bytes = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            self.fetch(piece, &mut bytes).await?;
+        }
+        Ok(bytes)
+    }
+
+    async fn fetch(&self, piece: &Piece, bytes: &mut Vec<Bytes>) -> Result<(), ReadError> {
+        match piece {
+            Piece::Bytes(ready) => bytes.push(ready.clone()),
+            Piece::Zeros(count) => {
+                let mut left = *count;
+                while left > 0 {
+                    let step = left.min(ZEROS.len() as u64);
+                    bytes.push(Bytes::from_static(&ZEROS[..step as usize]));
+                    left -= step;
+                }
+            }
+            Piece::Stored(address) => self.fetch_stored(*address, bytes).await?,
+        }
+        Ok(())
+    }
+
+    async fn fetch_stored(&self, address: LogAddress, bytes: &mut Vec<Bytes>) -> Result<(), ReadError> {
+        let intent = if address.length >= SHARE_MIN { Intent::Shared } else { Intent::Alone };
+        let mut rest = address;
+        while rest.length > 0 {
+            let part = match self.cache.look(rest, intent) {
+                Found::Ready(part) => part,
+                Found::Loading(load, skip, length) => match ended(&load).await {
+                    Outcome::Loaded(loaded) => loaded?.slice(skip..skip + length),
+                    Outcome::Abandoned => continue,
+                },
+                // The kernel keeps what a program asked for; here it would only be kept twice.
+                Found::Begun(loading) => self.load(loading, false).await?,
+                Found::Absent(absent) => self.reader.read(absent).await?,
+            };
+            let length = part.len() as u32;
+            assert!(length > 0 && length <= rest.length, "a read returns what was asked for");
+            bytes.push(part);
+            rest = rest.part(length, rest.length - length);
+        }
+        Ok(())
+    }
+
+    async fn load(&self, loading: Loading, keep: bool) -> Result<Bytes, ReadError> {
+        let outcome = self.reader.read(loading.address()).await;
+        loading.end(outcome.clone(), keep);
+        outcome
+    }
+
+    /// Begins to load what a reader in order will ask for next.
+    fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>) {
+        let planned = lock(&file.state).known().plan(range);
+        let inner = self.clone();
+        match planned {
+            Ok(pieces) => {
+                let loadings = self.begin_loads(&pieces);
+                if !loadings.is_empty() {
+                    self.host.spawn(async move {
+                        // Who asks for bytes that could not be read ahead is told why then.
+                        join_all(loadings.into_iter().map(|loading| inner.load(loading, true))).await;
+                    });
+                }
+            }
+            Err(missing) => {
+                let file = file.clone();
+                self.host.spawn(async move {
+                    let _ = inner.learn_map(&file, missing).await;
+                });
+            }
+        }
+    }
+
+    fn begin_loads(&self, pieces: &[Piece]) -> Vec<Loading> {
+        let mut loadings = Vec::new();
+        for piece in pieces {
+            let Piece::Stored(address) = piece else { continue };
+            let mut rest = *address;
+            while rest.length > 0 {
+                let length = match self.cache.look(rest, Intent::Ahead) {
+                    Found::Begun(loading) => {
+                        let length = loading.address().length;
+                        loadings.push(loading);
+                        length
+                    }
+                    Found::Loading(_, _, length) => length as u32,
+                    Found::Ready(part) => part.len() as u32,
+                    Found::Absent(_) => unreachable!("what is absent is begun"),
+                };
+                rest = rest.part(length, rest.length - length);
+            }
+        }
+        loadings
+    }
+}
+
+/// Waits for a load that somebody else does.
+async fn ended(load: &Load) -> Outcome {
+    loop {
+        let ended = load.ended.listen();
+        if let Some(outcome) = load.outcome() {
+            return outcome;
+        }
+        ended.await;
     }
 }

@@ -1,14 +1,21 @@
-//! How many bytes still fit. Decides, never awaits.
+//! How many bytes still fit, and how many may wait in memory. Decides, never awaits.
 
-use crate::ClientError;
-use crate::client::Client;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use event_listener::{Event, EventListener};
+use protocol::id::TargetId;
+use protocol::maps::Maps;
+use protocol::storage::TargetStat;
+
+use crate::client::lock;
 
 /// `statfs`, in bytes after redundancy: what can really be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Statfs {
     /// Bytes of file data that fit in all.
     pub bytes_total: u64,
-    /// Bytes that are free, those only cleaners and journals may take included.
+    /// Bytes that are free, those that only cleaners and journals may take included.
     pub bytes_free: u64,
     /// Bytes that programs can still write.
     pub bytes_available: u64,
@@ -18,9 +25,203 @@ pub struct Statfs {
     pub inodes_free: u64,
 }
 
-impl Client {
-    /// `statfs`.
-    pub async fn statfs(&self) -> Result<Statfs, ClientError> {
-        Err(ClientError::Unsupported)
+/// Bytes of file data that fit when every target has room for `bytes` of fragments.
+///
+/// Stripes go round over the current groups, so all groups fill evenly until a target is full; its groups take no more,
+/// and the others go on. A target that told nothing limits nothing.
+pub(crate) fn usable(
+    maps: &Maps,
+    stats: &BTreeMap<TargetId, TargetStat>,
+    bytes: impl Fn(&TargetStat) -> u64,
+) -> u64 {
+    let mut left: BTreeMap<TargetId, u64> = stats.iter().map(|(&target, stat)| (target, bytes(stat))).collect();
+    let mut groups: Vec<_> = maps.groups.values().filter(|group| group.current).collect();
+    let mut usable = 0;
+    loop {
+        let mut shares = BTreeMap::<TargetId, u64>::new();
+        for target in groups.iter().flat_map(|group| &group.targets).filter(|&target| left.contains_key(target)) {
+            *shares.entry(*target).or_default() += 1;
+        }
+        // How many bytes each fragment of each group may grow before some target is full.
+        let Some(step) = shares.iter().map(|(target, share)| left[target] / share).min() else { return usable };
+        usable += groups.iter().map(|group| step * u64::from(group.geometry.data)).sum::<u64>();
+        for (target, share) in &shares {
+            *left.get_mut(target).expect("only known targets have shares") -= step * share;
+        }
+        let is_full = |target| shares.get(target).is_some_and(|share| left[target] < *share);
+        groups.retain(|group| !group.targets.iter().any(is_full));
+    }
+}
+
+/// What of the memory and of the targets' room is taken (DESIGN §4: clients get ENOSPC first, and before they lose
+/// anything).
+#[derive(Debug)]
+pub(crate) struct Budget {
+    dirty_max: u64,
+    taken: Mutex<Taken>,
+    freed: Event,
+    filled: Event,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    /// Written bytes that are in no log.
+    dirty: u64,
+    /// Bytes that the targets had room for when they were asked.
+    usable: u64,
+    /// Bytes written since, or then on their way.
+    spent: u64,
+    /// Appended bytes of which it is not known that targets have them.
+    backlog: u64,
+}
+
+/// Whether a write may be taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It may, and its bytes are counted.
+    Granted,
+    /// Not before others are written out.
+    Wait,
+    /// The targets had no room for it when they were asked last.
+    NoRoom,
+}
+
+impl Budget {
+    pub(crate) fn new(dirty_max: u64) -> Budget {
+        Budget { dirty_max, taken: Mutex::default(), freed: Event::new(), filled: Event::new() }
+    }
+
+    /// Asks to take in `bytes`.
+    pub(crate) fn admit(&self, bytes: u64) -> Admission {
+        let mut taken = lock(&self.taken);
+        if taken.dirty > 0 && taken.dirty + bytes > self.dirty_max {
+            self.filled.notify(usize::MAX);
+            return Admission::Wait;
+        }
+        if taken.spent + bytes > taken.usable {
+            return Admission::NoRoom;
+        }
+        taken.dirty += bytes;
+        taken.spent += bytes;
+        if taken.dirty > self.dirty_max / 2 {
+            self.filled.notify(usize::MAX);
+        }
+        Admission::Granted
+    }
+
+    /// Whether `bytes` would fit, by what the targets told last.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        let taken = lock(&self.taken);
+        taken.spent.saturating_add(bytes) <= taken.usable
+    }
+
+    /// So many bytes are no longer dirty, or never became.
+    pub(crate) fn release(&self, bytes: u64) {
+        if bytes > 0 {
+            lock(&self.taken).dirty -= bytes;
+            self.freed.notify(usize::MAX);
+        }
+    }
+
+    /// So many bytes went to the log.
+    pub(crate) fn appended(&self, bytes: u64) {
+        lock(&self.taken).backlog += bytes;
+    }
+
+    /// Of the appended bytes the targets now have all but `rest`.
+    pub(crate) fn stored(&self, rest: u64) {
+        let mut taken = lock(&self.taken);
+        taken.backlog = taken.backlog.min(rest);
+    }
+
+    /// The targets now say that they have room for `usable` bytes.
+    pub(crate) fn learn(&self, usable: u64) {
+        let mut taken = lock(&self.taken);
+        taken.usable = usable;
+        taken.spent = taken.dirty + taken.backlog;
+    }
+
+    /// Bytes that are on their way to the targets.
+    pub(crate) fn under_way(&self) -> u64 {
+        let taken = lock(&self.taken);
+        taken.dirty + taken.backlog
+    }
+
+    /// Whether so much is dirty that it must be written out, whatever its age.
+    pub(crate) fn is_pressed(&self) -> bool {
+        lock(&self.taken).dirty > self.dirty_max / 2
+    }
+
+    /// Hears when dirty bytes become less.
+    pub(crate) fn freed(&self) -> EventListener {
+        self.freed.listen()
+    }
+
+    /// Hears when much is dirty.
+    pub(crate) fn filled(&self) -> EventListener {
+        self.filled.listen()
+    }
+
+    /// Lets all who wait look again.
+    pub(crate) fn wake(&self) {
+        self.freed.notify(usize::MAX);
+        self.filled.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::fragment::Geometry;
+    use protocol::id::{GroupId, LogId, MapEpoch};
+    use protocol::maps::GroupEntry;
+
+    use super::*;
+
+    fn maps(groups: &[(&[u32], u8)]) -> Maps {
+        let entry = |(targets, parity): &(&[u32], u8)| GroupEntry {
+            targets: targets.iter().map(|&target| TargetId(target)).collect(),
+            geometry: Geometry { data: targets.len() as u8 - parity, parity: *parity, fragment_size: 1 << 20 },
+            current: true,
+        };
+        Maps {
+            epoch: MapEpoch(1),
+            cluster: 1,
+            targets: BTreeMap::new(),
+            groups: groups.iter().enumerate().map(|(id, group)| (GroupId(id as u32), entry(group))).collect(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            next_log: LogId(1),
+        }
+    }
+
+    fn stats(free: &[u64]) -> BTreeMap<TargetId, TargetStat> {
+        let stat = |bytes_free| TargetStat { bytes_free, ..TargetStat::default() };
+        free.iter().enumerate().map(|(target, &free)| (TargetId(target as u32), stat(free))).collect()
+    }
+
+    #[test]
+    fn the_fullest_target_limits_its_group_alone() {
+        let free = |stat: &TargetStat| stat.bytes_free;
+        assert_eq!(usable(&maps(&[(&[0, 1, 2], 1)]), &stats(&[100, 100, 100]), free), 200);
+        assert_eq!(usable(&maps(&[(&[0, 1, 2], 1)]), &stats(&[100, 40, 100]), free), 80);
+        assert_eq!(usable(&maps(&[(&[0, 1], 1), (&[2, 3], 1)]), &stats(&[10, 90, 70, 70]), free), 80);
+        assert_eq!(usable(&maps(&[(&[0, 1], 1), (&[1, 2], 1)]), &stats(&[100, 100, 100]), free), 100);
+        assert_eq!(usable(&maps(&[(&[0], 0)]), &stats(&[]), free), 0);
+    }
+
+    #[test]
+    fn what_was_taken_in_is_counted_until_it_is_stored() {
+        let budget = Budget::new(100);
+        budget.learn(150);
+        assert_eq!(budget.admit(90), Admission::Granted);
+        assert_eq!(budget.admit(20), Admission::Wait);
+        budget.release(90);
+        budget.appended(90);
+        assert_eq!(budget.admit(70), Admission::NoRoom);
+        assert_eq!(budget.admit(60), Admission::Granted);
+        budget.stored(0);
+        budget.learn(60);
+        assert_eq!(budget.under_way(), 60);
+        assert!(!budget.fits(1));
     }
 }

@@ -1,10 +1,13 @@
 //! Writing into the cache. Awaits.
 
 use bytes::Bytes;
+use protocol::file::{FILE_SIZE_MAX, Time};
 use protocol::id::InodeId;
 
 use crate::ClientError;
-use crate::client::Client;
+use crate::client::{Client, Inner, lock};
+use crate::opens::OpenFile;
+use crate::space::{Admission, Budget};
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +21,90 @@ pub enum WriteAt {
 impl Client {
     /// Writes all of `bytes`, which are kept by reference when they are many.
     pub async fn write(&self, inode: InodeId, at: WriteAt, bytes: Bytes) -> Result<(), ClientError> {
-        let _ = (inode, at, bytes);
-        Err(ClientError::Unsupported)
+        let file = self.0.known(inode).await?;
+        let granted = self.0.admit(bytes.len() as u64).await?;
+        let run = {
+            let _shape = file.shape.read().await;
+            self.0.take_in(&file, at, bytes, granted)?
+        };
+        if let Some(offset) = run {
+            self.0.append_long_run(&file, offset).await;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes counted as dirty before they are; given back when they do not become so.
+struct Granted<'a> {
+    budget: &'a Budget,
+    bytes: u64,
+}
+
+impl Drop for Granted<'_> {
+    fn drop(&mut self) {
+        self.budget.release(self.bytes);
+    }
+}
+
+impl Inner {
+    /// Waits until so many more bytes may be dirty, and makes sure that they can be stored.
+    async fn admit(&self, bytes: u64) -> Result<Granted<'_>, ClientError> {
+        let mut has_asked = false;
+        loop {
+            if self.is_stopped() {
+                return Err(ClientError::Stopped);
+            }
+            let freed = self.budget.freed();
+            match self.budget.admit(bytes) {
+                Admission::Granted => return Ok(Granted { budget: &self.budget, bytes }),
+                Admission::Wait => freed.await,
+                Admission::NoRoom if has_asked => return Err(ClientError::NoRoom),
+                Admission::NoRoom => {
+                    has_asked = true;
+                    self.refresh_space().await;
+                }
+            }
+        }
+    }
+
+    /// Puts the bytes in their place; tells where, if many are dirty in a row there.
+    fn take_in(
+        &self,
+        file: &OpenFile,
+        at: WriteAt,
+        bytes: Bytes,
+        mut granted: Granted<'_>,
+    ) -> Result<Option<u64>, ClientError> {
+        let mut state = lock(&file.state);
+        let known = state.known();
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => known.size(),
+        };
+        if offset.saturating_add(bytes.len() as u64) > FILE_SIZE_MAX {
+            return Err(ClientError::FileTooLarge);
+        }
+        let before = known.dirty_bytes();
+        known.write(offset, bytes, Time(self.host.wall().0), self.host.now());
+        // What overwrites dirty bytes adds none; the rest of the grant goes back.
+        granted.bytes -= known.dirty_bytes() - before;
+        Ok(known.long_run(offset).map(|_| offset))
+    }
+
+    /// Appends what a writer in order has gathered, so that parity and sending overlap with writing. Waits while the log
+    /// has too much to send: that is what slows the writer down to the targets' pace. What cannot be appended now stays
+    /// dirty, and the next flush tells why.
+    async fn append_long_run(&self, file: &OpenFile, offset: u64) {
+        if self.log.room().await.is_err() || self.base(file).await.is_err() {
+            return;
+        }
+        let _shape = file.shape.read().await;
+        let mut state = lock(&file.state);
+        let known = state.known();
+        let before = known.dirty_bytes();
+        if known.is_based() && let Some(run) = known.long_run(offset) {
+            let _ = known.append_run(run, &mut self.appender(file.inode));
+        }
+        self.budget.release(before - known.dirty_bytes());
     }
 }

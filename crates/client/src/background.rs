@@ -1,0 +1,195 @@
+//! What goes on beside the callers: writing out what is old or much, sending deltas, asking targets for their room.
+//! Awaits.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use event_listener::EventListener;
+use futures_util::future::{join_all, select};
+use host::NodeId;
+use protocol::delta::Delta;
+use protocol::manager::{Deltas, ManagerAnswer, ManagerError, ManagerRequest};
+use protocol::storage::Durability;
+
+use crate::client::{Inner, lock};
+use crate::opens::OpenFile;
+use crate::outbox::Sending;
+
+/// How often files are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// Bytes dirty for so long are written out.
+const AGE_MAX: Duration = Duration::from_secs(5);
+/// How long deltas are gathered before they are sent: no program waits for them.
+const GATHER: Duration = Duration::from_millis(500);
+/// Between attempts at what failed.
+const PAUSE: Duration = Duration::from_secs(1);
+/// So many files are recorded together.
+const FILES_MAX: usize = 64;
+
+impl Inner {
+    /// Begins what goes on until the client stops.
+    pub(crate) fn begin_background(self: Arc<Self>) {
+        let writer = self.clone();
+        self.host.clone().spawn(async move { writer.write_out_forever().await });
+        self.host.clone().spawn(async move { self.send_forever().await });
+    }
+
+    // ---- writing out ----
+
+    async fn write_out_forever(&self) {
+        let mut next = self.host.now() + TICK;
+        while !self.is_stopped() {
+            let filled = self.budget.filled();
+            if !self.budget.is_pressed() {
+                select(filled, pin!(self.host.sleep_until(next))).await;
+            }
+            let failed = self.write_out_due().await;
+            if self.host.now() >= next {
+                next = self.host.now() + TICK;
+                self.sweep();
+                self.refresh_space().await;
+            }
+            if failed {
+                self.host.sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Writes out the files that are due, a few at a time; tells whether that failed.
+    async fn write_out_due(&self) -> bool {
+        let mut due = self.due();
+        let mut failed = false;
+        while !due.is_empty() {
+            let rest = due.split_off(due.len().min(FILES_MAX));
+            if let Err(error) = self.write_out_all(&due).await {
+                self.tell(&due, &error);
+                failed = true;
+            }
+            due = rest;
+        }
+        failed
+    }
+
+    /// Which files to write out now: old ones; under pressure all, those without a name last.
+    fn due(&self) -> Vec<Arc<OpenFile>> {
+        let (now, is_pressed) = (self.host.now(), self.budget.is_pressed());
+        let files: Vec<_> = lock(&self.files).values().cloned().collect();
+        let mut due = Vec::new();
+        for file in files {
+            let state = lock(&file.state);
+            let Some(known) = &state.file else { continue };
+            let is_old = known.dirty_since().is_some_and(|since| now.since(since) >= AGE_MAX);
+            let is_wanted = if known.dirty_bytes() > 0 { is_old } else { !known.is_recorded() };
+            if is_pressed && known.dirty_bytes() > 0 || is_wanted && !state.is_temporary() {
+                let order = (state.is_temporary(), known.dirty_since());
+                drop(state);
+                due.push((order, file));
+            }
+        }
+        due.sort_by_key(|(order, _)| *order);
+        due.into_iter().map(|(_, file)| file).collect()
+    }
+
+    async fn write_out_all(&self, files: &[Arc<OpenFile>]) -> Result<(), crate::ClientError> {
+        self.log.room().await?;
+        for file in files {
+            self.base(file).await?;
+        }
+        // A file whose shape is being changed has its turn later.
+        let held: Vec<_> = files.iter().filter_map(|file| Some((file, file.shape.try_read()?))).collect();
+        let based = |file: &&OpenFile| lock(&file.state).known().is_based();
+        let files: Vec<&OpenFile> = held.iter().map(|(file, _)| &***file).filter(based).collect();
+        Ok(self.append_and_record(&files)?)
+    }
+
+    // ---- deltas ----
+
+    async fn send_forever(&self) {
+        while !self.is_stopped() {
+            let filled = self.outbox_filled.listen();
+            if lock(&self.outbox).is_empty() {
+                filled.await;
+                continue;
+            }
+            self.gather(filled).await;
+            let end = lock(&self.outbox).end();
+            if let Err(error) = self.commit(end).await {
+                self.tell_uncommitted(&error);
+                lock(&self.outbox).fail(error);
+                self.outbox_moved.notify(usize::MAX);
+                self.host.sleep(PAUSE).await;
+                // Whoever waits from now on waits for the next attempt.
+                lock(&self.outbox).retry();
+                continue;
+            }
+            self.send_all().await;
+        }
+    }
+
+    /// Lets deltas come together, unless somebody waits for them.
+    async fn gather(&self, mut filled: EventListener) {
+        let until = self.host.now() + GATHER;
+        while !lock(&self.outbox).is_urgent() && !self.is_stopped() && self.host.now() < until {
+            select(filled, pin!(self.host.sleep_until(until))).await;
+            filled = self.outbox_filled.listen();
+        }
+    }
+
+    /// Sends what is `disk`, until managers have acknowledged it.
+    async fn send_all(&self) {
+        loop {
+            let disk = self.log.reached(Durability::Disk);
+            let manager = |delta: &Delta| self.manager_of(delta.inode);
+            let Some(mut sending) = lock(&self.outbox).sending(disk, manager) else { return };
+            while !self.send(&mut sending).await {
+                if self.is_stopped() {
+                    return;
+                }
+                let _ = self.cluster.refresh().await;
+                self.host.sleep(PAUSE / 10).await;
+                // Slots may have moved: what is left is laid out anew.
+                let left: Vec<_> = std::mem::take(&mut sending.parts).into_values().flatten().collect();
+                for delta in left {
+                    sending.parts.entry(manager(&delta)).or_default().push(delta);
+                }
+            }
+            lock(&self.outbox).acknowledge(sending.end);
+            // Replay of this log may begin behind the record: everything before is applied (DESIGN §5, marks).
+            self.log.set_mark(sending.end);
+            self.outbox_moved.notify(usize::MAX);
+        }
+    }
+
+    /// One attempt; leaves what must be sent again. True when nothing is left.
+    async fn send(&self, sending: &mut Sending) -> bool {
+        let (log, position) = (self.log.log(), sending.position);
+        let parts = std::mem::take(&mut sending.parts);
+        let calls = parts.into_iter().map(async |(manager, list)| {
+            let request = ManagerRequest::Deltas(Deltas { log, position, list: list.clone() });
+            (manager, list, self.ask_node(manager, request).await)
+        });
+        let left = join_all(calls).await.into_iter().filter(|(_, _, answer)| !is_final(answer));
+        sending.parts = left.map(|(manager, list, _)| (manager, list)).collect::<BTreeMap<NodeId, Vec<Delta>>>();
+        sending.parts.is_empty()
+    }
+
+    // ---- room ----
+
+    /// Asks all targets how full they are.
+    pub(crate) async fn refresh_space(&self) {
+        let stats = self.stats().await;
+        if !stats.is_empty() {
+            let maps = self.cluster.maps();
+            let room = |stat: &protocol::storage::TargetStat| stat.bytes_free.saturating_sub(stat.bytes_reserved);
+            self.budget.learn(crate::space::usable(&maps, &stats, room));
+        }
+    }
+}
+
+/// Whether an answer to deltas ends the matter. Managers skip deltas of inodes that are gone; a refusal of a whole message
+/// can only be about where or when it arrived.
+fn is_final(answer: &Result<ManagerAnswer, host::Unreachable>) -> bool {
+    matches!(answer, Ok(Ok(_)) | Ok(Err(ManagerError::Stale | ManagerError::NotFound)))
+}

@@ -1,0 +1,259 @@
+//! Bytes read ahead, by log address, and loads under way. Decides, never awaits.
+//!
+//! A log address means the same bytes for ever, so nothing here is ever stale, and no write has to look here. The kernel
+//! keeps what programs have read: what was handed out to its end is the first to go.
+//!
+//! Invariants
+//! 1. No two entries overlap.
+//! 2. `bytes` is the sum of the lengths of the entries that are ready; at most `bytes_max` once a step is over.
+//! 3. Every ready entry is in the queue once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use event_listener::Event;
+use log::ReadError;
+use protocol::address::LogAddress;
+use protocol::id::{LogId, StripeNumber};
+
+use crate::client::lock;
+
+/// The cache. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache(Arc<Mutex<State>>);
+
+type Key = (LogId, StripeNumber, u32);
+
+#[derive(Debug, Default)]
+struct State {
+    entries: BTreeMap<Key, Entry>,
+    queue: VecDeque<Key>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    length: u32,
+    content: Content,
+    /// Handed out to its end.
+    spent: bool,
+    /// Was at the queue's front and went back once.
+    spared: bool,
+}
+
+#[derive(Debug)]
+enum Content {
+    Ready(Bytes),
+    Loading(Arc<Load>),
+}
+
+/// What the cache has of the beginning of an address.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// These bytes.
+    Ready(Bytes),
+    /// Somebody loads them: of what comes, skip so many bytes and take at most so many.
+    Loading(Arc<Load>, usize, usize),
+    /// Nothing; the caller now loads it for all.
+    Begun(Loading),
+    /// Nothing.
+    Absent(LogAddress),
+}
+
+/// What the caller of [`Cache::look`] means to do about absent bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// Read them alone.
+    Alone,
+    /// Read them for all who want them meanwhile.
+    Shared,
+    /// Read them before anyone wants them.
+    Ahead,
+}
+
+impl Cache {
+    pub(crate) fn new(bytes_max: usize) -> Cache {
+        Cache(Arc::new(Mutex::new(State { bytes_max, ..State::default() })))
+    }
+
+    /// Looks for the beginning of `address`.
+    pub(crate) fn look(&self, address: LogAddress, intent: Intent) -> Found {
+        let mut state = lock(&self.0);
+        let key = (address.log, address.stripe, address.offset);
+        if let Some((&(log, stripe, start), entry)) = state.entries.range_mut(..=key).next_back()
+            && (log, stripe) == (address.log, address.stripe)
+            && start + entry.length > address.offset
+        {
+            let skip = (address.offset - start) as usize;
+            let length = (entry.length as usize - skip).min(address.length as usize);
+            return match &entry.content {
+                Content::Loading(load) => Found::Loading(load.clone(), skip, length),
+                Content::Ready(bytes) => {
+                    entry.spent |= intent != Intent::Ahead && skip + length == bytes.len();
+                    Found::Ready(bytes.slice(skip..skip + length))
+                }
+            };
+        }
+        let end = (address.log, address.stripe, address.offset + address.length);
+        let next = state.entries.range(key..end).next();
+        let length = next.map_or(address.length, |((_, _, start), _)| start - address.offset);
+        let absent = address.part(0, length);
+        if intent == Intent::Alone {
+            return Found::Absent(absent);
+        }
+        let load = Arc::new(Load::default());
+        let content = Content::Loading(load.clone());
+        state.entries.insert(key, Entry { length, content, spent: false, spared: false });
+        Found::Begun(Loading { cache: self.clone(), address: absent, load: Some(load) })
+    }
+
+    /// How many bytes are kept.
+    #[cfg(test)]
+    fn bytes(&self) -> usize {
+        lock(&self.0).bytes
+    }
+}
+
+impl State {
+    /// Replaces a load by its bytes, or by nothing.
+    fn settle(&mut self, key: Key, bytes: Option<Bytes>) {
+        let Some(bytes) = bytes else {
+            self.entries.remove(&key);
+            return;
+        };
+        let entry = self.entries.get_mut(&key).expect("a load has an entry until it ends");
+        self.bytes += bytes.len();
+        entry.content = Content::Ready(bytes);
+        self.queue.push_back(key);
+        self.shrink();
+    }
+
+    /// First in, first out, but who was not yet handed out to its end is spared once.
+    fn shrink(&mut self) {
+        while self.bytes > self.bytes_max {
+            let key = self.queue.pop_front().expect("what has bytes is in the queue");
+            let entry = self.entries.get_mut(&key).expect("what is in the queue exists");
+            if !entry.spent && !entry.spared {
+                entry.spared = true;
+                self.queue.push_back(key);
+                continue;
+            }
+            self.bytes -= entry.length as usize;
+            self.entries.remove(&key);
+        }
+    }
+}
+
+/// A load under way, as those see it who wait for it.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    outcome: Mutex<Option<Outcome>>,
+    pub(crate) ended: Event,
+}
+
+/// How a load ended.
+#[derive(Clone, Debug)]
+pub(crate) enum Outcome {
+    /// With the bytes, or without.
+    Loaded(Result<Bytes, ReadError>),
+    /// Who loaded went away: look again.
+    Abandoned,
+}
+
+impl Load {
+    /// How it ended, if it has.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        lock(&self.outcome).clone()
+    }
+}
+
+/// The duty to load something for all. Dropping it tells those who wait to look again.
+#[derive(Debug)]
+pub(crate) struct Loading {
+    cache: Cache,
+    address: LogAddress,
+    load: Option<Arc<Load>>,
+}
+
+impl Loading {
+    /// What is to be loaded.
+    pub(crate) fn address(&self) -> LogAddress {
+        self.address
+    }
+
+    /// Hands the bytes to those who wait, and to the cache if they were read ahead.
+    pub(crate) fn end(mut self, outcome: Result<Bytes, ReadError>, keep: bool) {
+        let kept = outcome.as_ref().ok().filter(|_| keep).cloned();
+        self.settle(kept, Outcome::Loaded(outcome));
+    }
+
+    fn settle(&mut self, kept: Option<Bytes>, outcome: Outcome) {
+        let Some(load) = self.load.take() else { return };
+        let key = (self.address.log, self.address.stripe, self.address.offset);
+        lock(&self.cache.0).settle(key, kept);
+        *lock(&load.outcome) = Some(outcome);
+        load.ended.notify(usize::MAX);
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        self.settle(None, Outcome::Abandoned);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(offset: u32, length: u32) -> LogAddress {
+        LogAddress { log: LogId(1), stripe: StripeNumber(1), offset, length }
+    }
+
+    fn load(cache: &Cache, address: LogAddress) {
+        let Found::Begun(loading) = cache.look(address, Intent::Shared) else { panic!("nobody loads it yet") };
+        let bytes = Bytes::from(vec![loading.address().offset as u8; loading.address().length as usize]);
+        loading.end(Ok(bytes), true);
+    }
+
+    #[test]
+    fn what_was_read_ahead_is_found_in_parts() {
+        let cache = Cache::new(1000);
+        load(&cache, address(100, 50));
+        load(&cache, address(200, 50));
+        assert!(matches!(cache.look(address(110, 100), Intent::Alone), Found::Ready(bytes) if bytes.len() == 40));
+        assert!(matches!(cache.look(address(150, 100), Intent::Alone), Found::Absent(part) if part == address(150, 50)));
+        assert!(matches!(cache.look(address(200, 10), Intent::Alone), Found::Ready(bytes) if bytes.len() == 10));
+        assert!(matches!(cache.look(address(250, 10), Intent::Alone), Found::Absent(_)));
+        assert_eq!(cache.bytes(), 100);
+    }
+
+    #[test]
+    fn one_loads_and_the_others_wait() {
+        let cache = Cache::new(1000);
+        let Found::Begun(loading) = cache.look(address(0, 100), Intent::Shared) else { panic!("nobody loads it yet") };
+        let Found::Loading(load, 40, 60) = cache.look(address(40, 100), Intent::Shared) else { panic!("it is loaded") };
+        assert!(load.outcome().is_none());
+        drop(loading);
+        assert!(matches!(load.outcome(), Some(Outcome::Abandoned)));
+        assert!(matches!(cache.look(address(40, 100), Intent::Shared), Found::Begun(_)));
+    }
+
+    #[test]
+    fn what_programs_have_seen_goes_first() {
+        let cache = Cache::new(100);
+        load(&cache, address(0, 50));
+        load(&cache, address(50, 50));
+        assert!(matches!(cache.look(address(50, 50), Intent::Alone), Found::Ready(_)));
+        load(&cache, address(200, 50));
+        assert!(matches!(cache.look(address(0, 50), Intent::Alone), Found::Ready(_)));
+        assert!(matches!(cache.look(address(50, 50), Intent::Alone), Found::Absent(_)));
+        assert_eq!(cache.bytes(), 100);
+        for at in 3..40 {
+            load(&cache, address(at * 100, 50));
+            assert!(cache.bytes() <= 100);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `statfs`. Awaits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::join_all;
+use host::NodeId;
+use protocol::id::TargetId;
+use protocol::manager::{Answer, ManagerRequest};
+use protocol::maps::TargetState;
+use protocol::storage::{StorageReply, StorageRequest, TargetStat};
+
+use crate::ClientError;
+use crate::client::{Client, Inner};
+use crate::space::{Statfs, usable};
+
+/// An inode needs about so much room, in bytes: what `statfs` makes of free room.
+const INODE_BYTES: u64 = 512;
+
+impl Client {
+    /// `statfs`: the truth after redundancy, of the fullest targets (DESIGN §4).
+    pub async fn statfs(&self) -> Result<Statfs, ClientError> {
+        let stats = self.0.stats().await;
+        let maps = self.0.cluster.maps();
+        let under_way = self.0.budget.under_way();
+        let free = usable(&maps, &stats, |stat| stat.bytes_free).saturating_sub(under_way);
+        let unreserved = |stat: &TargetStat| stat.bytes_free.saturating_sub(stat.bytes_reserved);
+        let available = usable(&maps, &stats, unreserved).saturating_sub(under_way);
+        let inodes = self.0.inodes().await;
+        Ok(Statfs {
+            bytes_total: usable(&maps, &stats, |stat| stat.bytes_total),
+            bytes_free: free,
+            bytes_available: available,
+            inodes_total: inodes + available / INODE_BYTES,
+            inodes_free: available / INODE_BYTES,
+        })
+    }
+}
+
+impl Inner {
+    /// What the targets that answer tell of themselves.
+    pub(crate) async fn stats(&self) -> BTreeMap<TargetId, TargetStat> {
+        let maps = self.cluster.maps();
+        let alive = maps.targets.iter().filter(|(_, entry)| entry.state != TargetState::Failed);
+        let calls = alive.map(async |(&target, _)| (target, self.cluster.ask(target, StorageRequest::Stat).await));
+        let mut stats = BTreeMap::new();
+        for (target, answer) in join_all(calls).await {
+            if let Ok(StorageReply::Stat(stat)) = answer {
+                stats.insert(target, stat);
+            }
+        }
+        stats
+    }
+
+    /// How many inodes there are, as far as managers answer.
+    async fn inodes(&self) -> u64 {
+        let managers: BTreeSet<NodeId> = self.cluster.maps().slots.values().map(|slot| NodeId(slot.node)).collect();
+        let calls = managers.into_iter().map(|manager| self.ask_node(manager, ManagerRequest::Census));
+        let counts = join_all(calls).await.into_iter().map(|answer| match answer {
+            Ok(Ok(reply)) => match reply.answer {
+                Answer::Census(inodes, _) => inodes,
+                _ => 0,
+            },
+            _ => 0,
+        });
+        counts.sum()
+    }
+}
