@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use log::recovery::{self, DataBodies, Scanned};
 use log::{Cluster, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions};
 use protocol::address::{LogAddress, Position};
-use protocol::id::{InodeId, LogId, StripeNumber};
+use protocol::id::{InodeId, LogId};
 use protocol::manager::Moved;
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
@@ -47,6 +47,8 @@ pub struct Copier {
     committed: Vec<Moved>,
     /// Everything before is told.
     mark: Position,
+    /// A mark record that says so, and its end. Fragments name it once it is stored: with the next commit.
+    marking: Option<(Position, Position)>,
 }
 
 struct Appended {
@@ -65,7 +67,7 @@ impl Copier {
     /// Copies nothing yet.
     pub fn new(cluster: Cluster, reader: LogReader, managers: Managers) -> Copier {
         let (appended, committed) = (Vec::new(), Vec::new());
-        Copier { cluster, reader, managers, writer: None, appended, committed, mark: Position::START }
+        Copier { cluster, reader, managers, writer: None, appended, committed, mark: Position::START, marking: None }
     }
 
     /// The log that is being written, and up to where managers know all of it.
@@ -117,7 +119,7 @@ impl Copier {
     /// Asks about all data records of a victim. The inner error is the victim's.
     async fn gather(&self, victim: &Candidate, into: &mut Gathered) -> Result<Result<(), ReadError>, CleanError> {
         let (log, number) = victim.stripe;
-        let range = Position::new(number, 0)..Position::new(StripeNumber(number.0 + 1), 0);
+        let range = Position::new(number, 0)..Position::new(number, u32::MAX);
         let bodies = if victim.utilization() < READ_WHOLE { DataBodies::Skip } else { DataBodies::Read };
         let mut records: Vec<Scanned> = Vec::new();
         let mut visit = |record: Scanned| {
@@ -198,8 +200,8 @@ impl Copier {
             let mark = Record { kind: RecordKind::Mark, owner: Owner::default(), parts: &parts, aligned: false };
             match writer.append(mark) {
                 Ok(appended) => {
-                    writer.set_mark(appended.place);
                     self.mark = appended.end;
+                    self.marking = Some((appended.place, appended.end));
                 }
                 Err(error) => return Err(self.failed(error)),
             }
@@ -210,9 +212,16 @@ impl Copier {
     async fn commit(&mut self, count: usize) -> Result<(), CleanError> {
         let (Some(writer), Some(last)) = (&self.writer, self.appended[..count].last()) else { return Ok(()) };
         match writer.commit(last.end, Durability::Disk).await {
-            Ok(()) => self.committed.extend(self.appended.drain(..count).map(|copy| copy.moved)),
+            Ok(()) => {}
             Err(error) => return Err(self.failed(error)),
         }
+        if let Some((place, end)) = self.marking
+            && end <= last.end
+        {
+            writer.set_mark(place);
+            self.marking = None;
+        }
+        self.committed.extend(self.appended.drain(..count).map(|copy| copy.moved));
         Ok(())
     }
 
@@ -237,7 +246,7 @@ impl Copier {
         let options = WriterOptions::default();
         let writer = LogWriter::open(self.cluster.clone(), Writer::Cleaner, Room::Clean, options).await?;
         self.reader.attach(&writer);
-        self.mark = Position::START;
+        (self.mark, self.marking) = (Position::START, None);
         self.writer = Some(writer.clone());
         Ok(writer)
     }

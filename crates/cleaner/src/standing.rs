@@ -5,23 +5,34 @@
 //! 2. Bytes behind the newest mark of an open log live: a delta that nobody applied yet may name them (DESIGN §8). A
 //!    mark is set only where that is true of all *data* before it, wherever their deltas lie.
 //! 3. Of a sealed log all stripes may be judged: a manager that has not yet replayed it says that all of it lives.
-//! 4. The newest stripe of an open log stays: it tells a recoverer where the log ends.
+//! 4. A stripe of an open log goes only when m+1 targets hold later fragments that call it complete. A recoverer begins
+//!    at the first stripe that it does not know complete, and takes a stripe that is nowhere for the log's end: with m
+//!    targets lost it must still learn what we knew.
 
 use protocol::address::Position;
+use protocol::fragment::FragmentHeader;
 use protocol::id::{LogId, StripeNumber};
 use protocol::maps::{LogState, Maps, Writer};
 
 use crate::policy::Stripe;
 
-/// How far an open log has come, as its fragments tell: lower bounds all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far an open log has come, as its fragments tell: lower bounds both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Edge {
     /// The newest mark that a fragment names.
     pub mark: Position,
-    /// All stripes below are complete: their writer never touches them again.
+    /// All stripes below are complete, and the loss of no m targets can hide that.
     pub complete_below: StripeNumber,
-    /// The newest stripe.
-    pub newest: StripeNumber,
+}
+
+/// The edge of a log from the headers of its newest fragments, target by target.
+pub fn edge_of(tails: Vec<Vec<FragmentHeader>>) -> Edge {
+    let mark = tails.iter().flatten().map(|header| header.mark).max().unwrap_or_default();
+    let parity = tails.iter().flatten().map(|header| header.geometry.parity).max().unwrap_or(0);
+    let known = tails.iter().filter_map(|tail| tail.iter().map(|header| header.complete_below).max());
+    let mut known: Vec<StripeNumber> = known.collect();
+    known.sort_unstable_by(|a, b| b.cmp(a));
+    Edge { mark, complete_below: known.get(usize::from(parity)).copied().unwrap_or_default() }
 }
 
 /// Who judges a stripe.
@@ -49,7 +60,7 @@ pub fn standing(maps: &Maps, (log, number): Stripe, length: u32, edge: Option<Ed
         LogState::Sealing(_) => false,
         LogState::Open(_) => edge.is_some_and(|edge| {
             let marked = entry.writer == Writer::Manager || Position::new(number, length) <= edge.mark;
-            marked && number < edge.complete_below && number < edge.newest
+            marked && number < edge.complete_below
         }),
     };
     match (judged, entry.writer) {
@@ -80,7 +91,8 @@ pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use protocol::id::{FenceEpoch, MapEpoch};
+    use protocol::fragment::{FragmentId, Geometry, Part};
+    use protocol::id::{FenceEpoch, GroupId, MapEpoch, RunNumber};
     use protocol::maps::{LogEntry, SlotEntry};
 
     use super::*;
@@ -103,9 +115,26 @@ mod tests {
         }
     }
 
-    fn edge(mark: (u64, u32), complete_below: u64, newest: u64) -> Option<Edge> {
+    fn edge(mark: (u64, u32), complete_below: u64) -> Option<Edge> {
         let mark = Position::new(StripeNumber(mark.0), mark.1);
-        Some(Edge { mark, complete_below: StripeNumber(complete_below), newest: StripeNumber(newest) })
+        Some(Edge { mark, complete_below: StripeNumber(complete_below) })
+    }
+
+    #[test]
+    fn what_one_target_knows_may_be_lost_with_it() {
+        let header = |complete_below| FragmentHeader {
+            id: FragmentId { log: LogId(1), stripe: StripeNumber(9), run: RunNumber(0), part: Part::Data(0) },
+            group: GroupId(0),
+            geometry: Geometry { data: 2, parity: 1, fragment_size: 4096 },
+            mark: Position::START,
+            previous_end: 0,
+            complete_below: StripeNumber(complete_below),
+            data_lengths: vec![],
+        };
+        let edge = |tails: Vec<Vec<FragmentHeader>>| edge_of(tails).complete_below.0;
+        assert_eq!(edge(vec![vec![header(5), header(8)], vec![], vec![header(6)]]), 6);
+        assert_eq!(edge(vec![vec![header(8)], vec![], vec![]]), 0);
+        assert_eq!(edge(vec![]), 0);
     }
 
     #[test]
@@ -113,13 +142,12 @@ mod tests {
         let open = LogState::Open(FenceEpoch(1));
         let maps = maps(&[(1, Writer::Client, open), (2, Writer::Manager, open)]);
         let of = |log, edge| standing(&maps, (LogId(log), StripeNumber(4)), LENGTH, edge);
-        assert_eq!(of(1, edge((5, 0), 5, 6)), Standing::Data);
-        assert_eq!(of(1, edge((4, LENGTH), 5, 6)), Standing::Data);
-        assert_eq!(of(1, edge((4, LENGTH - 1), 5, 6)), Standing::Busy);
-        assert_eq!(of(1, edge((5, 0), 4, 6)), Standing::Busy, "it may be laid anew");
-        assert_eq!(of(1, edge((5, 0), 5, 4)), Standing::Busy, "it is the newest");
+        assert_eq!(of(1, edge((5, 0), 5)), Standing::Data);
+        assert_eq!(of(1, edge((4, LENGTH), 5)), Standing::Data);
+        assert_eq!(of(1, edge((4, LENGTH - 1), 5)), Standing::Busy);
+        assert_eq!(of(1, edge((5, 0), 4)), Standing::Busy, "it may be laid anew");
         assert_eq!(of(1, None), Standing::Busy, "nobody told how far the log is");
-        assert_eq!(of(2, edge((0, 0), 5, 6)), Standing::Manager, "marks mean something else in a manager's log");
+        assert_eq!(of(2, edge((0, 0), 5)), Standing::Manager, "marks mean something else in a manager's log");
     }
 
     #[test]
@@ -127,7 +155,7 @@ mod tests {
         let length = Position::new(StripeNumber(4), 7);
         let sealing = LogState::Sealing(FenceEpoch(2));
         let maps = maps(&[(1, Writer::Client, LogState::Sealed(length)), (2, Writer::Cleaner, sealing)]);
-        let of = |log| standing(&maps, (LogId(log), StripeNumber(4)), LENGTH, edge((9, 0), 9, 9));
+        let of = |log| standing(&maps, (LogId(log), StripeNumber(4)), LENGTH, edge((9, 0), 9));
         assert_eq!(of(1), Standing::Data);
         assert_eq!(of(2), Standing::Busy);
         assert_eq!(of(5), Standing::Forgotten);

@@ -11,7 +11,10 @@ use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 
 use crate::managers::{Managers, Unheard};
 use crate::policy::{Space, Stripe, bytes_occupied};
-use crate::standing::{Edge, Standing, standing};
+use crate::standing::{Edge, Standing, edge_of, standing};
+
+/// In how many stripes before the newest a log is asked how far it is: more than are in flight at once.
+const NEWEST: u64 = 4;
 
 /// What a stripe is and holds.
 #[derive(Clone, Copy, Debug)]
@@ -101,20 +104,16 @@ async fn edges(cluster: &Cluster, maps: &Maps, stripes: impl Iterator<Item = Str
 }
 
 async fn edge(cluster: &Cluster, maps: &Maps, log: LogId, newest: StripeNumber) -> Edge {
+    let from = StripeNumber(newest.0.saturating_sub(NEWEST));
     let answers = join_all(maps.targets.keys().map(|&target| {
-        let request = StorageRequest::Tail { log, from: newest };
+        let request = StorageRequest::Tail { log, from };
         cluster.ask(target, request)
     }));
-    let mut edge = Edge { mark: Position::START, complete_below: StripeNumber(0), newest };
-    // Whatever a header says was true when it was written: one that does not answer only keeps us back.
-    for answer in answers.await {
-        let Ok(StorageReply::Fragments(fragments)) = answer else { continue };
-        for fragment in fragments {
-            edge.mark = edge.mark.max(fragment.header.mark);
-            edge.complete_below = edge.complete_below.max(fragment.header.complete_below);
-        }
-    }
-    edge
+    let tails = answers.await.into_iter().filter_map(|answer| match answer {
+        Ok(StorageReply::Fragments(fragments)) => Some(fragments.into_iter().map(|it| it.header).collect()),
+        _ => None,
+    });
+    edge_of(tails.collect())
 }
 
 /// Whether no target that may come back holds anything of `log`. Unlike a listing, this knows who was silent.
