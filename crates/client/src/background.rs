@@ -25,6 +25,8 @@ const AGE_MAX: Duration = Duration::from_secs(5);
 const GATHER: Duration = Duration::from_millis(500);
 /// Between attempts at what failed.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Between attempts at what was held by somebody.
+const BREATH: Duration = Duration::from_millis(5);
 /// So many files are recorded together.
 const FILES_MAX: usize = 64;
 
@@ -45,6 +47,7 @@ impl Inner {
             if !self.budget.is_pressed() {
                 select(filled, pin!(self.host.sleep_until(next))).await;
             }
+            let before = self.budget.under_way();
             let failed = self.write_out_due().await;
             if self.host.now() >= next {
                 next = self.host.now() + TICK;
@@ -53,6 +56,9 @@ impl Inner {
             }
             if failed {
                 self.host.sleep(PAUSE).await;
+            } else if self.budget.is_pressed() && self.budget.under_way() >= before {
+                // What is dirty is just being taken in, or its file's shape is being changed.
+                self.host.sleep(BREATH).await;
             }
         }
     }

@@ -7,10 +7,11 @@ use futures_util::future::{join, join_all};
 use host::NodeId;
 use log::{LogError, LogWriter, Record};
 use protocol::address::{LogAddress, Position};
+use protocol::checksum::BLOCK_SIZE;
 use protocol::delta::{Change, Delta};
 use protocol::id::InodeId;
 use protocol::manager::ManagerRequest;
-use protocol::record::{Owner, RecordKind};
+use protocol::record::{HEADER_SIZE, Owner, RecordKind};
 use protocol::storage::Durability;
 
 use crate::ClientError;
@@ -23,8 +24,6 @@ use crate::outbox::{Batch, Outbox};
 const ALIGNED_MIN: usize = 16 << 10;
 /// Less than this at the end of a stripe is left empty rather than filled with a short body.
 const TAIL_MIN: u64 = 64 << 10;
-/// What header and padding of an aligned record may take.
-const OVERHEAD: u64 = 4096 + 32;
 /// About so many bytes of deltas go into one record.
 const DELTAS_BYTES_MAX: usize = 128 << 10;
 
@@ -257,8 +256,14 @@ impl Appender for LogAppender<'_> {
 
     /// What still fits into the open stripe, lest the record end it and leave it half empty.
     fn length_max(&self) -> u64 {
-        let whole = u64::from(self.log.record_size_max()).saturating_sub(OVERHEAD);
-        let left = whole.saturating_sub(u64::from(self.log.end().offset));
-        if left >= TAIL_MIN { left } else { whole }
+        let whole = u64::from(self.log.record_size_max());
+        let end = self.log.end();
+        let maps = self.inner.cluster.maps();
+        let run = maps.logs.get(&self.log.log()).and_then(|entry| entry.layout.last());
+        let group = run.and_then(|run| maps.groups.get(&run.group(end.stripe)));
+        let stripe = group.map_or(whole, |group| u64::from(group.geometry.stripe_size()));
+        let begin = (u64::from(end.offset) + HEADER_SIZE as u64).next_multiple_of(BLOCK_SIZE as u64);
+        let left = stripe.saturating_sub(begin);
+        if left >= TAIL_MIN { left.min(whole) } else { whole }
     }
 }

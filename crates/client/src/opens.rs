@@ -174,11 +174,22 @@ impl Inner {
     }
 
     fn drop_abandoned(&self, state: &mut State) {
-        if state.is_abandoned() && let Some(file) = &mut state.file {
+        if state.is_abandoned() {
+            self.drop_unwritten(state);
+        }
+    }
+
+    fn drop_unwritten(&self, state: &mut State) {
+        if let Some(file) = &mut state.file {
             let dirty = file.dirty_bytes();
             file.abandon();
             self.budget.release(dirty);
         }
+    }
+
+    /// The inode is gone: nobody will read what is unwritten.
+    pub(crate) fn abandon(&self, file: &OpenFile) {
+        self.drop_unwritten(&mut lock(&file.state));
     }
 
     /// The file, if this client knows something about it.

@@ -8,7 +8,7 @@ use futures_util::future::{join_all, try_join_all};
 use log::ReadError;
 use protocol::address::LogAddress;
 use protocol::id::InodeId;
-use protocol::manager::{Answer, ManagerRequest};
+use protocol::manager::{Answer, ManagerError, ManagerRequest};
 
 use crate::ClientError;
 use crate::cache::{Found, Intent, Load, Loading, Outcome};
@@ -74,7 +74,14 @@ impl Inner {
     /// Makes sure that it is known whether the content is inline, before anything is appended.
     pub(crate) async fn base(&self, file: &OpenFile) -> Result<(), ClientError> {
         while !lock(&file.state).known().is_based() {
-            self.learn_map(file, Missing(0..1)).await?;
+            match self.learn_map(file, Missing(0..1)).await {
+                // The inode is gone, by another client's doing: nobody can read what was written.
+                Err(error @ ClientError::Manager(ManagerError::Stale | ManagerError::NotFound)) => {
+                    self.abandon(file);
+                    return Err(error);
+                }
+                other => other?,
+            }
         }
         Ok(())
     }
