@@ -13,20 +13,32 @@
 
 mod acl;
 mod attempt;
+mod audit;
+mod checkpoint;
 mod encoding;
 mod entry;
 mod extent;
+mod image;
 mod inode;
+mod inspect;
 mod journal;
 mod key;
+mod locking;
 mod locks;
+mod manager;
 mod map;
 mod ops;
 mod page;
 mod placement;
 mod records;
+mod replay;
 mod slot;
+mod start;
 mod state;
 #[cfg(test)]
 mod tests;
 mod transaction;
+
+pub use audit::AuditReport;
+pub use manager::{Manager, ManagerOptions};
+pub use start::StartError;

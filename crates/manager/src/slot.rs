@@ -92,6 +92,11 @@ impl Slot {
         self.resident
     }
 
+    /// Counts all changes since the slot was taken over.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// How many pages differ from what is stored.
     pub(crate) fn dirty(&self) -> usize {
         self.dirty

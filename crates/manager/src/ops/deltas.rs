@@ -1,8 +1,9 @@
 //! Deltas of one log: what a client wrote, applied once, in log order for each slot (DESIGN §5, block maps and deltas).
 //!
-//! Each slot keeps *applied*(log): the position of the delta record it has, and how many of that record's deltas for
-//! this slot. So a long record is applied in steps, and one that comes again, from its client or from its log, goes on
-//! exactly where it was left.
+//! Each slot keeps *applied*(log): up to which delta record it has all, and, between the steps of a long message, how many
+//! deltas of it. Whoever sends the same again, the client or its log, goes on exactly where it was left. A client that was
+//! not answered may send the same deltas together with later ones: they are then applied a second time, which changes
+//! nothing, because no other operation on their files, nor a deletion of their stripes, comes before the answer.
 
 use bytes::Bytes;
 use protocol::address::Position;
@@ -23,16 +24,13 @@ use crate::transaction::{Stop, Transaction};
 const STEP_SIZE_MAX: usize = if cfg!(test) { 1 << 10 } else { 256 << 10 };
 
 /// *applied*(log) of one slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Applied {
-    /// The newest delta record of which this slot has something.
-    position: Position,
-    /// How many of its deltas for this slot; `u32::MAX` for all.
-    count: u32,
+    /// The newest delta record of which this slot has all, as everything before.
+    through: Option<Position>,
+    /// Of which message it has so many deltas more.
+    partly: Option<(Position, u32)>,
 }
-
-/// All of a record's deltas.
-const ALL: u32 = u32::MAX;
 
 pub(super) fn run(tx: &mut Transaction<'_>, deltas: &Deltas) -> Result<Done, Stop> {
     for slot in sorted(deltas.list.iter().map(|delta| delta.inode.slot())) {
@@ -45,23 +43,20 @@ pub(super) fn run(tx: &mut Transaction<'_>, deltas: &Deltas) -> Result<Done, Sto
 
 /// Up to where a slot has all deltas of a log.
 pub(crate) fn applied(tx: &Transaction<'_>, slot: SlotId, log: LogId) -> Result<Option<Position>, Stop> {
-    Ok(progress(tx, slot, log)?.filter(|applied| applied.count == ALL).map(|applied| applied.position))
+    Ok(progress(tx, slot, log)?.through)
 }
 
-fn progress(tx: &Transaction<'_>, slot: SlotId, log: LogId) -> Result<Option<Applied>, Stop> {
-    Ok(tx.value(slot, &key::applied(log))?.map(decode).transpose()?)
+fn progress(tx: &Transaction<'_>, slot: SlotId, log: LogId) -> Result<Applied, Stop> {
+    Ok(tx.value(slot, &key::applied(log))?.map(decode).transpose()?.unwrap_or_default())
 }
 
-/// Applies what a slot does not have yet. False when the step ended before the record did.
+/// Applies what a slot does not have yet. False when the step ended before the message did.
 fn apply(tx: &mut Transaction<'_>, slot: SlotId, deltas: &Deltas) -> Result<bool, Stop> {
-    let skip = match progress(tx, slot, deltas.log)? {
-        Some(applied) if applied.position > deltas.position => return Ok(true),
-        Some(applied) if applied.position == deltas.position => applied.count,
-        _ => 0,
-    };
-    if skip == ALL {
+    let before = progress(tx, slot, deltas.log)?;
+    if before.through.is_some_and(|through| through >= deltas.position) {
         return Ok(true);
     }
+    let skip = before.partly.filter(|(position, _)| *position == deltas.position).map_or(0, |(_, count)| count);
     let mine = deltas.list.iter().filter(|delta| delta.inode.slot() == slot).skip(skip as usize);
     let mut open: Option<(InodeId, Inode)> = None;
     let mut count = skip;
@@ -85,7 +80,10 @@ fn apply(tx: &mut Transaction<'_>, slot: SlotId, deltas: &Deltas) -> Result<bool
         count += 1;
     }
     close(tx, open)?;
-    let applied = Applied { position: deltas.position, count: if whole { ALL } else { count } };
+    let applied = match whole {
+        true => Applied { through: Some(deltas.position), partly: None },
+        false => Applied { partly: Some((deltas.position, count)), ..before },
+    };
     tx.put(slot, key::applied(deltas.log), encode(&applied))?;
     Ok(whole)
 }

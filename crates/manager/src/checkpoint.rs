@@ -1,0 +1,155 @@
+//! Rounds of images: write what changed, then a table that names it all, then a mark that names the table.
+//!
+//! A page is copied by reference under its slot's lock; an operation that changes it meanwhile copies it first. So no
+//! operation waits for a round. Nothing of the round before is given up until the new mark is on disk.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use log::{LogError, Record};
+use protocol::address::{LogAddress, Position};
+use protocol::id::SlotId;
+use protocol::manager::ManagerError;
+use protocol::record::{Owner, RecordKind};
+use protocol::registry::{RegistryError, RegistryRequest};
+use protocol::storage::Durability;
+
+use crate::image::{Image, Mark, Table, TableEntry, encode, encode_index};
+use crate::key::Key;
+use crate::manager::{Manager, failed};
+use crate::slot::PageCopy;
+use crate::start::{StartError, ranges};
+
+/// Bodies of at least this many bytes begin on a block.
+const ALIGNED_SIZE_MIN: usize = 16 << 10;
+
+/// What a slot is when a round comes to it.
+enum Found {
+    /// Never had a record.
+    Pristine,
+    /// As in its last image.
+    Unchanged,
+    /// With changes: all its pages.
+    Changed(u64, Vec<PageCopy>),
+}
+
+impl Manager {
+    /// Writes an image of every slot that changed, a table and a mark; the journal before this call is then covered.
+    pub async fn checkpoint(&self) -> Result<(), ManagerError> {
+        let _one = self.imaging.lock().await;
+        let journal_from = self.writer.end();
+        self.journal_bytes.store(0, Ordering::Relaxed);
+        let mut table = Table { journal_from, slots: Vec::new() };
+        let mut images = BTreeMap::new();
+        for &slot in self.table.mine() {
+            let (covered, found) = self.look(slot);
+            let index = match found {
+                Found::Pristine => continue,
+                Found::Unchanged => self.image_index(slot),
+                Found::Changed(changes, copies) => {
+                    let image = self.image(slot, changes, copies).await?;
+                    let index = image.index.clone();
+                    images.insert(slot, image);
+                    index
+                }
+            };
+            table.slots.push(TableEntry { slot, covered, index });
+        }
+        // A table on disk names only what is on disk.
+        self.commit(self.writer.end(), Durability::Disk).await?;
+        let table = self.put(RecordKind::Checkpoint, &encode(&table)).map_err(failed)?;
+        self.commit(self.writer.end(), Durability::Disk).await?;
+        let mark = self.writer.append(record(RecordKind::Mark, &[&encode(&Mark { table })])).map_err(failed)?;
+        self.commit(mark.end, Durability::Disk).await?;
+        self.writer.set_mark(mark.place);
+        self.images.lock().expect("nobody panics over images").replace(images, journal_from, [table, mark.body]);
+        Ok(())
+    }
+
+    /// Writes a round when the journal or the changed pages have grown past their bounds.
+    pub(crate) async fn checkpoint_if_due(&self) -> Result<(), ManagerError> {
+        let journal = self.journal_bytes.load(Ordering::Relaxed) > self.options.journal_bytes_max;
+        // Eviction takes clean pages only: past the budget, the rest is dirty.
+        if journal || self.table.resident() > self.options.memory_bytes {
+            self.checkpoint().await?;
+        }
+        Ok(())
+    }
+
+    /// Once a table of ours covers everything, the slots need no earlier log: says so in the manager map.
+    pub(crate) async fn shorten_lists(&self) -> Result<(), StartError> {
+        if !self.images.lock().expect("nobody panics over images").rolls_others() {
+            return Ok(());
+        }
+        let node = self.host().node().0;
+        for range in ranges(&self.cluster.maps(), node) {
+            let logs = vec![self.writer.log()];
+            let epoch = self.cluster.maps().epoch.0;
+            let request = RegistryRequest::SetSlots { first: range.first, last: range.last, node, logs, epoch };
+            match self.cluster.registry(request).await {
+                Ok(_) => {}
+                // Something else changed meanwhile: the next round tries again.
+                Err(RegistryError::Lost) => {
+                    self.cluster.refresh().await?;
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.images.lock().expect("nobody panics over images").forget_rolled();
+        Ok(())
+    }
+
+    /// A slot as it is now, and how far into the journal that is.
+    fn look(&self, slot: SlotId) -> (Position, Found) {
+        let images = self.images.lock().expect("nobody panics over images");
+        let image = images.image(slot);
+        let state = self.table.lock(slot).expect("a slot of ours");
+        // Under the slot's lock: whatever changed it lies before this, and has changed it.
+        let covered = self.writer.end();
+        let changes = state.records.changes();
+        let found = match image {
+            None if changes == 0 => Found::Pristine,
+            Some(image) if image.changes == changes => Found::Unchanged,
+            _ => Found::Changed(changes, state.records.copies()),
+        };
+        (covered, found)
+    }
+
+    fn image_index(&self, slot: SlotId) -> Vec<LogAddress> {
+        let images = self.images.lock().expect("nobody panics over images");
+        images.image(slot).map(|image| image.index.clone()).unwrap_or_default()
+    }
+
+    /// Writes the changed pages of a slot, and its index.
+    async fn image(&self, slot: SlotId, changes: u64, copies: Vec<PageCopy>) -> Result<Image, ManagerError> {
+        let mut pages: Vec<(Key, LogAddress)> = Vec::with_capacity(copies.len());
+        for copy in copies {
+            let address = match copy.changed {
+                Some((page, version)) => {
+                    let address = self.put(RecordKind::Page, &page.encode()).map_err(failed)?;
+                    drop(page);
+                    self.table.with(slot, |state| state.records.stored(&copy.low, version, address));
+                    self.writer.room().await.map_err(failed)?;
+                    Some(address)
+                }
+                None => copy.stored,
+            };
+            pages.extend(address.map(|address| (copy.low, address)));
+        }
+        let mut index = Vec::new();
+        for part in encode_index(&pages) {
+            index.push(self.put(RecordKind::PageIndex, &part).map_err(failed)?);
+        }
+        Ok(Image { changes, index, pages: pages.into_iter().map(|(_, address)| address).collect() })
+    }
+
+    fn put(&self, kind: RecordKind, body: &[u8]) -> Result<LogAddress, LogError> {
+        Ok(self.writer.append(record(kind, &[body]))?.body)
+    }
+}
+
+fn record<'a>(kind: RecordKind, parts: &'a [&'a [u8]]) -> Record<'a> {
+    let size: usize = parts.iter().map(|part| part.len()).sum();
+    Record { kind, owner: Owner::default(), parts, aligned: size >= ALIGNED_SIZE_MIN }
+}

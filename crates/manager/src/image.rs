@@ -1,0 +1,198 @@
+//! Images: where the pages of the slots are stored, and which stripes of manager logs are needed for that.
+//!
+//! A checkpoint table names the newest image of every slot that ever had a record; a mark names the newest table
+//! (DESIGN §5, journal and images; Zebra 5.3). What an image does not cover, the journal does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use protocol::address::{LogAddress, Position};
+use protocol::id::{LogId, SlotId, StripeNumber};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::encoding::{Damaged, VERSION};
+use crate::key::Key;
+
+/// Bytes of an index part after which the next one begins.
+const INDEX_PART_SIZE: usize = if cfg!(test) { 128 } else { 48 << 10 };
+
+/// The newest images of a manager's slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Table {
+    /// Every journal record before this place of the table's log is covered by the images.
+    pub(crate) journal_from: Position,
+    /// The slots that ever had a record.
+    pub(crate) slots: Vec<TableEntry>,
+}
+
+/// The newest image of one slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TableEntry {
+    pub(crate) slot: SlotId,
+    /// The image holds what the journal records before this place of the table's log did.
+    pub(crate) covered: Position,
+    /// The parts of its index, in order.
+    pub(crate) index: Vec<LogAddress>,
+}
+
+/// What a mark names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    pub(crate) table: LogAddress,
+}
+
+/// The body of a table or mark record.
+pub(crate) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_extend(value, vec![VERSION]).expect("memory is the only thing that can lack")
+}
+
+/// Reads the body of a table or mark record.
+pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Damaged> {
+    match body.split_first() {
+        Some((&VERSION, rest)) => postcard::from_bytes(rest).map_err(|_| Damaged("table or mark")),
+        _ => Err(Damaged("table or mark")),
+    }
+}
+
+/// The bodies of a slot's index, in parts.
+pub(crate) fn encode_index(pages: &[(Key, LogAddress)]) -> Vec<Vec<u8>> {
+    let mut parts = Vec::new();
+    let mut part: Vec<(Bytes, LogAddress)> = Vec::new();
+    let mut size = 0;
+    for (low, address) in pages {
+        size += low.len() + size_of::<LogAddress>();
+        part.push((Bytes::copy_from_slice(low), *address));
+        if size >= INDEX_PART_SIZE {
+            parts.push(encode(&part));
+            part.clear();
+            size = 0;
+        }
+    }
+    if !part.is_empty() {
+        parts.push(encode(&part));
+    }
+    parts
+}
+
+/// Reads one part of an index.
+pub(crate) fn decode_index(body: &[u8]) -> Result<Vec<(Key, LogAddress)>, Damaged> {
+    let part: Vec<(Bytes, LogAddress)> = decode(body)?;
+    Ok(part.into_iter().map(|(low, address)| (low.to_vec(), address)).collect())
+}
+
+/// A slot's image as this manager knows it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Image {
+    /// The slot's count of changes when the image was taken.
+    pub(crate) changes: u64,
+    pub(crate) index: Vec<LogAddress>,
+    pub(crate) pages: Vec<LogAddress>,
+}
+
+/// Which images hold, and so which stripes of manager logs are needed.
+#[derive(Debug)]
+pub(crate) struct Images {
+    /// The log that this manager writes.
+    log: LogId,
+    /// Earlier logs of which journal records may still be needed.
+    rolled: Vec<LogId>,
+    slots: BTreeMap<SlotId, Image>,
+    /// What the newest durable table names, that table, and its mark.
+    needed: BTreeSet<(LogId, StripeNumber)>,
+    /// Where the part of our log begins that no image covers.
+    journal_from: Position,
+}
+
+impl Images {
+    /// What a manager that just took over knows: images in earlier logs, which stay needed until the first own table.
+    pub(crate) fn new(log: LogId, rolled: Vec<LogId>, slots: BTreeMap<SlotId, Image>) -> Images {
+        let mut images = Images { log, rolled, slots, needed: BTreeSet::new(), journal_from: Position::START };
+        images.needed = images.stripes();
+        images
+    }
+
+    /// The newest image of a slot.
+    pub(crate) fn image(&self, slot: SlotId) -> Option<&Image> {
+        self.slots.get(&slot)
+    }
+
+    /// Whether earlier logs are still needed for their journals.
+    pub(crate) fn rolls_others(&self) -> bool {
+        !self.rolled.is_empty()
+    }
+
+    /// A new table is durable, with these new images; its record and its mark's lie at `records`.
+    pub(crate) fn replace(
+        &mut self,
+        images: BTreeMap<SlotId, Image>,
+        journal_from: Position,
+        records: [LogAddress; 2],
+    ) {
+        self.slots.extend(images);
+        self.needed = self.stripes();
+        self.needed.extend(records.map(|address| (address.log, address.stripe)));
+        self.journal_from = journal_from;
+    }
+
+    /// The slots' lists of logs name ours alone by now.
+    pub(crate) fn forget_rolled(&mut self) {
+        self.rolled.clear();
+    }
+
+    /// Whether this manager needs nothing of a stripe of a manager log.
+    pub(crate) fn is_dead(&self, log: LogId, stripe: StripeNumber) -> bool {
+        let journal = self.rolled.contains(&log) || (log == self.log && stripe >= self.journal_from.stripe);
+        !journal && !self.needed.contains(&(log, stripe))
+    }
+
+    fn stripes(&self) -> BTreeSet<(LogId, StripeNumber)> {
+        let addresses = self.slots.values().flat_map(|image| image.index.iter().chain(&image.pages));
+        addresses.map(|address| (address.log, address.stripe)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(log: u64, stripe: u64) -> LogAddress {
+        LogAddress { log: LogId(log), stripe: StripeNumber(stripe), offset: 7, length: 100 }
+    }
+
+    #[test]
+    fn an_index_comes_back_from_its_parts_and_rubbish_never_panics() {
+        let pages: Vec<(Key, LogAddress)> = (0..40_u8).map(|low| (vec![low; 9], address(1, low.into()))).collect();
+        let parts = encode_index(&pages);
+        assert!(parts.len() > 3);
+        let again: Vec<_> = parts.iter().flat_map(|part| decode_index(part).unwrap()).collect();
+        assert_eq!(again, pages);
+        let entry = TableEntry { slot: SlotId(3), covered: Position::START, index: vec![address(1, 2)] };
+        let table = Table { journal_from: Position::START, slots: vec![entry] };
+        let body = encode(&table);
+        assert_eq!(decode(&body), Ok(table));
+        for body in parts.iter().chain([&body]) {
+            for at in 0..body.len() {
+                let mut bad = body.clone();
+                bad[at] = bad[at].wrapping_add(0x7b);
+                let _ = decode_index(&bad);
+                let _ = decode::<Table>(&bad);
+                let _ = decode::<Mark>(&bad[..at]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stripe_is_dead_when_neither_journal_nor_image_needs_it() {
+        let old = Image { changes: 0, index: vec![address(1, 5)], pages: vec![address(1, 2)] };
+        let mut images = Images::new(LogId(2), vec![LogId(1)], BTreeMap::from([(SlotId(0), old)]));
+        assert!(!images.is_dead(LogId(1), StripeNumber(3)), "its journal is needed");
+        let new = Image { changes: 1, index: vec![address(2, 5)], pages: vec![address(1, 2), address(2, 4)] };
+        let from = Position::new(StripeNumber(4), 0);
+        images.replace(BTreeMap::from([(SlotId(0), new)]), from, [address(2, 5), address(2, 5)]);
+        images.forget_rolled();
+        let dead = |log, stripe| images.is_dead(LogId(log), StripeNumber(stripe));
+        assert!(dead(1, 5) && dead(1, 3) && dead(2, 3) && dead(9, 9));
+        assert!(!dead(1, 2) && !dead(2, 4) && !dead(2, 5) && !dead(2, 77));
+    }
+}

@@ -1,0 +1,368 @@
+//! The manager at work: brings requests, slots, journal and pages together. This file awaits; it decides nothing.
+//!
+//! An operation whose pages are in memory and whose journal record is replicated at once is one straight call: lock the
+//! slot, run, append, apply, unlock, commit.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use host::{BoxFuture, Envelope, Handler, Host, NodeId};
+use log::{Cluster, LogError, LogReader, LogWriter, ReadError, Record};
+use protocol::address::Position;
+use protocol::file::Time;
+use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
+use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::Durability;
+
+use crate::attempt::{Attempt, SlotTable};
+use crate::image::Images;
+use crate::journal;
+use crate::locking::FileLocks;
+use crate::ops::{Done, Operation};
+use crate::page::Page;
+use crate::replay::Replayed;
+use crate::slot::PageId;
+use crate::transaction::{Changes, Context, Effect};
+
+/// How often a commit is tried again while the targets are full or away, and how long after each time: a call then fails
+/// after half a minute (DESIGN §13, promise 3).
+const COMMIT_TRIES: u32 = 150;
+const COMMIT_PAUSE: Duration = Duration::from_millis(200);
+/// How often a page is looked for again when it moved while it was being read.
+const LOAD_TRIES: u32 = 100;
+/// Slots that one eviction looks at before the operation that needed room goes on.
+const EVICT_SLOTS: usize = 64;
+
+/// How a manager is run.
+#[derive(Clone, Copy, Debug)]
+pub struct ManagerOptions {
+    /// Memory for pages, in bytes.
+    pub memory_bytes: usize,
+    /// Journal that no image covers, in bytes: bounds the time that a start takes.
+    pub journal_bytes_max: u64,
+    /// The journal is on disk after this time at the latest.
+    pub flush_interval: Duration,
+    /// How long after a start inodes without a name are kept for clients that still hold them open.
+    pub orphan_grace: Duration,
+}
+
+impl Default for ManagerOptions {
+    fn default() -> Self {
+        ManagerOptions {
+            memory_bytes: 256 << 20,
+            journal_bytes_max: 32 << 20,
+            flush_interval: Duration::from_secs(1),
+            orphan_grace: Duration::from_secs(2),
+        }
+    }
+}
+
+/// The manager role of a node.
+pub struct Manager {
+    pub(crate) cluster: Cluster,
+    pub(crate) reader: LogReader,
+    pub(crate) writer: LogWriter,
+    pub(crate) options: ManagerOptions,
+    pub(crate) table: SlotTable,
+    pub(crate) images: Mutex<Images>,
+    pub(crate) replayed: Mutex<Replayed>,
+    /// One round of images at a time.
+    pub(crate) imaging: async_lock::Mutex<()>,
+    /// Orphans to go on freeing.
+    pub(crate) reaps: Mutex<Vec<InodeId>>,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) journal_bytes: AtomicU64,
+    locks: FileLocks,
+    evict_hand: AtomicUsize,
+}
+
+/// What a manager is made of, once its slots are taken over.
+pub(crate) struct Taken {
+    pub(crate) cluster: Cluster,
+    pub(crate) reader: LogReader,
+    pub(crate) writer: LogWriter,
+    pub(crate) options: ManagerOptions,
+    pub(crate) table: SlotTable,
+    pub(crate) images: Images,
+}
+
+impl Manager {
+    pub(crate) fn new(taken: Taken) -> Manager {
+        Manager {
+            cluster: taken.cluster,
+            reader: taken.reader,
+            writer: taken.writer,
+            options: taken.options,
+            table: taken.table,
+            images: Mutex::new(taken.images),
+            replayed: Mutex::default(),
+            imaging: async_lock::Mutex::new(()),
+            reaps: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            journal_bytes: AtomicU64::new(0),
+            locks: FileLocks::default(),
+            evict_hand: AtomicUsize::new(0),
+        }
+    }
+
+    /// The machine.
+    pub(crate) fn host(&self) -> &Host {
+        self.cluster.host()
+    }
+
+    /// Answers one request of a node.
+    pub async fn answer(&self, node: u32, request: ManagerRequest) -> ManagerAnswer {
+        match request {
+            ManagerRequest::Lock { inode, lock, wait, ticket } => {
+                self.check_mine(inode)?;
+                self.locks.take(inode, lock, wait.then_some((node, ticket))).await?;
+                Ok(self.reply(Answer::Done))
+            }
+            ManagerRequest::CancelLock { inode, ticket } => {
+                self.locks.cancel(inode, (node, ticket));
+                Ok(self.reply(Answer::Done))
+            }
+            ManagerRequest::Unlock { inode, lock } => {
+                self.locks.unlock(inode, &lock);
+                Ok(self.reply(Answer::Done))
+            }
+            ManagerRequest::UnlockAll { inode, owner } => {
+                self.locks.unlock_all(inode, owner);
+                Ok(self.reply(Answer::Done))
+            }
+            ManagerRequest::TestLock { inode, lock } => {
+                self.check_mine(inode)?;
+                Ok(self.reply(Answer::Conflict(self.locks.test(inode, &lock))))
+            }
+            ManagerRequest::Flush(position) => {
+                self.commit(position, Durability::Disk).await?;
+                Ok(self.reply(Answer::Done))
+            }
+            ManagerRequest::Census => self.census(node).await,
+            ManagerRequest::Live(stripes) => self.live(node, stripes).await,
+            ManagerRequest::DeadStripes(stripes) => Ok(self.reply(Answer::Stripes(self.dead_stripes(stripes)))),
+            ManagerRequest::Deltas(deltas) => self.deltas(node, deltas).await,
+            ManagerRequest::Why(inode) => self.why(node, inode).await,
+            request => self.ask(node, request).await,
+        }
+    }
+
+    /// Which of these stripes, all of manager logs, this manager does not need.
+    pub fn dead_stripes(&self, mut stripes: Vec<(LogId, StripeNumber)>) -> Vec<(LogId, StripeNumber)> {
+        let images = self.images.lock().expect("nobody panics over images");
+        stripes.retain(|&(log, stripe)| images.is_dead(log, stripe));
+        stripes
+    }
+
+    /// Runs an operation to its end; its journal records are as durable as asked when this returns.
+    pub(crate) async fn perform(
+        &self,
+        node: u32,
+        mut operation: Operation,
+        durability: Durability,
+    ) -> Result<(Done, Option<Position>), ManagerError> {
+        let mut end = None;
+        loop {
+            let done = match self.attempt(node, &operation).await? {
+                (Done::Again, position) => {
+                    end = position.or(end);
+                    self.writer.room().await.map_err(failed)?;
+                    continue;
+                }
+                (Done::Then(next), position) => {
+                    end = position.or(end);
+                    operation = next;
+                    self.writer.room().await.map_err(failed)?;
+                    continue;
+                }
+                (done, position) => {
+                    end = position.or(end);
+                    done
+                }
+            };
+            if let Some(end) = end {
+                self.commit(end, durability).await?;
+            }
+            return Ok((done, end));
+        }
+    }
+
+    /// Runs an operation, or a step of it, loading the pages that it needs.
+    async fn attempt(&self, node: u32, operation: &Operation) -> Result<(Done, Option<Position>), ManagerError> {
+        let context = Context { now: Time(self.host().wall().0), node };
+        let mut tries = 0;
+        loop {
+            match self.table.attempt(operation, context, |changes| self.append(changes)) {
+                Attempt::Refused(error) => return Err(error),
+                Attempt::Load(page) => {
+                    tries += 1;
+                    self.load(&page, tries).await?;
+                }
+                Attempt::Done(done, position, effects) => {
+                    let reaps = effects.into_iter().filter_map(|effect| match effect {
+                        Effect::Reap(inode) => Some(inode),
+                        Effect::Open(_) | Effect::Close(_) => None,
+                    });
+                    for inode in reaps {
+                        self.reaps.lock().expect("nobody panics over reaps").push(inode);
+                    }
+                    if self.table.resident() > self.options.memory_bytes {
+                        self.evict();
+                    }
+                    return Ok((done, position));
+                }
+            }
+        }
+    }
+
+    /// Appends a journal record; called under the locks of its slots.
+    fn append(&self, changes: &[(SlotId, Changes)]) -> Result<Position, ManagerError> {
+        let body = journal::encode(changes);
+        let record = Record { kind: RecordKind::Journal, owner: Owner::default(), parts: &[&body], aligned: false };
+        let appended = self.writer.append(record).map_err(failed)?;
+        self.journal_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
+        Ok(appended.end)
+    }
+
+    /// Brings a page into memory.
+    pub(crate) async fn load(&self, id: &PageId, tries: u32) -> Result<(), ManagerError> {
+        match self.reader.read(id.address).await {
+            Ok(body) => {
+                let page = Page::decode(&body).map_err(|error| ManagerError::Failed(error.to_string()))?;
+                self.table.fill(id, page);
+                Ok(())
+            }
+            // It was stored anew elsewhere meanwhile: the next attempt finds it there.
+            Err(ReadError::Deleted(_)) if tries < LOAD_TRIES => Ok(()),
+            Err(error) => Err(ManagerError::Failed(error.to_string())),
+        }
+    }
+
+    /// Drops clean pages that were not used of late, until there is room or enough slots were looked at.
+    fn evict(&self) {
+        let mine = self.table.mine();
+        for _ in 0..EVICT_SLOTS.min(mine.len()) {
+            if self.table.resident() <= self.options.memory_bytes {
+                return;
+            }
+            let hand = self.evict_hand.fetch_add(1, Ordering::Relaxed) % mine.len();
+            self.table.with(mine[hand], |state| state.records.evict());
+        }
+    }
+
+    /// Waits until the journal is as durable as asked. While the targets are full or away, it is tried again.
+    pub(crate) async fn commit(&self, through: Position, durability: Durability) -> Result<(), ManagerError> {
+        let mut tries = 0;
+        loop {
+            match self.writer.commit(through, durability).await {
+                Ok(()) => return Ok(()),
+                Err(LogError::Full | LogError::Unavailable(_)) if tries < COMMIT_TRIES => {
+                    tries += 1;
+                    self.host().sleep(COMMIT_PAUSE).await;
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    /// An answer that rests on the journal as it is now.
+    fn reply(&self, answer: Answer) -> ManagerReply {
+        self.reply_at(answer, self.writer.end())
+    }
+
+    fn reply_at(&self, answer: Answer, journal: Position) -> ManagerReply {
+        ManagerReply { answer, journal, journal_disk: self.writer.reached(Durability::Disk) }
+    }
+
+    async fn ask(&self, node: u32, request: ManagerRequest) -> ManagerAnswer {
+        match self.perform(node, Operation::Asked(request), Durability::Replicated).await? {
+            (Done::Answer(answer), Some(end)) => Ok(self.reply_at(answer, end)),
+            (Done::Answer(answer), None) => Ok(self.reply(answer)),
+            (other, _) => unreachable!("an asked operation ends with an answer, not {other:?}"),
+        }
+    }
+
+    /// Deltas are acknowledged when they are `disk`; no program waits for that (DESIGN §3, order across logs).
+    async fn deltas(&self, node: u32, deltas: Deltas) -> ManagerAnswer {
+        let operation = Operation::Asked(ManagerRequest::Deltas(deltas));
+        let (_, end) = self.perform(node, operation, Durability::Replicated).await?;
+        // Deltas that were there already may yet be on their way to the disk.
+        let end = end.unwrap_or_else(|| self.writer.end());
+        self.commit(end, Durability::Disk).await?;
+        Ok(self.reply_at(Answer::Done, end))
+    }
+
+    async fn census(&self, node: u32) -> ManagerAnswer {
+        let mut total = (0, 0);
+        for &slot in self.table.mine() {
+            if let (Done::Answer(Answer::Census(inodes, bytes)), _) =
+                self.perform(node, Operation::Census(slot), Durability::Replicated).await?
+            {
+                total = (total.0 + inodes, total.1 + bytes);
+            }
+        }
+        Ok(self.reply(Answer::Census(total.0, total.1)))
+    }
+
+    /// Live bytes over all slots. Of a sealed log whose deltas are not all here, everything may live.
+    async fn live(&self, node: u32, stripes: Vec<(LogId, StripeNumber)>) -> ManagerAnswer {
+        let maps = self.cluster.maps();
+        let mut sums: Vec<u64> = {
+            let replayed = self.replayed.lock().expect("nobody panics over replays");
+            stripes.iter().map(|(log, _)| if replayed.may_lack(&maps, *log) { u64::MAX } else { 0 }).collect()
+        };
+        for &slot in self.table.mine() {
+            let empty = self.table.lock(slot).is_none_or(|state| state.records.is_empty());
+            if empty {
+                continue;
+            }
+            let operation = Operation::Live(slot, stripes.clone());
+            if let (Done::Answer(Answer::Live(counts)), _) =
+                self.perform(node, operation, Durability::Replicated).await?
+            {
+                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(count));
+            }
+        }
+        Ok(self.reply(Answer::Live(sums)))
+    }
+
+    async fn why(&self, node: u32, inode: InodeId) -> ManagerAnswer {
+        let mut reply = self.ask(node, ManagerRequest::Why(inode)).await?;
+        if let Answer::Why(why) = &mut reply.answer {
+            why.node = self.host().node().0;
+            why.locks = self.locks.count(inode);
+        }
+        Ok(reply)
+    }
+
+    fn check_mine(&self, inode: InodeId) -> Result<(), ManagerError> {
+        self.table.lock(inode.slot()).map(|_| ()).ok_or(ManagerError::NotMine)
+    }
+}
+
+/// What a log's error means to whoever asked.
+pub(crate) fn failed(error: LogError) -> ManagerError {
+    match error {
+        LogError::Full => ManagerError::NoRoom,
+        LogError::TooLarge { .. } => ManagerError::TooLarge,
+        other => ManagerError::Failed(other.to_string()),
+    }
+}
+
+/// What the machine calls.
+pub(crate) struct Door(pub(crate) Arc<Manager>);
+
+impl Handler for Door {
+    fn handle(&self, from: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let manager = self.0.clone();
+        Box::pin(async move {
+            let answer: ManagerAnswer = match request.open::<ManagerRequest>() {
+                Ok(request) => manager.answer(from.0, request).await,
+                Err(_) => Err(ManagerError::Invalid("no request to a manager".into())),
+            };
+            Envelope::new(answer)
+        })
+    }
+}
