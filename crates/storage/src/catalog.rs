@@ -62,6 +62,8 @@ pub(crate) struct OpenTail {
     pub(crate) listed: bool,
     /// How many windows were announced since it last grew.
     pub(crate) idle: u8,
+    /// Bytes for it are being written, or were by somebody who gave up: it is not settled meanwhile.
+    pub(crate) growing: bool,
 }
 
 /// A fragment that something newer took the place of, kept until that is durable.
@@ -211,7 +213,7 @@ impl Catalog {
     }
 
     /// Says what to do about an append that makes sense by itself.
-    pub(crate) fn admit_append(&self, append: &Append, syncs: Syncs) -> Result<Admission, StorageError> {
+    pub(crate) fn admit_append(&mut self, append: &Append, syncs: Syncs) -> Result<Admission, StorageError> {
         self.check_fence(append)?;
         let id = append.header.id;
         if let Part::Copy { at, .. } = id.part
@@ -219,7 +221,7 @@ impl Catalog {
         {
             return Err(StorageError::Refused("the stripe has ended: parity has replaced its copies".into()));
         }
-        let Some(stored) = self.fragments.get(&id) else {
+        let Some(stored) = self.fragments.get_mut(&id) else {
             return match append.offset {
                 0 if append.length() == 0 => Ok(Admission::Repeated { length: 0, until_sync: None }),
                 0 => Ok(Admission::Create),
@@ -234,9 +236,10 @@ impl Catalog {
         if end <= stored.length {
             return Ok(Admission::Repeated { length: stored.length, until_sync: stored.until_sync(syncs) });
         }
-        if stored.tail.is_none() {
+        let Some(tail) = &mut stored.tail else {
             return Ok(Admission::Thaw { run: stored.run, generation: stored.generation });
-        }
+        };
+        tail.growing = true;
         Ok(Admission::Extend(extension(stored, append, end)))
     }
 
@@ -326,6 +329,7 @@ impl Catalog {
         tail.written_at = syncs.started;
         tail.complete = extension.length == append.header.geometry.fragment_size;
         tail.idle = 0;
+        tail.growing = false;
         Ok(syncs.started + 1)
     }
 
@@ -340,7 +344,7 @@ impl Catalog {
         // As if a sync had begun since: the next slot is another one.
         let (written_at, floor) = (0, stored.length);
         let tail =
-            OpenTail { slot, stable, sequence, written_at, floor, complete: false, listed: false, idle: 0 };
+            OpenTail { slot, stable, sequence, written_at, floor, complete: false, listed: false, idle: 0, growing: false };
         stored.tail = Some(Box::new(tail));
         let cell = stored.run.first;
         self.unsettled.insert(id);

@@ -130,7 +130,7 @@ impl Catalog {
             let durable = stored.until_sync(syncs).is_none();
             if let Some(tail) = &mut stored.tail {
                 tail.idle = tail.idle.saturating_add(1);
-                if durable && (tail.complete || tail.idle > IDLE_WINDOWS) {
+                if durable && !tail.growing && (tail.complete || tail.idle > IDLE_WINDOWS) {
                     stored.tail = None;
                 } else if std::mem::replace(&mut tail.listed, true) {
                     continue;

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! 1. An identity is written once. Slots carry its generation, so that those of a cell's former life say nothing.
-//! 2. A slot stays true when its fragment grows: it covers its own prefix, and bytes below a length never change.
+//! 2. Table entries are sealed with the generation, for the same reason.
+//! 3. A slot stays true when its fragment grows: it covers its own prefix, and bytes below a length never change.
 
 use bytes::Bytes;
 use protocol::checksum::{BLOCK_SIZE, crc};
@@ -36,6 +37,10 @@ impl Generation {
     /// The first generation of an incarnation.
     pub(crate) fn first_of(incarnation: u64) -> Generation {
         Generation(incarnation << 32)
+    }
+
+    fn seal(self) -> u32 {
+        crc(&self.0.to_le_bytes())
     }
 }
 
@@ -156,18 +161,21 @@ pub(crate) fn encode_new(identity: &Identity, slot: &TailSlot, table: &[u32]) ->
     let mut head = vec![0; HEAD_SIZE];
     identity.encode_into(&mut head[..SECTOR]);
     put(&mut head, TailSlot::place(0), &slot.encode());
-    put(&mut head, TABLE_OFFSET, &encode_table(table));
+    put(&mut head, TABLE_OFFSET, &encode_table(table, identity.generation));
     Bytes::from(head)
 }
 
-/// Table entries as bytes.
-pub(crate) fn encode_table(entries: &[u32]) -> Bytes {
-    entries.iter().flat_map(|entry| entry.to_le_bytes()).collect()
+/// Table entries as bytes, sealed with the generation: entries of a cell's former life, with the blocks of that life,
+/// would otherwise pass for this fragment's when a power loss kept its slot and lost the rest.
+pub(crate) fn encode_table(entries: &[u32], generation: Generation) -> Bytes {
+    let seal = generation.seal();
+    entries.iter().flat_map(|entry| (entry ^ seal).to_le_bytes()).collect()
 }
 
 /// Bytes as table entries.
-pub(crate) fn decode_table(bytes: &[u8]) -> Vec<u32> {
-    bytes.chunks_exact(4).map(|entry| u32_at(entry, 0)).collect()
+pub(crate) fn decode_table(bytes: &[u8], generation: Generation) -> Vec<u32> {
+    let seal = generation.seal();
+    bytes.chunks_exact(4).map(|entry| u32_at(entry, 0) ^ seal).collect()
 }
 
 /// How many blocks `length` bytes fill wholly.

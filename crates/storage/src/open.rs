@@ -105,7 +105,8 @@ pub enum FormatError {
 /// Makes a target of an empty disk.
 pub async fn format(disk: &Disk, cluster: u128, target: TargetId, options: TargetOptions) -> Result<(), FormatError> {
     for space in SPACES {
-        if disk.open(space)?.size()? > 0 {
+        // A device's spaces have their size from the beginning: what counts is whether anything lies there.
+        if disk.open(space)?.read(0, BLOCK_SIZE).await?.iter().any(|&byte| byte != 0) {
             return Err(FormatError::NotEmpty(space));
         }
     }
@@ -372,7 +373,7 @@ impl Opening {
         slots.retain(|(_, slot)| slot.length <= header.geometry.fragment_size);
         let Some((start, end)) = to_verify(&slots) else { return Ok(None) };
         let bytes = self.data.read(place + (HEAD_SIZE as u64) + u64::from(start), (end - start) as usize).await?;
-        let table = decode_table(head.get(TABLE_OFFSET..).unwrap_or(&[]));
+        let table = decode_table(head.get(TABLE_OFFSET..).unwrap_or(&[]), stored.generation);
         let verdict = decide(&slots, &table, start, &bytes);
         let (newest, mut sequence) = (slots[0].0, slots[0].1.sequence);
         let whole = verdict.as_newest || !header.ended();
@@ -392,7 +393,7 @@ impl Opening {
         }
         let complete = header.ended() || stored.length == header.geometry.fragment_size;
         let (written_at, floor) = (0, stored.length);
-        Ok(Some(OpenTail { slot, stable: slot, sequence, written_at, floor, complete, listed: false, idle: 0 }))
+        Ok(Some(OpenTail { slot, stable: slot, sequence, written_at, floor, complete, listed: false, idle: 0, growing: false }))
     }
 
     fn catalog(

@@ -129,7 +129,7 @@ impl Target {
             match admission {
                 Admission::Compare { run, generation, partial, supersede } => {
                     let same = partial == partial_of(append.length() as u32, &append.checksums)
-                        && self.read_table(run, 0, blocks_full(append.length() as u32)).await?[..]
+                        && self.read_table((run, generation), 0, blocks_full(append.length() as u32)).await?[..]
                             == append.checksums[..blocks_full(append.length() as u32)];
                     match (same, supersede) {
                         (true, _) => self.repeated(append.header.id, generation)?,
@@ -175,6 +175,7 @@ impl Target {
             complete,
             listed: false,
             idle: 0,
+            growing: false,
         };
         let (epoch, header) = (append.fence, identity.header);
         let stored = Stored { run, generation, epoch, length, partial, header, tail: Some(Box::new(tail)) };
@@ -190,7 +191,7 @@ impl Target {
         self.write_data(head + HEAD_SIZE as u64 + u64::from(extension.from), bytes).await?;
         if !extension.filled.is_empty() {
             let place = head + (TABLE_OFFSET + 4 * extension.first_filled) as u64;
-            self.write_data(place, vec![encode_table(&extension.filled)]).await?;
+            self.write_data(place, vec![encode_table(&extension.filled, extension.generation)]).await?;
         }
         // Asked only now: a sync that began meanwhile may be making the newest slot stable, and the next one is due.
         let slot = self.catalog().slot_for(id, extension, self.sync_counts());
@@ -230,7 +231,7 @@ impl Target {
         if plan.length == 0 {
             return Ok((Bytes::new(), Vec::new()));
         }
-        let mut checksums = self.read_table(plan.run, blocks_full(plan.offset), plan.full).await?;
+        let mut checksums = self.read_table((plan.run, plan.generation), blocks_full(plan.offset), plan.full).await?;
         checksums.extend(plan.partial);
         let place = self.place(plan.run) + HEAD_SIZE as u64 + u64::from(plan.offset);
         let bytes = self.read_data(place, plan.length as usize).await?;
@@ -349,12 +350,17 @@ impl Target {
         self.data.read(place, length).await.map_err(|error| StorageError::Failed(error.to_string()))
     }
 
-    async fn read_table(&self, run: CellRun, first: usize, count: usize) -> Result<Vec<u32>, StorageError> {
+    async fn read_table(
+        &self,
+        (run, generation): (CellRun, Generation),
+        first: usize,
+        count: usize,
+    ) -> Result<Vec<u32>, StorageError> {
         if count == 0 {
             return Ok(Vec::new());
         }
         let place = self.place(run) + (TABLE_OFFSET + 4 * first) as u64;
-        let table = decode_table(&self.read_data(place, 4 * count).await?);
+        let table = decode_table(&self.read_data(place, 4 * count).await?, generation);
         if table.len() == count { Ok(table) } else { Err(StorageError::Failed("the disk lost a table".into())) }
     }
 
