@@ -27,7 +27,8 @@ impl Image {
             self.bytes.resize(to as usize, 0);
         }
         self.bytes[start as usize..to as usize].copy_from_slice(bytes);
-        let touching: Vec<_> = self.covered.range(..=to).filter(|(_, end)| **end >= from).map(|(s, e)| (*s, *e)).collect();
+        let touching: Vec<_> =
+            self.covered.range(..=to).filter(|(_, end)| **end >= from).map(|(s, e)| (*s, *e)).collect();
         for (start, end) in touching {
             (from, to) = (from.min(start), to.max(end));
             self.covered.remove(&start);
@@ -103,8 +104,12 @@ mod tests {
         let (log, stripe) = (LogId(4), StripeNumber(7));
         let mut bytes = Vec::new();
         for body in [&b"one"[..], b"two", b"three"] {
-            let header =
-                RecordHeader { kind: RecordKind::Journal, padding: 0, length: body.len() as u32, owner: Owner::default() };
+            let header = RecordHeader {
+                kind: RecordKind::Journal,
+                padding: 0,
+                length: body.len() as u32,
+                owner: Owner::default(),
+            };
             let place = Position::new(stripe, bytes.len() as u32);
             bytes.extend_from_slice(&header.encode(log, place, &[body]));
             bytes.extend_from_slice(body);

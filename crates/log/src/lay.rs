@@ -89,7 +89,11 @@ impl Lay {
     }
 
     /// The lanes of `target`, with their parts.
-    pub(crate) fn lanes_on(&mut self, number: StripeNumber, target: TargetId) -> impl Iterator<Item = (Part, &mut Lane)> {
+    pub(crate) fn lanes_on(
+        &mut self,
+        number: StripeNumber,
+        target: TargetId,
+    ) -> impl Iterator<Item = (Part, &mut Lane)> {
         let geometry = self.group.geometry;
         let member = self.group.targets.iter().position(|&member| member == target);
         self.lanes_mut().filter(move |(part, _)| Some(geometry.member(number, *part)) == member)

@@ -108,7 +108,9 @@ impl<'a> Claim<'a> {
             }
             let request = RegistryRequest::Claim { log, version: entry.version };
             match cluster.registry(request).await {
-                Ok(RegistryReply::Log(_, epoch, maps)) => return Ok(Claimed::Mine(Claim { cluster, log, epoch, maps })),
+                Ok(RegistryReply::Log(_, epoch, maps)) => {
+                    return Ok(Claimed::Mine(Claim { cluster, log, epoch, maps }));
+                }
                 Ok(_) => return Err(SealError::Unavailable("the registry answered something else".into())),
                 Err(RegistryError::Lost) => {}
                 Err(error) => return Err(unavailable(&error)),
@@ -185,7 +187,8 @@ impl<'a> Claim<'a> {
         let (log, from) = (self.log, last.from);
         let asks = fenced.keys().map(|&target| self.cluster.ask(target, StorageRequest::Tail { log, from }));
         let answers = join_all(asks).await;
-        let unfinished: BTreeSet<_> = self.layout()?.iter().filter(|run| run.end.is_none()).map(|run| run.number).collect();
+        let unfinished: BTreeSet<_> =
+            self.layout()?.iter().filter(|run| run.end.is_none()).map(|run| run.number).collect();
         let (mut held, mut tail, mut answered) = (Held::new(), from, BTreeMap::new());
         for ((&target, &incarnation), answer) in fenced.iter().zip(answers) {
             let Ok(StorageReply::Fragments(fragments)) = answer else { continue };

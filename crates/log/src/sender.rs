@@ -108,11 +108,7 @@ impl Shared {
         }
     }
 
-    pub(crate) async fn commit(
-        this: &Arc<Shared>,
-        through: Position,
-        durability: Durability,
-    ) -> Result<(), LogError> {
+    pub(crate) async fn commit(this: &Arc<Shared>, through: Position, durability: Durability) -> Result<(), LogError> {
         let mut tried = false;
         loop {
             let (works, listener) = {

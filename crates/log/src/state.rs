@@ -269,8 +269,10 @@ impl State {
     fn restarted(&mut self, target: TargetId, incarnation: u64, kept: &[StoredFragment]) {
         self.incarnations.insert(target, incarnation);
         self.status.targets_restarted += 1;
-        let kept: BTreeMap<_, _> =
-            kept.iter().map(|found| ((found.header.id.stripe, found.header.id.run, found.header.id.part), found.length)).collect();
+        let kept: BTreeMap<_, _> = kept
+            .iter()
+            .map(|found| ((found.header.id.stripe, found.header.id.run, found.header.id.part), found.length))
+            .collect();
         let mut exposed = Vec::new();
         for stripe in &mut self.stripes {
             let (number, run, gone) = (stripe.number, stripe.lay.run, stripe.number < self.lowest_incomplete);

@@ -32,6 +32,8 @@ pub struct StripeState {
     pub ended: bool,
     /// The group in which it lies.
     pub group: GroupId,
+    /// It lies beyond the length of its sealed log, or its log is forgotten: it means nothing, and may be deleted.
+    pub cut_off: bool,
     /// Fragments that should be there and are not.
     pub missing: Vec<Damage>,
 }
@@ -104,13 +106,25 @@ fn state_of(maps: &Maps, log: LogId, number: StripeNumber, held: &Held) -> Optio
     let lengths: Vec<u32> = match header.data_lengths.is_empty() {
         false => header.data_lengths.clone(),
         true => (0..header.geometry.data)
-            .map(|index| of_run().filter(|f| f.header.id.part == Part::Data(index)).map(|f| f.length).max().unwrap_or(0))
+            .map(|index| {
+                of_run().filter(|f| f.header.id.part == Part::Data(index)).map(|f| f.length).max().unwrap_or(0)
+            })
             .collect(),
     };
     let ended = header.ended() || (no_parity && is_closed(maps, log, number));
-    let missing = if ended { missing(maps, header, &lengths, held) } else { Vec::new() };
+    let cut_off = is_cut_off(maps, log, number);
+    let missing = if ended && !cut_off { missing(maps, header, &lengths, held) } else { Vec::new() };
     let length = lengths.iter().fold(0, |sum: u32, length| sum.saturating_add(*length));
-    Some(StripeState { log, number, length, ended, group: header.group, missing })
+    Some(StripeState { log, number, length, ended, group: header.group, cut_off, missing })
+}
+
+/// Whether no address can lie in the stripe: beyond a sealed length there is nothing, whatever targets hold (rule 23).
+fn is_cut_off(maps: &Maps, log: LogId, number: StripeNumber) -> bool {
+    match maps.logs.get(&log).map(|entry| entry.state) {
+        Some(LogState::Sealed(length)) => number > length.stripe || (number == length.stripe && length.offset == 0),
+        Some(LogState::Open(_) | LogState::Sealing(_)) => false,
+        None => log < maps.next_log,
+    }
 }
 
 /// Whether a stripe without parity is known to be ended: its log is.
@@ -161,6 +175,9 @@ struct Whole {
 impl Whole {
     async fn read(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Result<Option<Whole>, ReadError> {
         let maps = cluster.maps();
+        if is_cut_off(&maps, log, stripe) {
+            return Ok(None);
+        }
         let whole = maps.targets.iter().filter(|(_, entry)| entry.state != TargetState::Failed);
         let targets: Vec<_> = whole.map(|(&target, _)| target).collect();
         let asks = targets.iter().map(|&target| fetch::held(cluster, target, log, (stripe, stripe)));
@@ -216,7 +233,10 @@ pub async fn verify(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Resu
     for (target, fragment) in &whole.held {
         let id = fragment.header.id;
         let damage = Damage { id, target: *target };
-        if !fragment.header.ended() || wrong.contains(&damage) || wrong.iter().any(|bad| matches!(bad.id.part, Part::Data(_))) {
+        if !fragment.header.ended()
+            || wrong.contains(&damage)
+            || wrong.iter().any(|bad| matches!(bad.id.part, Part::Data(_)))
+        {
             continue;
         }
         let stored = fetch::read_prefix(cluster, *target, id, fragment.length).await;

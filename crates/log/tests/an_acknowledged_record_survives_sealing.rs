@@ -1,0 +1,294 @@
+//! What a commit acknowledged is there after the writer died, up to m targets failed on the way, and another sealed the
+//! log: all of it, in order, to the byte. What was acknowledged as `disk` is there even after all targets lost power.
+//!
+//! The danger: an address that was given out names nothing, or other bytes, after a recovery.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use host::sim::{Dice, Stop, World, explore};
+use host::{Host, NodeId};
+use log::recovery::{DataBodies, Scanned};
+use log::{Appended, LogError, LogReader, LogWriter, Record, WriterOptions, recovery, stripes};
+use protocol::address::Position;
+use protocol::id::LogId;
+use protocol::maps::Writer;
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::{Durability, Room};
+use support::Fakes;
+
+/// What the writer did, as far as it can tell.
+#[derive(Default)]
+struct Story {
+    log: Option<LogId>,
+    records: Vec<(Appended, RecordKind, Vec<u8>)>,
+    acknowledged: [Position; 2],
+    done: bool,
+    sealing: bool,
+}
+
+type Shared = Arc<Mutex<Story>>;
+
+fn content(dice: &mut Dice, length: usize) -> Vec<u8> {
+    let words = std::iter::repeat_with(|| dice.roll().to_le_bytes()).take(length.div_ceil(8));
+    words.flatten().take(length).collect()
+}
+
+fn append(writer: &LogWriter, story: &Shared, dice: &mut Dice) -> Result<Position, LogError> {
+    let length = match dice.below(10) {
+        0..6 => dice.within(0..400),
+        6..9 => dice.within(400..9000),
+        _ => dice.within(16_384..60_000).min(u64::from(writer.record_size_max())),
+    } as usize;
+    let aligned = length >= 16_384;
+    let kind = if aligned || dice.coin() { RecordKind::Data } else { RecordKind::Journal };
+    let bytes = content(dice, length);
+    let owner = Owner { inode: length as u64, file_offset: 7 };
+    let (front, back) = bytes.split_at(length / 3);
+    let record = Record { kind, owner, parts: &[front, back], aligned };
+    let appended = writer.append(record)?;
+    assert!(!aligned || appended.body.offset.is_multiple_of(4096));
+    story.lock().unwrap().records.push((appended, kind, bytes));
+    Ok(appended.end)
+}
+
+async fn commit(writer: LogWriter, story: Shared, through: Position, durability: Durability) -> Result<(), LogError> {
+    writer.commit(through, durability).await?;
+    assert!(writer.reached(durability) >= through);
+    let known = &mut story.lock().unwrap().acknowledged[durability as usize];
+    *known = through.max(*known);
+    Ok(())
+}
+
+/// Writes until it is killed, fenced, or has had enough.
+async fn write(host: Host, writer: LogWriter, story: Shared, mut dice: Dice) -> Result<(), LogError> {
+    let rounds = dice.within(5..120);
+    for _ in 0..rounds {
+        let mut end = writer.end();
+        for _ in 0..dice.within(1..12) {
+            end = append(&writer, &story, &mut dice)?;
+        }
+        let durability = if dice.below(4) == 0 { Durability::Disk } else { Durability::Replicated };
+        match dice.below(6) {
+            0 => {}
+            1 => {
+                let task = commit(writer.clone(), story.clone(), end, durability);
+                host.spawn(async move { drop(task.await) });
+            }
+            _ => commit(writer.clone(), story.clone(), end, durability).await?,
+        }
+        writer.room().await?;
+        if dice.below(5) == 0 {
+            host.sleep(Duration::from_micros(dice.below(3000))).await;
+        }
+    }
+    if dice.coin() {
+        commit(writer.clone(), story.clone(), writer.end(), Durability::Disk).await?;
+        if dice.coin() {
+            writer.close().await?;
+        }
+    }
+    Ok(())
+}
+
+struct Plan {
+    parity: u8,
+    targets: u32,
+    fragment_size: u32,
+    faults: bool,
+}
+
+/// Hurts up to m targets while the writer works, then kills the writer. Returns who was hurt.
+async fn hurt(world: &World, fakes: &Fakes, plan: &Plan, story: &Shared, dice: &mut Dice) -> Vec<usize> {
+    let mut hurt = Vec::new();
+    for _ in 0..dice.within(1..40) {
+        world.sleep(Duration::from_micros(dice.below(4000))).await;
+        if story.lock().unwrap().done {
+            break;
+        }
+        if plan.faults && hurt.len() < usize::from(plan.parity) && dice.below(8) == 0 {
+            let target = dice.below(u64::from(plan.targets)) as usize;
+            if !hurt.contains(&target) {
+                hurt.push(target);
+                let stop = if dice.coin() { Stop::Kill } else { Stop::PowerLoss };
+                crash(world, fakes, target, stop, dice);
+            }
+        } else if dice.below(6) == 0 {
+            for &target in &hurt {
+                fakes.restart(target);
+            }
+        }
+    }
+    if dice.coin() {
+        // Give laying anew the time it takes.
+        world.sleep(Duration::from_secs(dice.below(20))).await;
+    }
+    hurt
+}
+
+fn crash(world: &World, fakes: &Fakes, target: usize, stop: Stop, dice: &mut Dice) {
+    if !world.runs(Fakes::node(target)) {
+        return;
+    }
+    world.crash(Fakes::node(target), stop);
+    if stop == Stop::PowerLoss {
+        fakes.stores[target].lock().unwrap().lose_power(dice);
+    }
+}
+
+async fn seal(fakes: &Fakes, host: &Host, log: LogId) -> Position {
+    let cluster = fakes.cluster(host).await;
+    for _ in 0..200 {
+        match recovery::seal(&cluster, log).await {
+            Ok(length) => return length,
+            Err(_) => host.sleep(Duration::from_millis(1 + host.random() % 300)).await,
+        }
+    }
+    panic!("the log could not be sealed: {:?}", recovery::seal(&cluster, log).await);
+}
+
+async fn check(fakes: &Fakes, host: &Host, story: &Shared, length: Position) {
+    let reader = LogReader::new(fakes.cluster(host).await);
+    let (log, records) = {
+        let story = story.lock().unwrap();
+        (story.log.unwrap(), story.records.clone())
+    };
+    let kept: Vec<_> = records.into_iter().filter(|(appended, ..)| appended.end <= length).collect();
+    let mut scanned: Vec<Scanned> = Vec::new();
+    let visit = &mut |record| scanned.push(record);
+    recovery::scan(&reader, log, Position::START..length, DataBodies::Read, visit)
+        .await
+        .expect("a sealed log is readable");
+    assert_eq!(scanned.len(), kept.len(), "as many records as were appended up to {length:?}");
+    for (found, (appended, kind, bytes)) in scanned.iter().zip(&kept) {
+        assert_eq!((found.place, found.body, found.header.kind), (appended.place, appended.body, *kind));
+        assert!(found.bytes[..] == bytes[..], "the very bytes");
+    }
+    for (appended, _, bytes) in kept.iter().step_by(7) {
+        let read = reader.read(appended.body).await.expect("an address within the log is readable");
+        assert!(read[..] == bytes[..]);
+    }
+}
+
+async fn tell(world: World, host: Host, plan: Plan) -> [u64; 3] {
+    let mut dice = world.dice();
+    let fakes = Fakes::new(&world, plan.targets, plan.parity, plan.fragment_size);
+    let writer_host = world.add_node(NodeId(2));
+    let story: Shared = Arc::default();
+    let cluster = fakes.cluster(&writer_host).await;
+    let (told, dice_of_writer, host_of_writer) = (story.clone(), world.dice(), writer_host.clone());
+    let task = world.spawn(&writer_host, async move {
+        let options = WriterOptions { bytes_waiting_max: 1 << 20, ..WriterOptions::default() };
+        let Ok(writer) = LogWriter::open(cluster, Writer::Client, Room::Data, options).await else { return };
+        told.lock().unwrap().log = Some(writer.log());
+        let outcome = write(host_of_writer, writer.clone(), told.clone(), dice_of_writer).await;
+        let mut story = told.lock().unwrap();
+        let fair = matches!(outcome, Ok(()) | Err(LogError::Unavailable(_)));
+        assert!(fair || (story.sealing && matches!(outcome, Err(LogError::Fenced(_)))), "{outcome:?}");
+        story.done = true;
+    });
+    let hurt = hurt(&world, &fakes, &plan, &story, &mut dice).await;
+    // A frozen or working writer must not harm either; a dead one is the usual case.
+    let alive = dice.below(3) == 0;
+    if !alive {
+        world.crash(NodeId(2), Stop::Kill);
+        drop(task);
+    }
+    let Some(log) = story.lock().unwrap().log else { return [0; 3] };
+    let dark = !alive && dice.below(3) == 0;
+    if dark {
+        (0..fakes.stores.len()).for_each(|target| crash(&world, &fakes, target, Stop::PowerLoss, &mut dice));
+        (0..fakes.stores.len()).for_each(|target| fakes.restart(target));
+    } else if dice.coin() {
+        hurt.iter().for_each(|&target| fakes.restart(target));
+    }
+    let second = world.add_node(NodeId(3));
+    story.lock().unwrap().sealing = true;
+    let length = if dice.coin() {
+        let (first, other) = futures_util::future::join(seal(&fakes, &host, log), seal(&fakes, &second, log)).await;
+        assert_eq!(first, other, "one length");
+        first
+    } else {
+        seal(&fakes, &host, log).await
+    };
+    assert_eq!(length, seal(&fakes, &second, log).await);
+    if alive {
+        world.sleep(Duration::from_secs(5)).await;
+    }
+    let acknowledged = {
+        let story = story.lock().unwrap();
+        story.acknowledged[if dark { Durability::Disk } else { Durability::Replicated } as usize]
+    };
+    let disk = story.lock().unwrap().acknowledged[Durability::Disk as usize];
+    assert!(length >= acknowledged.max(disk), "sealed at {length:?}, acknowledged {acknowledged:?} {disk:?}");
+    check(&fakes, &second, &story, length).await;
+    if hurt.is_empty() {
+        lose_any(&world, &fakes, &second, &story, length, &mut dice).await;
+    }
+    let records = story.lock().unwrap().records.len() as u64;
+    [1, records, length.stripe.0 + 1]
+}
+
+/// With any m targets lost all of a sealed log is still there; with all of them back its stripes are whole.
+async fn lose_any(world: &World, fakes: &Fakes, host: &Host, story: &Shared, length: Position, dice: &mut Dice) {
+    let cluster = fakes.cluster(host).await;
+    let log = story.lock().unwrap().log;
+    for stripe in stripes::list(&cluster, log).await.iter().filter(|stripe| stripe.ended) {
+        let problems = stripes::verify(&cluster, stripe.log, stripe.number).await.expect("all targets answer");
+        assert_eq!((problems, &stripe.missing), (vec![], &vec![]), "stripe {:?}", stripe.number);
+    }
+    let parity = cluster.maps().parity;
+    for _ in 0..parity {
+        let target = dice.below(fakes.stores.len() as u64) as usize;
+        crash(world, fakes, target, Stop::Kill, dice);
+    }
+    check(fakes, host, story, length).await;
+}
+
+fn many(seeds: std::ops::Range<u64>, plan: impl Fn(u64) -> Plan + Copy) {
+    let sums = Mutex::new([0; 3]);
+    explore(seeds, async |world, host| {
+        let seed = world.seed();
+        let told = tell(world, host, plan(seed)).await;
+        let mut sums = sums.lock().unwrap();
+        (0..3).for_each(|n| sums[n] += told[n]);
+    });
+    let [logs, records, stripes] = *sums.lock().unwrap();
+    println!("{logs} logs, {records} records, {stripes} stripes");
+}
+
+fn size(seed: u64) -> u32 {
+    if seed.is_multiple_of(3) { 128 << 10 } else { 16 << 10 }
+}
+
+#[test]
+fn without_faults() {
+    many(0..60, |seed| Plan { parity: 1, targets: 5, fragment_size: size(seed), faults: false });
+}
+
+#[test]
+fn with_one_parity() {
+    many(1000..1300, |seed| Plan {
+        parity: 1,
+        targets: 2 + (seed % 5) as u32,
+        fragment_size: size(seed),
+        faults: true,
+    });
+}
+
+#[test]
+fn with_two_parities() {
+    many(2000..2200, |seed| Plan {
+        parity: 2,
+        targets: 4 + (seed % 4) as u32,
+        fragment_size: size(seed),
+        faults: true,
+    });
+}
+
+#[test]
+fn on_a_single_target() {
+    many(3000..3060, |seed| Plan { parity: 0, targets: 1, fragment_size: size(seed), faults: false });
+}

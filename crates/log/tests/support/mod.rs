@@ -1,0 +1,286 @@
+//! A cluster of fakes in the simulated world: targets in memory that keep the rules of `docs/decisions/0003-log-model.md`
+//! (4 to 7) and check what writers and recoverers send, and a registry that applies requests to maps in memory.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use host::sim::{Dice, World};
+use host::{BoxFuture, Envelope, Handler, Host, NodeId, Port};
+use log::Cluster;
+use protocol::checksum::{BLOCK_SIZE, block_checksums};
+use protocol::fragment::{FragmentHeader, FragmentId, Part};
+use protocol::id::{FenceEpoch, LogId, MapEpoch, TargetId};
+use protocol::maps::{Maps, TargetEntry, TargetState};
+use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
+use protocol::storage::{
+    Append, Durability, STORAGE_PORT, StorageAnswer, StorageError, StorageReply, StorageRequest, StoredFragment,
+    TargetStat, ToTarget,
+};
+
+/// The node of the registry, which never fails here.
+pub const REGISTRY_NODE: NodeId = NodeId(100);
+
+/// One fragment of a fake target.
+#[derive(Clone, Debug)]
+pub struct Fragment {
+    pub header: FragmentHeader,
+    pub bytes: Vec<u8>,
+    pub sums: Vec<u32>,
+    /// How much survives a loss of power for certain.
+    pub disk: usize,
+}
+
+/// What a fake target keeps: it outlives its node.
+#[derive(Debug, Default)]
+pub struct Store {
+    pub fragments: BTreeMap<FragmentId, Fragment>,
+    pub fences: BTreeMap<LogId, FenceEpoch>,
+    pub incarnation: u64,
+    /// Replaces that are not durable: the parity, and the copies that come back without it.
+    undo: Vec<(FragmentId, Vec<(FragmentId, Fragment)>)>,
+    pub bytes_max: Option<usize>,
+    pub broken: bool,
+}
+
+impl Store {
+    fn ask(&mut self, request: StorageRequest) -> StorageAnswer {
+        if self.broken && matches!(request, StorageRequest::Append(_) | StorageRequest::Replace(_)) {
+            return Err(StorageError::Failed("broken".into()));
+        }
+        match request {
+            StorageRequest::Append(append) => self.append(append),
+            StorageRequest::Replace(append) => self.replace(append),
+            StorageRequest::Read { id, offset, length } => self.read(id, offset as usize, length as usize),
+            StorageRequest::Tail { log, from } => {
+                let of = |id: &FragmentId| id.log == log && id.stripe >= from;
+                Ok(StorageReply::Fragments(self.list(of).collect()))
+            }
+            StorageRequest::List { after, limit } => {
+                let behind = |id: &FragmentId| after.is_none_or(|after| *id > after);
+                Ok(StorageReply::Fragments(self.list(behind).take(limit as usize).collect()))
+            }
+            StorageRequest::Delete { stripes } => {
+                self.fragments.retain(|id, _| !stripes.contains(&(id.log, id.stripe)));
+                Ok(StorageReply::Done { length: 0 })
+            }
+            StorageRequest::Fence { log, epoch } => {
+                self.pass(log, epoch)?;
+                Ok(StorageReply::Done { length: 0 })
+            }
+            StorageRequest::Sync => {
+                self.fragments.values_mut().for_each(|fragment| fragment.disk = fragment.bytes.len());
+                self.undo.clear();
+                Ok(StorageReply::Done { length: 0 })
+            }
+            StorageRequest::Stat => {
+                let stat = TargetStat { incarnation: self.incarnation, ..TargetStat::default() };
+                Ok(StorageReply::Stat(stat))
+            }
+        }
+    }
+
+    fn list(&self, wanted: impl Fn(&FragmentId) -> bool) -> impl Iterator<Item = StoredFragment> {
+        let found = self.fragments.iter().filter(move |(id, _)| wanted(id));
+        found.map(|(_, fragment)| StoredFragment {
+            header: fragment.header.clone(),
+            length: fragment.bytes.len() as u32,
+        })
+    }
+
+    fn pass(&mut self, log: LogId, epoch: FenceEpoch) -> Result<(), StorageError> {
+        let fence = self.fences.entry(log).or_default();
+        if epoch < *fence {
+            return Err(StorageError::Fenced(*fence));
+        }
+        *fence = epoch;
+        Ok(())
+    }
+
+    fn has_room(&self, length: usize) -> bool {
+        let used: usize = self.fragments.values().map(|fragment| fragment.bytes.len()).sum();
+        self.bytes_max.is_none_or(|max| used + length <= max)
+    }
+
+    fn append(&mut self, append: Append) -> StorageAnswer {
+        let id = append.header.id;
+        self.pass(id.log, append.fence)?;
+        assert!(!matches!(id.part, Part::Parity(_)), "parity is replaced");
+        if let Part::Copy { at, .. } = id.part
+            && self.fragments.contains_key(&FragmentId { part: Part::Parity(at), ..id })
+        {
+            return Err(StorageError::Refused("there is parity".into()));
+        }
+        let new: Vec<u8> = append.parts.concat();
+        let length = self.fragments.get(&id).map_or(0, |fragment| fragment.bytes.len());
+        let offset = append.offset as usize;
+        if offset > length {
+            return Err(StorageError::Gap { length: length as u32 });
+        }
+        if !self.has_room((offset + new.len()).saturating_sub(length)) {
+            return Err(StorageError::Full);
+        }
+        let empty = || Fragment { header: append.header.clone(), bytes: Vec::new(), sums: Vec::new(), disk: 0 };
+        let fragment = self.fragments.entry(id).or_insert_with(empty);
+        let overlap = new.len().min(length - offset);
+        assert!(fragment.bytes[offset..offset + overlap] == new[..overlap], "{id:?}: the same address, other bytes");
+        assert_eq!(fragment.header.geometry, append.header.geometry);
+        assert_eq!(fragment.header.previous_end, append.header.previous_end, "a final length stays");
+        fragment.bytes.extend_from_slice(&new[overlap..]);
+        assert!(fragment.bytes.len() <= append.header.geometry.fragment_size as usize);
+        if offset + new.len() == fragment.bytes.len() {
+            let first = offset / BLOCK_SIZE;
+            let sums = block_checksums(&fragment.bytes[first * BLOCK_SIZE..]);
+            assert_eq!(sums, append.checksums, "{id:?}: checksums cover every block that the bytes touch");
+            fragment.sums.truncate(first);
+            fragment.sums.extend(sums);
+        }
+        if append.durability == Durability::Disk {
+            fragment.disk = fragment.bytes.len();
+        }
+        Ok(StorageReply::Done { length: fragment.bytes.len() as u32 })
+    }
+
+    fn replace(&mut self, append: Append) -> StorageAnswer {
+        let id = append.header.id;
+        self.pass(id.log, append.fence)?;
+        let Part::Parity(at) = id.part else { panic!("only parity is replaced") };
+        let bytes = append.parts.concat();
+        assert_eq!(append.offset, 0);
+        assert_eq!(append.checksums, block_checksums(&bytes));
+        assert_eq!(bytes.len() as u32, append.header.data_lengths.iter().copied().max().unwrap_or(0));
+        let of_it = |other: &FragmentId| {
+            let copy = matches!(other.part, Part::Copy { at: other, .. } if other == at);
+            other.log == id.log && other.stripe == id.stripe && other.run == id.run && copy
+        };
+        let copies: Vec<_> = self.fragments.extract_if(.., |other, _| of_it(other)).collect();
+        let durable = append.durability == Durability::Disk;
+        let disk = if durable { bytes.len() } else { 0 };
+        if durable {
+            self.undo.retain(|(undone, _)| *undone != id);
+        } else if !self.fragments.contains_key(&id) {
+            self.undo.push((id, copies));
+        }
+        let length = bytes.len() as u32;
+        self.fragments.insert(id, Fragment { header: append.header, bytes, sums: append.checksums, disk });
+        Ok(StorageReply::Done { length })
+    }
+
+    fn read(&self, id: FragmentId, offset: usize, length: usize) -> StorageAnswer {
+        let fragment = self.fragments.get(&id).ok_or(StorageError::Missing)?;
+        let size = fragment.bytes.len();
+        let start = (offset / BLOCK_SIZE * BLOCK_SIZE).min(size.next_multiple_of(BLOCK_SIZE));
+        let end = (offset + length).next_multiple_of(BLOCK_SIZE).min(size).max(start.min(size));
+        let bytes = Bytes::copy_from_slice(&fragment.bytes[start.min(size)..end]);
+        let sums = fragment.sums[start / BLOCK_SIZE..end.div_ceil(BLOCK_SIZE).max(start / BLOCK_SIZE)].to_vec();
+        Ok(StorageReply::Blocks { offset: start as u32, bytes, checksums: sums })
+    }
+
+    /// What is not durable may go, in part.
+    pub fn lose_power(&mut self, dice: &mut Dice) {
+        for (parity, copies) in std::mem::take(&mut self.undo) {
+            if dice.coin() {
+                self.fragments.remove(&parity);
+                self.fragments.extend(copies);
+            } else if let Some(fragment) = self.fragments.get_mut(&parity) {
+                fragment.disk = fragment.bytes.len();
+            }
+        }
+        for fragment in self.fragments.values_mut() {
+            let kept = dice.within(fragment.disk as u64..fragment.bytes.len() as u64 + 1) as usize;
+            fragment.bytes.truncate(kept);
+            fragment.sums = block_checksums(&fragment.bytes);
+        }
+        self.fragments.retain(|_, fragment| !fragment.bytes.is_empty());
+    }
+}
+
+/// The targets of one node.
+struct FakeStorage(BTreeMap<TargetId, Arc<Mutex<Store>>>);
+
+impl Handler for FakeStorage {
+    fn handle(&self, _: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let ToTarget { target, request } = request.open().expect("storage is asked as storage");
+        let store = self.0.get(&target).cloned();
+        Box::pin(async move {
+            let answer: StorageAnswer = match store {
+                Some(store) => store.lock().unwrap().ask(request),
+                None => Err(StorageError::NoTarget(target)),
+            };
+            Envelope::new(answer)
+        })
+    }
+}
+
+struct FakeRegistry(Arc<Mutex<Arc<Maps>>>);
+
+impl Handler for FakeRegistry {
+    fn handle(&self, _: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let request: RegistryRequest = request.open().expect("the registry is asked as the registry");
+        let maps = self.0.clone();
+        Box::pin(async move {
+            let mut maps = maps.lock().unwrap();
+            let (next, reply) = registry::change::apply(&maps, request);
+            if let Some(next) = next {
+                *maps = Arc::new(next);
+            }
+            let answer: RegistryAnswer = reply.and_then(|outcome| outcome.with(maps.clone()));
+            Envelope::new(answer)
+        })
+    }
+}
+
+/// The fakes of one world: target n on node 10 + n.
+pub struct Fakes {
+    pub world: World,
+    pub stores: Vec<Arc<Mutex<Store>>>,
+    pub maps: Arc<Mutex<Arc<Maps>>>,
+}
+
+impl Fakes {
+    /// A cluster of `targets` targets, each on its own node.
+    pub fn new(world: &World, targets: u32, parity: u8, fragment_size: u32) -> Fakes {
+        let entry = |n: u32| TargetEntry { node: 10 + n, name: format!("t{n}"), state: TargetState::Whole };
+        let targets: Vec<_> = (0..targets).map(|n| (TargetId(n), entry(n))).collect();
+        let count = targets.len();
+        let mut maps = registry::change::new_cluster(1, targets, REGISTRY_NODE.0, parity);
+        maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = fragment_size);
+        maps.epoch = MapEpoch(1);
+        let maps = Arc::new(Mutex::new(Arc::new(maps)));
+        let host = world.add_node(REGISTRY_NODE);
+        host.listen(Port(REGISTRY_PORT), Arc::new(FakeRegistry(maps.clone())));
+        let stores: Vec<Arc<Mutex<Store>>> = (0..count).map(|_| Arc::default()).collect();
+        let fakes = Fakes { world: world.clone(), stores, maps };
+        for n in 0..count {
+            let host = world.add_node(Fakes::node(n));
+            fakes.serve(n, &host);
+        }
+        fakes
+    }
+
+    pub fn node(target: usize) -> NodeId {
+        NodeId(10 + target as u32)
+    }
+
+    fn serve(&self, target: usize, host: &Host) {
+        let mut store = self.stores[target].lock().unwrap();
+        store.incarnation += 1;
+        let one = BTreeMap::from([(TargetId(target as u32), self.stores[target].clone())]);
+        host.listen(Port(STORAGE_PORT), Arc::new(FakeStorage(one)));
+    }
+
+    /// Begins the next life of a target's node.
+    pub fn restart(&self, target: usize) {
+        if !self.world.runs(Fakes::node(target)) {
+            let host = self.world.restart(Fakes::node(target));
+            self.serve(target, &host);
+        }
+    }
+
+    /// A view of the cluster from a node.
+    pub async fn cluster(&self, host: &Host) -> Cluster {
+        Cluster::connect(host.clone(), REGISTRY_NODE).await.expect("the registry never fails")
+    }
+}
