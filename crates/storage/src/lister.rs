@@ -19,8 +19,6 @@ use crate::target::Target;
 
 /// Fragments listed at a time while a snapshot is made: the catalog is locked no longer.
 const SNAPSHOT_PAGE: usize = 512;
-/// A list is not made anew before it has grown by this many bytes.
-const GROWTH_MIN: u64 = 1 << 20;
 
 /// Where the list stands.
 #[derive(Debug)]
@@ -103,7 +101,7 @@ impl Target {
         state.superblock.list_synced = place.offset;
         self.write_superblock(&mut state.superblock).await?;
         self.settle(composed).await?;
-        if place.offset > 2 * place.snapshot_end + GROWTH_MIN {
+        if place.offset > 2 * place.snapshot_end + self.list_growth {
             match self.snapshot(&mut state).await {
                 // Without room for a new list the old one goes on.
                 Ok(_) | Err(StorageError::Full) => {}

@@ -51,11 +51,19 @@ pub struct TargetOptions {
     pub journal_permille: u32,
     /// Room that only what frees room may take, in parts of a thousand.
     pub clean_permille: u32,
+    /// The list is written anew when it has doubled and grown by this many bytes.
+    pub list_growth: u32,
 }
 
 impl Default for TargetOptions {
     fn default() -> Self {
-        TargetOptions { cell_data: 1 << 20, window_cells: 128, journal_permille: 20, clean_permille: 20 }
+        TargetOptions {
+            cell_data: 1 << 20,
+            window_cells: 128,
+            journal_permille: 20,
+            clean_permille: 20,
+            list_growth: 1 << 20,
+        }
     }
 }
 
@@ -178,6 +186,7 @@ impl Target {
             owner: opening.owner,
             cell_data: superblock.cell_data,
             window_cells: options.window_cells.max(1),
+            list_growth: u64::from(options.list_growth),
             incarnation: superblock.incarnation,
             catalog: Mutex::new(catalog),
             // Tails that were found count as covered by the sync above: number one.

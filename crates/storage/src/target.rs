@@ -42,6 +42,7 @@ pub struct Target {
     pub(crate) owner: u32,
     pub(crate) cell_data: u32,
     pub(crate) window_cells: u32,
+    pub(crate) list_growth: u64,
     pub(crate) incarnation: u64,
     pub(crate) catalog: Mutex<Catalog>,
     /// Syncs of the data.

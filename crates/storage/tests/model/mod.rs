@@ -17,7 +17,7 @@ use storage::{Target, TargetOptions};
 pub const CLUSTER: u128 = 42;
 pub const ID: TargetId = TargetId(7);
 pub const OPTIONS: TargetOptions =
-    TargetOptions { cell_data: 16 << 10, window_cells: 8, journal_permille: 20, clean_permille: 20 };
+    TargetOptions { cell_data: 16 << 10, window_cells: 8, journal_permille: 20, clean_permille: 20, list_growth: 4096 };
 /// Each log uses so many stripe numbers, again and again.
 const STRIPES: u64 = 4;
 

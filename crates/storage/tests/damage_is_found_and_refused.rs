@@ -1,0 +1,175 @@
+//! Flipped bits, foreign disks and full disks.
+//!
+//! The danger: a panic or a loop over rubbish; a damaged list that forgets fragments or fences without a word; a disk
+//! without room that loses what was there.
+
+#[allow(dead_code, reason = "this test uses a part of the model")]
+mod model;
+
+use std::sync::Arc;
+
+use host::Host;
+use host::sim::{self, DiskOptions, SimDisk};
+use model::{CLUSTER, ID, OPTIONS, append, fragment_id, fragments, read};
+use protocol::fragment::Part;
+use protocol::id::{FenceEpoch, LogId, StripeNumber, TargetId};
+use protocol::storage::{Durability, Room, StorageError, StorageReply, StorageRequest, TargetStat};
+use storage::{FormatError, OpenError, Target, TargetOptions, format};
+
+async fn open(host: &Host, disk: &SimDisk) -> Result<Arc<Target>, OpenError> {
+    Target::open(host.clone(), disk.plug(), CLUSTER, ID, OPTIONS).await
+}
+
+async fn stat(target: &Arc<Target>) -> TargetStat {
+    match target.serve(StorageRequest::Stat).await {
+        Ok(StorageReply::Stat(stat)) => stat,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Thirty fragments and a fence, all durable.
+async fn fill(target: &Arc<Target>) {
+    target.serve(StorageRequest::Fence { log: LogId(9), epoch: FenceEpoch(4) }).await.unwrap();
+    for stripe in 0..30 {
+        let id = fragment_id(LogId(1), stripe, Part::Data(0));
+        target.serve(StorageRequest::Append(append(id, 0, 0, 9_000, Durability::Disk))).await.unwrap();
+    }
+}
+
+#[test]
+fn a_target_of_others_is_refused_and_unchanged() {
+    sim::run(1, async |world, host| {
+        let disk = world.add_disk(host.node(), "d", DiskOptions::default());
+        assert_eq!(open(&host, &disk).await.unwrap_err(), OpenError::Unformatted);
+        format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+        assert_eq!(format(&disk.plug(), CLUSTER, ID, OPTIONS).await, Err(FormatError::NotEmpty("target")));
+        let before = disk.peek("target", 0, 8192);
+        let foreign = Target::open(host.clone(), disk.plug(), 43, ID, OPTIONS).await;
+        assert_eq!(foreign.unwrap_err(), OpenError::OtherCluster { found: CLUSTER });
+        let other = Target::open(host.clone(), disk.plug(), CLUSTER, TargetId(8), OPTIONS).await;
+        assert_eq!(other.unwrap_err(), OpenError::OtherTarget { found: ID });
+        assert_eq!(disk.peek("target", 0, 8192), before);
+        let first = stat(&open(&host, &disk).await.unwrap()).await;
+        let second = stat(&open(&host, &disk).await.unwrap()).await;
+        assert_eq!((first.incarnation, second.incarnation), (1, 2));
+    });
+}
+
+#[test]
+fn a_damaged_list_is_made_anew_from_the_heads() {
+    sim::explore(0..40, async |world, host| {
+        let disk = world.add_disk(host.node(), "d", DiskOptions { capacity_bytes: 4 << 20, ..DiskOptions::default() });
+        format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+        let target = open(&host, &disk).await.unwrap();
+        fill(&target).await;
+        drop(target);
+        let mut dice = world.dice();
+        for list in ["list.0", "list.1"] {
+            let size = disk.plug().open(list).unwrap().size().unwrap();
+            for _ in 0..size.min(3) {
+                disk.corrupt(list, dice.below(size));
+            }
+        }
+        let target = open(&host, &disk).await.unwrap();
+        assert_eq!(fragments(&target).await.len(), 30);
+        for stripe in 0..30 {
+            let id = fragment_id(LogId(1), stripe, Part::Data(0));
+            assert_eq!(read(&target, id, 0, 9_000).await.unwrap().len(), 9_000);
+        }
+    });
+}
+
+#[test]
+fn flipped_bits_never_panic() {
+    sim::explore(0..150, async |world, host| {
+        let disk = world.add_disk(host.node(), "d", DiskOptions { capacity_bytes: 4 << 20, ..DiskOptions::default() });
+        format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+        let target = open(&host, &disk).await.unwrap();
+        fill(&target).await;
+        drop(target);
+        let mut dice = world.dice();
+        for _ in 0..dice.below(60) {
+            let space = ["target", "list.0", "list.1", "data", "data"][dice.below(5) as usize];
+            let size = disk.plug().open(space).unwrap().size().unwrap();
+            if size > 0 {
+                disk.corrupt(space, dice.below(size));
+            }
+        }
+        let Ok(target) = open(&host, &disk).await else { return };
+        for fragment in fragments(&target).await {
+            let id = fragment.header.id;
+            let _ = target.serve(StorageRequest::Read { id, offset: 0, length: 9_000 }).await;
+        }
+        target.scrub(None, 1000).await.unwrap();
+        for stripe in 0..30 {
+            let stripes = vec![(LogId(1), StripeNumber(stripe))];
+            target.serve(StorageRequest::Delete { stripes }).await.unwrap();
+        }
+        fill(&target).await;
+    });
+}
+
+#[test]
+fn scrub_names_the_block_that_rotted() {
+    sim::run(4, async |world, host| {
+        let disk = world.add_disk(host.node(), "d", DiskOptions::default());
+        format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+        let target = open(&host, &disk).await.unwrap();
+        fill(&target).await;
+        // The first fragment lies in the first cell.
+        disk.corrupt("data", 8192 + 5000);
+        let (damages, last) = target.scrub(None, 1000).await.unwrap();
+        assert_eq!(damages.len(), 1);
+        assert_eq!((damages[0].blocks.clone(), damages[0].head), (vec![1], false));
+        assert_eq!(last, Some(fragment_id(LogId(1), 29, Part::Data(0))));
+    });
+}
+
+#[test]
+fn a_full_disk_refuses_in_order_and_loses_nothing() {
+    sim::run(5, async |world, host| {
+        let disk = world.add_disk(host.node(), "d", DiskOptions { capacity_bytes: 5 << 20, ..DiskOptions::default() });
+        let options = TargetOptions { journal_permille: 50, clean_permille: 50, ..OPTIONS };
+        format(&disk.plug(), CLUSTER, ID, options).await.unwrap();
+        let target = Target::open(host.clone(), disk.plug(), CLUSTER, ID, options).await.unwrap();
+        let (mut stripe, mut taken) = (0, Vec::new());
+        for room in [Room::Data, Room::Journal, Room::Clean] {
+            loop {
+                let id = fragment_id(LogId(1), stripe, Part::Data(0));
+                let request = append(id, 0, 0, 100, Durability::Replicated);
+                match target.serve(StorageRequest::Append(protocol::storage::Append { room, ..request })).await {
+                    Ok(_) => stripe += 1,
+                    Err(StorageError::Full) => break,
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            taken.push(stripe);
+        }
+        assert!(taken[0] < taken[1] && taken[1] < taken[2], "{taken:?}");
+        assert_eq!(stat(&target).await.bytes_free, 0);
+        // What is there still grows, and what is deleted makes room.
+        let id = fragment_id(LogId(1), 0, Part::Data(0));
+        target.serve(StorageRequest::Append(append(id, 0, 100, 9_000, Durability::Disk))).await.unwrap();
+        let stripes = vec![(LogId(1), StripeNumber(1))];
+        target.serve(StorageRequest::Delete { stripes }).await.unwrap();
+        let id = fragment_id(LogId(1), stripe, Part::Data(0));
+        target.serve(StorageRequest::Append(append(id, 0, 0, 9_000, Durability::Disk))).await.unwrap();
+        assert_eq!(read(&target, id, 0, 9_000).await.unwrap().len(), 9_000);
+    });
+}
+
+#[test]
+fn a_failed_sync_is_never_forgotten() {
+    sim::run(6, async |world, host| {
+        let disk = world.add_disk(host.node(), "d", DiskOptions::default());
+        format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+        let target = open(&host, &disk).await.unwrap();
+        disk.set_faults(host::sim::DiskFaults { syncs: true, ..Default::default() });
+        let id = fragment_id(LogId(1), 0, Part::Data(0));
+        let answer = target.serve(StorageRequest::Append(append(id, 0, 0, 100, Durability::Disk))).await;
+        assert!(matches!(answer, Err(StorageError::Failed(_))), "{answer:?}");
+        disk.heal();
+        let answer = target.serve(StorageRequest::Stat).await;
+        assert!(matches!(answer, Err(StorageError::Failed(_))), "{answer:?}");
+    });
+}
