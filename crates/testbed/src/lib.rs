@@ -1,1 +1,16 @@
-//! Placeholder.
+//! A cluster in one process, from a seed: the daemon's parts in the simulated world, and checkers of what they promise.
+//!
+//! | noun | it is |
+//! |---|---|
+//! | [`Site`] | one simulated machine with its disks, and the parts that run on it |
+//! | [`Witness`] | a workload that remembers what it was promised, and says when a promise was broken |
+//!
+//! Real programs on real mounts are in `programs/`; the rules of the house in `tests/tidy.rs`.
+//!
+//! *Never*: the real clock and network.
+
+mod site;
+mod witness;
+
+pub use site::{Parts, Site};
+pub use witness::Witness;
