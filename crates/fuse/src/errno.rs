@@ -30,6 +30,7 @@ errors! {
     EINTR = 4, "A signal ended the wait.";
     EIO = 5, "The bytes cannot be had, or are lost.";
     ENXIO = 6, "Nothing there: SEEK_DATA behind the last data.";
+    E2BIG = 7, "The value is longer than any may be.";
     EBADF = 9, "Not an open file.";
     EAGAIN = 11, "Not now: a lock is held.";
     ENOMEM = 12, "No memory.";

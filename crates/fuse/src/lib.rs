@@ -1,7 +1,9 @@
-//! The kernel's tongue: FUSE protocol 7.45, from bytes to operations and from answers to bytes.
+//! The kernel's tongue: FUSE protocol 7.45, from bytes to operations and from answers to bytes; and the face that
+//! translates operations to calls of the client.
 //!
 //! | module | noun |
 //! |---|---|
+//! | `face` | `Face`: answers each request by calling the client |
 //! | `abi` | the table: opcodes, flags, structures with their sizes asserted |
 //! | `layout` | how a structure becomes bytes and back |
 //! | `request` | `Request`, parsed from one read of the device; `Malformed` |
@@ -17,13 +19,14 @@
 //! | `errno` | `Errno` |
 //! | `device` | mounting, the loop, restarting: the rules for whoever holds `/dev/fuse` |
 //!
-//! A request goes up: bytes → `Request::parse` → `Operation`. An answer comes down: `reply::…` → `Frame` → `writev`.
+//! A request goes up: bytes → `Request::parse` → `Operation` → `Face::answer`. An answer comes down: `reply::…` → `Frame` →
+//! `writev`.
 //! Why this is our own and not a library: `docs/decisions/0002-own-fuse-wire.md`.
 //!
 //! # Never
 //!
 //! - No file, socket, thread, clock or `ioctl`: the device belongs to `dazzle/src/edge`.
-//! - No `.await`: everything here is a function of its arguments.
+//! - No `.await` outside `face`: everything else here is a function of its arguments.
 //! - No panic on bytes from the device, and no allocation sized by an unchecked number in them.
 //! - No copy of payload: a WRITE's data is a slice of its request, a READ's answer refers to what it was given. Names
 //!   too are slices; who keeps one copies it.
@@ -36,6 +39,7 @@ pub mod device;
 pub mod directory;
 mod errno;
 mod extension;
+mod face;
 pub mod frame;
 mod layout;
 pub mod negotiate;
@@ -46,6 +50,7 @@ pub mod request;
 
 pub use errno::Errno;
 pub use extension::{Extensions, SecurityLabel};
+pub use face::Face;
 pub use frame::Frame;
 pub use notify::Notification;
 pub use operation::Operation;

@@ -1,0 +1,226 @@
+//! The face that the kernel talks to: each request becomes calls of the client, and their outcome an answer.
+//!
+//! | file | it has |
+//! |---|---|
+//! | `names`, `attributes`, `content`, `directories`, `xattrs`, `locks`, `space` | the operations, by family; these await |
+//! | `translation` | the kernel's numbers and the protocol's words |
+//! | `errors` | which errno |
+//! | `access` | access times, as `relatime` has them |
+//! | `set_ids` | which files may have set-id bits |
+//! | `holders`, `waits` | who may hold locks; who waits for one, and may be interrupted |
+//! | `graves` | removed directories in which a process may stand |
+//!
+//! The kernel's node numbers are inode numbers, the root's too. An inode number is never used twice, so the generation is
+//! always 0, and nothing must be counted: FORGET has nothing to undo. Handles are numbers to tell open files apart.
+//!
+//! The kernel checks permissions (`default_permissions`, POSIX ACLs); the umask comes along, for a default ACL takes its
+//! place, and the manager applies either.
+//!
+//! Answered with ENOSYS, so that the kernel does not ask again: OPENDIR (a directory needs no handle, since cookies say all;
+//! the kernel then keeps listings too, and drops them when it changes the directory), ACCESS, POLL, BMAP. IOCTL has no
+//! command that is known here (ENOTTY): attributes of `chattr` are not kept, and FICLONE never leaves the kernel.
+
+mod access;
+mod attributes;
+mod content;
+mod directories;
+mod errors;
+mod graves;
+mod holders;
+mod locks;
+mod names;
+mod set_ids;
+mod space;
+mod translation;
+mod waits;
+mod xattrs;
+
+use std::fmt;
+use std::future::{Future, ready};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use client::Client;
+use host::{BoxFuture, Host};
+use protocol::file::{self, Caller, Time};
+use protocol::id::InodeId;
+
+use crate::attributes::{Attributes, Entry};
+use crate::operation::{Handle, NodeId, Operation, Unique};
+use crate::{Errno, Frame, Request, reply};
+
+/// Answers the requests of one mount. Clones share everything.
+#[derive(Clone)]
+pub struct Face(Arc<Shared>);
+
+/// What the calls of a mount share.
+struct Shared {
+    client: Client,
+    host: Host,
+    handles: AtomicU64,
+    access_times: access::AccessTimes,
+    graves: graves::Graves,
+    holders: holders::Holders,
+    set_ids: set_ids::SetIds,
+    waits: waits::Waits,
+}
+
+/// One request under way: what it is named, about which inode, and for whom.
+struct Call {
+    shared: Arc<Shared>,
+    unique: Unique,
+    inode: InodeId,
+    caller: Caller,
+}
+
+/// What an operation comes to.
+type Outcome = Result<Frame, Errno>;
+
+impl Face {
+    /// A face of `client`.
+    pub fn new(client: Client, host: Host) -> Face {
+        Face(Arc::new(Shared {
+            client,
+            host,
+            handles: AtomicU64::new(1),
+            access_times: access::AccessTimes::default(),
+            graves: graves::Graves::default(),
+            holders: holders::Holders::default(),
+            set_ids: set_ids::SetIds::default(),
+            waits: waits::Waits::default(),
+        }))
+    }
+
+    /// The answer to a request; none to those that the kernel wants no answer to. May be dropped at any time.
+    pub fn answer(&self, request: Request) -> BoxFuture<'static, Option<Frame>> {
+        let unique = request.unique;
+        let call = Call {
+            shared: self.0.clone(),
+            unique,
+            inode: InodeId(request.node.0),
+            caller: Caller { uid: request.uid, gid: request.gid },
+        };
+        match request.operation {
+            Operation::Lookup { name } => boxed(unique, call.lookup(name)),
+            Operation::Getattr { .. } => boxed(unique, call.getattr()),
+            Operation::Setattr(set) => boxed(unique, call.setattr(set)),
+            Operation::Statx { .. } => boxed(unique, call.statx()),
+            Operation::Readlink => boxed(unique, call.readlink()),
+            Operation::Symlink { name, target } => boxed(unique, call.symlink(name, target)),
+            Operation::Mknod { name, mode, device, umask } => boxed(unique, call.mknod(name, mode, device, umask)),
+            Operation::Mkdir { name, mode, umask } => boxed(unique, call.mkdir(name, mode, umask)),
+            Operation::Unlink { name } => boxed(unique, call.unlink(name)),
+            Operation::Rmdir { name } => boxed(unique, call.rmdir(name)),
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                boxed(unique, call.rename(name, (new_parent, new_name), flags))
+            }
+            Operation::Link { source, name } => boxed(unique, call.link(source, name)),
+            Operation::Open { open_flags, kill_suidgid } => boxed(unique, call.open(open_flags, kill_suidgid)),
+            Operation::Create(create) => boxed(unique, call.create(create)),
+            Operation::Tmpfile(create) => boxed(unique, call.tmpfile(create)),
+            Operation::Read(read) => boxed(unique, call.read(read)),
+            Operation::Write(write) => boxed(unique, call.write(write)),
+            Operation::Statfs => boxed(unique, call.statfs()),
+            Operation::Release(release) => boxed(unique, call.release(release)),
+            Operation::Flush { lock_owner, .. } => boxed(unique, call.flush(lock_owner)),
+            Operation::Fsync { data_only, .. } => boxed(unique, call.fsync(data_only)),
+            Operation::Fsyncdir { .. } => boxed(unique, call.fsyncdir()),
+            Operation::Syncfs => boxed(unique, call.syncfs()),
+            Operation::Setxattr { name, value, flags, kill_sgid } => {
+                boxed(unique, call.setxattr(name, value, flags, kill_sgid))
+            }
+            Operation::Getxattr { name, size } => boxed(unique, call.getxattr(name, size)),
+            Operation::Listxattr { size } => boxed(unique, call.listxattr(size)),
+            Operation::Removexattr { name } => boxed(unique, call.removexattr(name)),
+            Operation::Readdir(read) => boxed(unique, call.readdir(read)),
+            Operation::Readdirplus(read) => boxed(unique, call.readdirplus(read)),
+            Operation::Getlk(request) => boxed(unique, call.getlk(request)),
+            Operation::Setlk(request) => boxed(unique, call.setlk(request)),
+            Operation::Setlkw(request) => boxed(unique, call.setlkw(request)),
+            Operation::Fallocate { offset, length, mode, .. } => boxed(unique, call.fallocate(offset, length, mode)),
+            Operation::Lseek { offset, whence, .. } => boxed(unique, call.lseek(offset, whence)),
+            Operation::CopyFileRange(copy) => boxed(unique, call.copy_file_range(copy)),
+            at_once => Box::pin(ready(self.answer_at_once(call.inode, unique, at_once))),
+        }
+    }
+
+    /// What needs no client.
+    fn answer_at_once(&self, inode: InodeId, unique: Unique, operation: Operation) -> Option<Frame> {
+        let errno = match operation {
+            Operation::Forget { .. } => {
+                self.0.graves.forget(inode);
+                return None;
+            }
+            Operation::BatchForget { forgets } => {
+                forgets.iter().for_each(|forget| self.0.graves.forget(InodeId(forget.node.0)));
+                return None;
+            }
+            Operation::Interrupt { target } => {
+                self.0.waits.interrupt(target);
+                return None;
+            }
+            Operation::NotifyReply { .. } => return None,
+            Operation::Destroy | Operation::Releasedir(_) => return Some(reply::done(unique)),
+            Operation::Ioctl(_) => Errno::ENOTTY,
+            // A handshake comes once, and not to a face.
+            Operation::Init(_) => Errno::EPROTO,
+            _ => Errno::ENOSYS,
+        };
+        Some(reply::error(unique, errno))
+    }
+}
+
+/// An operation as the edge polls it. Each has a box of its own size.
+fn boxed(unique: Unique, outcome: impl Future<Output = Outcome> + Send + 'static) -> BoxFuture<'static, Option<Frame>> {
+    Box::pin(async move { Some(outcome.await.unwrap_or_else(|errno| reply::error(unique, errno))) })
+}
+
+impl Shared {
+    fn now(&self) -> Time {
+        Time(self.host.wall().0)
+    }
+
+    fn handle(&self) -> Handle {
+        Handle(self.handles.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Attributes for the kernel, and how long it may use them. All that it is told of passes here.
+    fn present(&self, mut attributes: file::Attributes) -> (Attributes, Duration) {
+        self.access_times.overlay(&mut attributes);
+        self.set_ids.pass(&attributes);
+        (translation::attributes(&attributes), translation::attributes_valid(&attributes))
+    }
+
+    /// An inode for the kernel, under a name.
+    fn entry(&self, attributes: file::Attributes) -> Entry {
+        let node = NodeId(attributes.inode.0);
+        let (attributes, attributes_valid) = self.present(attributes);
+        Entry { node, generation: 0, attributes, name_valid: translation::NAME_VALID, attributes_valid }
+    }
+}
+
+impl Call {
+    fn client(&self) -> &Client {
+        &self.shared.client
+    }
+
+    fn done(&self) -> Frame {
+        reply::done(self.unique)
+    }
+
+    fn entry(&self, attributes: file::Attributes) -> Frame {
+        reply::entry(self.unique, &self.shared.entry(attributes))
+    }
+}
+
+impl fmt::Debug for Face {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Face of {:?}", self.0.client)
+    }
+}
+
+/// Locks a short critical section. Poison only says that another thread panicked, and its panic is report enough.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

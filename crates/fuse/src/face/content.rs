@@ -1,0 +1,204 @@
+//! Open files and their bytes. Awaits.
+//!
+//! The kernel's page cache keeps its pages from one open to the next (KEEP_CACHE): every change of them passes through this
+//! kernel. O_DIRECT is the kernel's own affair: it reads and writes past its pages by the same requests. It also sends the
+//! FSYNC that a write with O_SYNC or O_DSYNC owes, behind the last WRITE of that call.
+
+use client::{Allocate, ClientError, SeekKind, WriteAt};
+use protocol::file::{Attributes, Kind, SetAttributes};
+use protocol::id::InodeId;
+use protocol::manager::{CloneRange, ManagerError};
+
+use super::access::{self, Due};
+use super::names::check_name;
+use super::translation::{OpenFlags, allocate_mode};
+use super::{Call, Outcome, Shared};
+use crate::abi::fopen;
+use crate::attributes::Opened;
+use crate::operation::{CopyFileRange, CopyReply, Create, LockOwner, Read, Release, Write};
+use crate::{Errno, reply};
+
+/// The most that one COPY_FILE_RANGE with the narrow reply copies: whole pages that 32 bits can count.
+const NARROW_COPY_MAX: u64 = 0xffff_f000;
+/// `O_EXCL`.
+const EXCLUSIVE: u32 = 0o200;
+
+// The kinds of lseek(2) that reach a file system.
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+impl Call {
+    pub(super) async fn open(self, open_flags: u32, kill_suidgid: bool) -> Outcome {
+        let flags = OpenFlags(open_flags);
+        let attributes = self.client().open(self.inode).await?;
+        if flags.truncates() {
+            let set = SetAttributes { size: Some(0), clear_set_id: kill_suidgid, ..SetAttributes::default() };
+            match self.client().set_attributes(self.inode, set).await {
+                Ok(attributes) => self.shared.set_ids.pass(&attributes),
+                Err(error) => {
+                    self.client().close(self.inode).await;
+                    return Err(error.into());
+                }
+            }
+        }
+        let opened = self.opened();
+        match access::due(&attributes, flags, self.shared.now()) {
+            Due::Never => {}
+            Due::Now => self.touch(),
+            Due::WithRead => self.shared.access_times.opened(opened.handle),
+        }
+        Ok(reply::opened(self.unique, &opened))
+    }
+
+    pub(super) async fn create(self, create: Create) -> Outcome {
+        check_name(&create.name)?;
+        let new = self.new_inode(Kind::File, create.mode, create.umask);
+        match self.client().create_open(self.inode, create.name, new).await {
+            Ok(attributes) => Ok(self.created(attributes)),
+            // The kernel thought the name free. It has not checked whether the caller may open what is there, so that is
+            // not done here; ESTALE makes it look again.
+            Err(ClientError::Manager(ManagerError::Exists)) if create.open_flags & EXCLUSIVE == 0 => Err(Errno::ESTALE),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) async fn tmpfile(self, create: Create) -> Outcome {
+        let new = self.new_inode(Kind::File, create.mode, create.umask);
+        let attributes = self.client().create_unnamed(self.inode, new).await?;
+        Ok(self.created(attributes))
+    }
+
+    fn created(&self, attributes: Attributes) -> crate::Frame {
+        reply::created(self.unique, &self.shared.entry(attributes), &self.opened())
+    }
+
+    fn opened(&self) -> Opened {
+        Opened { handle: self.shared.handle(), flags: fopen::KEEP_CACHE, backing: 0 }
+    }
+
+    pub(super) async fn release(self, release: Release) -> Outcome {
+        self.shared.access_times.take(release.handle);
+        let mut owners = self.shared.holders.release(self.inode, release.handle);
+        owners.extend(release.unlock_flock.filter(|owner| !owners.contains(owner)));
+        for owner in owners {
+            self.release_owner(owner).await;
+        }
+        self.client().close(self.inode).await;
+        Ok(self.done())
+    }
+
+    pub(super) async fn flush(self, lock_owner: LockOwner) -> Outcome {
+        let flushed = self.client().flush(self.inode).await;
+        if self.shared.holders.flush(self.inode, lock_owner) {
+            self.release_owner(lock_owner).await;
+        }
+        flushed?;
+        Ok(self.done())
+    }
+
+    /// Locks that cannot be given back now go with this node's lease: closing must not fail for them.
+    async fn release_owner(&self, owner: LockOwner) {
+        let owner = self.client().lock_owner(owner.0);
+        let _ = self.client().release_owner(self.inode, owner).await;
+    }
+
+    pub(super) async fn read(self, read: Read) -> Outcome {
+        if self.shared.access_times.take(read.handle) {
+            self.touch();
+        }
+        let mut pieces = self.client().read(self.inode, read.offset, read.size).await?;
+        // The kernel refuses a longer answer than it asked for.
+        let mut room = read.size as usize;
+        for piece in &mut pieces {
+            piece.truncate(room);
+            room -= piece.len();
+        }
+        Ok(reply::data(self.unique, pieces))
+    }
+
+    pub(super) async fn write(self, write: Write) -> Outcome {
+        if write.kill_suidgid {
+            self.shared.shed_set_id(self.inode).await?;
+        }
+        let appends = OpenFlags(write.open_flags).appends() && !write.from_page_cache;
+        let at = if appends { WriteAt::End } else { WriteAt::Offset(write.offset) };
+        let size = u32::try_from(write.data.len()).expect("a request has less than 4 GiB");
+        self.client().write(self.inode, at, write.data).await?;
+        Ok(reply::written(self.unique, size))
+    }
+
+    pub(super) async fn fsync(self, data_only: bool) -> Outcome {
+        self.client().fsync(self.inode, data_only).await?;
+        Ok(self.done())
+    }
+
+    pub(super) async fn syncfs(self) -> Outcome {
+        self.client().sync_all().await?;
+        Ok(self.done())
+    }
+
+    pub(super) async fn fallocate(self, offset: u64, length: u64, mode: u32) -> Outcome {
+        let mode = allocate_mode(mode)?;
+        self.shed_as_plain_user(self.inode).await?;
+        self.client().allocate(self.inode, Allocate { mode, offset, length }).await?;
+        Ok(self.done())
+    }
+
+    pub(super) async fn lseek(self, offset: u64, whence: u32) -> Outcome {
+        let kind = match whence {
+            SEEK_DATA => SeekKind::Data,
+            SEEK_HOLE => SeekKind::Hole,
+            _ => return Err(Errno::EINVAL),
+        };
+        let found = self.client().seek(self.inode, offset, kind).await?;
+        Ok(reply::offset(self.unique, found))
+    }
+
+    pub(super) async fn copy_file_range(self, copy: CopyFileRange) -> Outcome {
+        if copy.flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let target = InodeId(copy.target_node.0);
+        self.shed_as_plain_user(target).await?;
+        let length = match copy.reply {
+            CopyReply::Narrow => copy.length.min(NARROW_COPY_MAX),
+            CopyReply::Wide => copy.length,
+        };
+        let range = CloneRange {
+            source: self.inode,
+            source_offset: copy.source_offset,
+            target,
+            target_offset: copy.target_offset,
+            length,
+        };
+        let copied = self.client().copy_range(range).await?;
+        Ok(reply::copied(self.unique, copied, copy.reply))
+    }
+
+    /// With these requests the kernel does not say whether set-id bits must go, as it does with WRITE; the caller's
+    /// capabilities are unknown, so whoever is not root counts as having none.
+    async fn shed_as_plain_user(&self, inode: InodeId) -> Result<(), Errno> {
+        if self.caller.uid == 0 { Ok(()) } else { self.shared.shed_set_id(inode).await }
+    }
+
+    /// Moves the access time, beside the caller.
+    fn touch(&self) {
+        let (inode, now) = (self.inode, self.shared.now());
+        if self.shared.access_times.begin(inode, now) {
+            let shared = self.shared.clone();
+            self.shared.host.spawn(async move { shared.tell_access_time(inode, now).await });
+        }
+    }
+}
+
+impl Shared {
+    async fn tell_access_time(&self, inode: InodeId, now: protocol::file::Time) {
+        if let Ok(known) = self.client.attributes(inode).await {
+            // Reading is no change: the change time stays. A file that is gone, or out of reach, needs no access time.
+            let (accessed, changed) = (Some(now), Some(known.changed));
+            let set = SetAttributes { accessed, changed, ..SetAttributes::default() };
+            let _ = self.client.set_attributes(inode, set).await;
+        }
+        self.access_times.end(inode);
+    }
+}
