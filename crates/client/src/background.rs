@@ -11,11 +11,13 @@ use futures_util::future::{join_all, select};
 use host::NodeId;
 use protocol::delta::Delta;
 use protocol::manager::{Deltas, ManagerAnswer, ManagerError, ManagerRequest};
-use protocol::storage::Durability;
+use protocol::storage::{Durability, TargetStat};
 
+use crate::ClientError;
 use crate::client::{Inner, lock};
 use crate::opens::OpenFile;
 use crate::outbox::Sending;
+use crate::space::{margin, usable};
 
 /// How often files are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -98,7 +100,7 @@ impl Inner {
         due.into_iter().map(|(_, file)| file).collect()
     }
 
-    async fn write_out_all(&self, files: &[Arc<OpenFile>]) -> Result<(), crate::ClientError> {
+    async fn write_out_all(&self, files: &[Arc<OpenFile>]) -> Result<(), ClientError> {
         self.log.room().await?;
         for file in files {
             self.base(file).await?;
@@ -188,8 +190,8 @@ impl Inner {
         let stats = self.stats().await;
         if !stats.is_empty() {
             let maps = self.cluster.maps();
-            let room = |stat: &protocol::storage::TargetStat| stat.bytes_free.saturating_sub(stat.bytes_reserved);
-            self.budget.learn(crate::space::usable(&maps, &stats, room));
+            let room = |stat: &TargetStat| stat.bytes_free.saturating_sub(stat.bytes_reserved);
+            self.budget.learn(usable(&maps, &stats, room).saturating_sub(margin(&maps)));
         }
     }
 }

@@ -53,6 +53,18 @@ pub(crate) fn usable(
     }
 }
 
+/// Bytes kept free of file data beyond what targets reserve: fragments are begun whole, an open stripe has copies beside
+/// its data, and the end of a stripe may stay empty.
+pub(crate) fn margin(maps: &Maps) -> u64 {
+    let groups = maps.groups.values().filter(|group| group.current);
+    OPEN_STRIPES * groups.map(|group| u64::from(group.geometry.stripe_size())).max().unwrap_or(0)
+}
+
+/// Of all bytes written, one in so many goes to headers, padding and deltas.
+const OVERHEAD_SHARE: u64 = 32;
+/// So many stripes may be under way when the targets tell how full they are.
+const OPEN_STRIPES: u64 = 3;
+
 /// What of the memory and of the targets' room is taken (DESIGN §4: clients get ENOSPC first, and before they lose
 /// anything).
 #[derive(Debug)]
@@ -102,7 +114,7 @@ impl Budget {
             return Admission::NoRoom;
         }
         taken.dirty += bytes;
-        taken.spent += bytes;
+        taken.spent += bytes + bytes / OVERHEAD_SHARE;
         if taken.dirty > self.dirty_max / 2 {
             self.filled.notify(usize::MAX);
         }
@@ -138,7 +150,8 @@ impl Budget {
     pub(crate) fn learn(&self, usable: u64) {
         let mut taken = lock(&self.taken);
         taken.usable = usable;
-        taken.spent = taken.dirty + taken.backlog;
+        let under_way = taken.dirty + taken.backlog;
+        taken.spent = under_way + under_way / OVERHEAD_SHARE;
     }
 
     /// Bytes that are on their way to the targets.
@@ -186,6 +199,7 @@ mod tests {
         Maps {
             epoch: MapEpoch(1),
             cluster: 1,
+            parity: 1,
             targets: BTreeMap::new(),
             groups: groups.iter().enumerate().map(|(id, group)| (GroupId(id as u32), entry(group))).collect(),
             logs: BTreeMap::new(),
@@ -218,10 +232,10 @@ mod tests {
         budget.release(90);
         budget.appended(90);
         assert_eq!(budget.admit(70), Admission::NoRoom);
-        assert_eq!(budget.admit(60), Admission::Granted);
+        assert_eq!(budget.admit(50), Admission::Granted);
         budget.stored(0);
-        budget.learn(60);
-        assert_eq!(budget.under_way(), 60);
+        budget.learn(50);
+        assert_eq!(budget.under_way(), 50);
         assert!(!budget.fits(1));
     }
 }

@@ -11,7 +11,7 @@ use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 
 use crate::ClientError;
 use crate::client::{Client, Inner};
-use crate::space::{Statfs, usable};
+use crate::space::{Statfs, margin, usable};
 
 /// An inode needs about so much room, in bytes: what `statfs` makes of free room.
 const INODE_BYTES: u64 = 512;
@@ -24,7 +24,7 @@ impl Client {
         let under_way = self.0.budget.under_way();
         let free = usable(&maps, &stats, |stat| stat.bytes_free).saturating_sub(under_way);
         let unreserved = |stat: &TargetStat| stat.bytes_free.saturating_sub(stat.bytes_reserved);
-        let available = usable(&maps, &stats, unreserved).saturating_sub(under_way);
+        let available = usable(&maps, &stats, unreserved).saturating_sub(under_way + margin(&maps));
         let inodes = self.0.inodes().await;
         Ok(Statfs {
             bytes_total: usable(&maps, &stats, |stat| stat.bytes_total),
