@@ -14,7 +14,7 @@ use protocol::record::{Owner, RecordKind};
 use protocol::registry::{RegistryError, RegistryRequest};
 use protocol::storage::Durability;
 
-use crate::image::{Image, Mark, Table, TableEntry, encode, encode_index};
+use crate::image::{Image, Mark, Round, Table, TableEntry, encode, encode_index};
 use crate::key::Key;
 use crate::manager::{Manager, failed};
 use crate::slot::PageCopy;
@@ -62,7 +62,8 @@ impl Manager {
         let mark = self.writer.append(record(RecordKind::Mark, &[&encode(&Mark { table })])).map_err(failed)?;
         self.commit(mark.end, Durability::Disk).await?;
         self.writer.set_mark(mark.place);
-        self.images.lock().expect("nobody panics over images").replace(images, journal_from, [table, mark.body]);
+        let (open, round) = (self.writer.end().stripe, Round { journal_from, table, mark: mark.place });
+        self.images.lock().expect("nobody panics over images").replace(images, &round, open);
         Ok(())
     }
 

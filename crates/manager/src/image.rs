@@ -102,12 +102,29 @@ pub(crate) struct Images {
     needed: BTreeSet<(LogId, StripeNumber)>,
     /// Where the part of our log begins that no image covers.
     journal_from: Position,
+    /// Our marks, oldest first, each with the stripe that was open when fragments were told to name it. A start searches
+    /// the log from the newest mark that fragments name; older ones than that are forgotten.
+    marks: Vec<(Position, StripeNumber)>,
+    /// Whether fragments name the oldest of these marks.
+    named: bool,
+}
+
+/// A round of images that is durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    /// The journal before this is covered.
+    pub(crate) journal_from: Position,
+    /// Where the table lies.
+    pub(crate) table: LogAddress,
+    /// Where the mark begins.
+    pub(crate) mark: Position,
 }
 
 impl Images {
     /// What a manager that just took over knows: images in earlier logs, which stay needed until the first own table.
     pub(crate) fn new(log: LogId, rolled: Vec<LogId>, slots: BTreeMap<SlotId, Image>) -> Images {
-        let mut images = Images { log, rolled, slots, needed: BTreeSet::new(), journal_from: Position::START };
+        let (needed, marks) = (BTreeSet::new(), Vec::new());
+        let mut images = Images { log, rolled, slots, needed, journal_from: Position::START, marks, named: false };
         images.needed = images.stripes();
         images
     }
@@ -122,17 +139,22 @@ impl Images {
         !self.rolled.is_empty()
     }
 
-    /// A new table is durable, with these new images; its record and its mark's lie at `records`.
-    pub(crate) fn replace(
-        &mut self,
-        images: BTreeMap<SlotId, Image>,
-        journal_from: Position,
-        records: [LogAddress; 2],
-    ) {
+    /// A new table is durable, with these new images, and so is the mark that names it. Fragments begun behind `open`
+    /// name the mark.
+    pub(crate) fn replace(&mut self, images: BTreeMap<SlotId, Image>, round: &Round, open: StripeNumber) {
         self.slots.extend(images);
         self.needed = self.stripes();
-        self.needed.extend(records.map(|address| (address.log, address.stripe)));
-        self.journal_from = journal_from;
+        self.needed.insert((round.table.log, round.table.stripe));
+        self.journal_from = round.journal_from;
+        self.marks.push((round.mark, open));
+    }
+
+    /// Our log is on disk through `disk`.
+    pub(crate) fn reached(&mut self, disk: Position) {
+        if let Some(named) = self.marks.iter().rposition(|(_, open)| disk.stripe > *open) {
+            self.marks.drain(..named);
+            self.named = true;
+        }
     }
 
     /// The slots' lists of logs name ours alone by now.
@@ -142,7 +164,10 @@ impl Images {
 
     /// Whether this manager needs nothing of a stripe of a manager log.
     pub(crate) fn is_dead(&self, log: LogId, stripe: StripeNumber) -> bool {
-        let journal = self.rolled.contains(&log) || (log == self.log && stripe >= self.journal_from.stripe);
+        // Until fragments name a mark, a start searches for it from the one before, or from the log's beginning.
+        let searched = self.marks.first().filter(|_| self.named).map_or(Position::START, |(mark, _)| *mark);
+        let from = self.journal_from.min(searched).stripe;
+        let journal = self.rolled.contains(&log) || (log == self.log && stripe >= from);
         !journal && !self.needed.contains(&(log, stripe))
     }
 
@@ -189,8 +214,11 @@ mod tests {
         assert!(!images.is_dead(LogId(1), StripeNumber(3)), "its journal is needed");
         let new = Image { changes: 1, index: vec![address(2, 5)], pages: vec![address(1, 2), address(2, 4)] };
         let from = Position::new(StripeNumber(4), 0);
-        images.replace(BTreeMap::from([(SlotId(0), new)]), from, [address(2, 5), address(2, 5)]);
+        let round = Round { journal_from: from, table: address(2, 5), mark: Position::new(StripeNumber(5), 900) };
+        images.replace(BTreeMap::from([(SlotId(0), new)]), &round, StripeNumber(5));
         images.forget_rolled();
+        assert!(!images.is_dead(LogId(2), StripeNumber(3)), "the mark is searched for from the log's beginning");
+        images.reached(Position::new(StripeNumber(6), 1));
         let dead = |log, stripe| images.is_dead(LogId(log), StripeNumber(stripe));
         assert!(dead(1, 5) && dead(1, 3) && dead(2, 3) && dead(9, 9));
         assert!(!dead(1, 2) && !dead(2, 4) && !dead(2, 5) && !dead(2, 77));

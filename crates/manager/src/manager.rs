@@ -151,7 +151,8 @@ impl Manager {
 
     /// Which of these stripes, all of manager logs, this manager does not need.
     pub fn dead_stripes(&self, mut stripes: Vec<(LogId, StripeNumber)>) -> Vec<(LogId, StripeNumber)> {
-        let images = self.images.lock().expect("nobody panics over images");
+        let mut images = self.images.lock().expect("nobody panics over images");
+        images.reached(self.writer.reached(Durability::Disk));
         stripes.retain(|&(log, stripe)| images.is_dead(log, stripe));
         stripes
     }

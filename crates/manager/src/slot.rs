@@ -216,11 +216,6 @@ impl Slot {
         }
     }
 
-    /// Where its pages are stored, whether or not that is the newest.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = LogAddress> + '_ {
-        self.frames.values().filter_map(|frame| frame.stored)
-    }
-
     fn frame(&self, key: &[u8]) -> (&Key, &Frame) {
         self.frames
             .range::<[u8], _>((Unbounded, Included(key)))

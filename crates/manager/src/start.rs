@@ -294,21 +294,20 @@ impl Recovered {
     }
 }
 
-/// The newest checkpoint table that a log's marks name.
+/// The newest checkpoint table that a log's marks name. Fragments name only marks from before they were begun, so the
+/// log is searched for newer ones from there on.
 async fn newest_table(cluster: &Cluster, reader: &LogReader, log: LogId) -> Result<Option<Table>, StartError> {
-    let place = recovery::newest_mark(cluster, log).await?;
-    if place == Position::START {
-        return Ok(None);
-    }
-    let mut mark = None;
-    let just_it = place..Position::new(place.stripe, place.offset + 1);
+    let length = seal(cluster, log).await?;
+    let named = recovery::newest_mark(cluster, log).await?;
+    let mut newest = None;
     let mut keep = |scanned: Scanned| {
         if scanned.header.kind == RecordKind::Mark {
-            mark = Some(scanned.bytes);
+            newest = Some(scanned.bytes);
         }
     };
-    recovery::scan(reader, log, just_it, DataBodies::Skip, &mut keep).await?;
-    let mark: Mark = decode(&mark.ok_or_else(|| StartError::Damaged(format!("no mark at {place:?}")))?)?;
+    recovery::scan(reader, log, named..length, DataBodies::Skip, &mut keep).await?;
+    let Some(mark) = newest else { return Ok(None) };
+    let mark: Mark = decode(&mark)?;
     Ok(Some(decode(&reader.read(mark.table).await?)?))
 }
 

@@ -1,0 +1,196 @@
+//! The danger: a manager dies between any two of its writes, journal, page, index, table, mark, and the next one finds
+//! less than was acknowledged, or something that never was.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use host::sim::{self, Dice, DiskOptions, SimDisk, Stop, World};
+use host::{Disk, Host};
+use log::{Cluster, LogReader};
+use manager::{Manager, ManagerOptions};
+use protocol::file::{Caller, Kind, NewInode};
+use protocol::id::{InodeId, TargetId};
+use protocol::manager::{Answer, ManagerAnswer, ManagerError, ManagerRequest, Rename, RenameMode};
+use protocol::maps::{TargetEntry, TargetState};
+use registry::{Registry, change};
+use storage::{Storage, TargetOptions};
+
+const CLUSTER: u128 = 77;
+const TARGETS: u32 = 3;
+
+struct Site {
+    world: World,
+    disks: Vec<SimDisk>,
+}
+
+impl Site {
+    async fn create(world: &World, host: &Host) -> Site {
+        let disks: Vec<_> =
+            (0..TARGETS).map(|n| world.add_disk(host.node(), &format!("t{n}"), DiskOptions::default())).collect();
+        let site = Site { world: world.clone(), disks };
+        let mut entries = Vec::new();
+        for (target, disk) in site.plugged() {
+            storage::format(&disk, CLUSTER, target, TargetOptions::default()).await.unwrap();
+            let entry = TargetEntry { node: host.node().0, name: format!("t{}", target.0), state: TargetState::Whole };
+            entries.push((target, entry));
+        }
+        Registry::create(change::new_cluster(CLUSTER, entries, host.node().0, 1), site.plugged()).await.unwrap();
+        site
+    }
+
+    fn plugged(&self) -> Vec<(TargetId, Disk)> {
+        (0..).map(TargetId).zip(self.disks.iter().map(SimDisk::plug)).collect()
+    }
+
+    async fn start(&self, host: &Host) -> Arc<Manager> {
+        let (disks, host) = (self.plugged(), host.clone());
+        let started = self.world.spawn(&host.clone(), async move {
+            let registry = Registry::start(&host, disks.clone()).await.unwrap();
+            let (_storage, lost) = Storage::start(host.clone(), CLUSTER, disks, TargetOptions::default()).await;
+            assert!(lost.is_empty());
+            drop(registry);
+            let cluster = Cluster::connect(host.clone(), host.node()).await.unwrap();
+            let reader = LogReader::new(cluster.clone());
+            let options = ManagerOptions {
+                memory_bytes: 300 << 10,
+                journal_bytes_max: 40 << 10,
+                orphan_grace: Duration::from_millis(10),
+                ..ManagerOptions::default()
+            };
+            Manager::start(cluster, reader, options).await.unwrap()
+        });
+        started.await.unwrap()
+    }
+}
+
+/// What was acknowledged: files by directory and name.
+type Names = BTreeMap<(InodeId, Vec<u8>), InodeId>;
+
+fn new(kind: Kind) -> NewInode {
+    NewInode { kind, mode: 0o755, mask: 0, device: 0, target: Bytes::new(), caller: Caller::default() }
+}
+
+fn name(dice: &mut Dice) -> Bytes {
+    Bytes::from(format!("{}{}", "name-".repeat(dice.below(30) as usize), dice.below(40)))
+}
+
+async fn some_work(manager: &Manager, dice: &mut Dice, names: &mut Names, directories: &mut Vec<InodeId>) {
+    let directory = directories[dice.below(directories.len() as u64) as usize];
+    let name = name(dice);
+    match dice.below(10) {
+        0 => {
+            let request =
+                ManagerRequest::Create { directory, name: name.clone(), new: new(Kind::Directory), open: false };
+            if let Ok(inode) = created(manager.answer(1, request).await) {
+                names.insert((directory, name.to_vec()), inode);
+                directories.push(inode);
+            }
+        }
+        1..=6 => {
+            let request = ManagerRequest::Create { directory, name: name.clone(), new: new(Kind::File), open: false };
+            match created(manager.answer(1, request).await) {
+                Ok(inode) => assert!(names.insert((directory, name.to_vec()), inode).is_none()),
+                Err(error) => assert_eq!(error, ManagerError::Exists),
+            }
+        }
+        7 | 8 => {
+            let answer = manager.answer(1, ManagerRequest::Unlink { directory, name: name.clone() }).await;
+            match answer {
+                Ok(_) => assert!(names.remove(&(directory, name.to_vec())).is_some()),
+                Err(ManagerError::IsDirectory) => {}
+                Err(error) => assert_eq!(error, ManagerError::NotFound),
+            }
+        }
+        _ => {
+            let to_directory = directories[dice.below(directories.len() as u64) as usize];
+            let to_name = self::name(dice);
+            let rename = Rename {
+                from_directory: directory,
+                from_name: name.clone(),
+                to_directory,
+                to_name: to_name.clone(),
+                mode: RenameMode::Keep,
+            };
+            if manager.answer(1, ManagerRequest::Rename(rename)).await.is_ok() {
+                let inode = names.remove(&(directory, name.to_vec())).unwrap();
+                names.insert((to_directory, to_name.to_vec()), inode);
+            }
+        }
+    }
+}
+
+fn created(answer: ManagerAnswer) -> Result<InodeId, ManagerError> {
+    match answer?.answer {
+        Answer::Entry(attributes, _) => Ok(attributes.inode),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn check(manager: &Manager, names: &Names, directories: &[InodeId]) {
+    let mut found = Names::new();
+    for &directory in directories {
+        let mut after = 0;
+        loop {
+            let request = ManagerRequest::List { directory, after, limit: 100, attributes: true };
+            let Answer::Listing(list, last) = manager.answer(1, request).await.unwrap().answer else {
+                panic!("a list")
+            };
+            for entry in list {
+                after = entry.cookie;
+                found.insert((directory, entry.name.to_vec()), entry.inode);
+            }
+            if last {
+                break;
+            }
+        }
+    }
+    assert_eq!(found, *names);
+    let Answer::Census(inodes, _) = manager.answer(1, ManagerRequest::Census).await.unwrap().answer else {
+        panic!("a census")
+    };
+    assert_eq!(inodes, names.len() as u64 + 1, "every inode has a name, but for the root");
+}
+
+#[test]
+fn names_survive_kills_and_power_losses() {
+    sim::explore(0..8, async |world, mut host| {
+        let site = Site::create(&world, &host).await;
+        let mut dice = world.dice();
+        let (mut names, mut directories) = (Names::new(), vec![InodeId::ROOT]);
+        for _life in 0..4 {
+            let manager = site.start(&host).await;
+            check(&manager, &names, &directories).await;
+            let power = dice.below(2) == 0;
+            let count = dice.below(600);
+            let moved = (manager.clone(), names.clone(), directories.clone(), dice.below(u64::MAX));
+            // The manager's work is its node's, so that a crash ends it.
+            let work = world.spawn(&host, async move {
+                let (manager, mut names, mut directories, seed) = moved;
+                let mut dice = Dice::new(seed);
+                for _ in 0..count {
+                    some_work(&manager, &mut dice, &mut names, &mut directories).await;
+                    if dice.below(200) == 0 {
+                        manager.checkpoint().await.unwrap();
+                    }
+                }
+                if power {
+                    let end = manager.answer(1, ManagerRequest::Attributes(InodeId::ROOT)).await.unwrap().journal;
+                    manager.answer(1, ManagerRequest::Flush(end)).await.unwrap();
+                }
+                (names, directories)
+            });
+            (names, directories) = work.await.unwrap();
+            if dice.below(2) == 0 {
+                // A round of images may be under way when the node stops.
+                let busy = manager.clone();
+                drop(world.spawn(&host, async move { drop(busy.checkpoint().await) }));
+                world.sleep(Duration::from_micros(dice.below(20_000))).await;
+            }
+            drop(manager);
+            world.crash(host.node(), if power { Stop::PowerLoss } else { Stop::Kill });
+            host = world.restart(host.node());
+        }
+    });
+}
