@@ -26,10 +26,19 @@ use tracing::{debug, warn};
 use super::blocking;
 use super::mount::{self, MountError};
 
+/// Most requests end in memory on the thread that read them; the others are there for those that wait for a disk.
+const SERVING_THREADS: usize = 8;
+
 /// Who answers requests.
 pub trait Face: Send + Sync + 'static {
     /// The answer, if the kernel expects one.
     fn answer(&self, request: Request) -> BoxFuture<'static, Option<Frame>>;
+}
+
+impl Face for fuse::Face {
+    fn answer(&self, request: Request) -> BoxFuture<'static, Option<Frame>> {
+        fuse::Face::answer(self, request)
+    }
 }
 
 /// A mount being served.
@@ -40,8 +49,14 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts on `path` and serves with `threads` threads until [`Mount::unmount`], or until somebody else unmounts.
-    pub fn serve(path: PathBuf, face: Arc<dyn Face>, threads: usize, runtime: Handle) -> Result<Mount, MountError> {
+    /// Mounts on `path` and serves until [`Mount::unmount`] or until somebody else unmounts.
+    pub fn serve(
+        path: PathBuf,
+        source: &std::path::Path,
+        face: Arc<dyn Face>,
+        runtime: Handle,
+    ) -> Result<Mount, MountError> {
+        let threads = SERVING_THREADS;
         let wishes = Wishes::default();
         let options = MountOptions {
             uid: rustix::process::getuid().as_raw(),
@@ -49,7 +64,7 @@ impl Mount {
             allow_other: rustix::process::getuid().is_root(),
             read_bytes_max: wishes.request_bytes_max,
         };
-        let device = mount::mount(&path, options)?;
+        let device = mount::mount(&path, source, options)?;
         let refused = |reason: String| MountError::Refused(path.clone(), reason);
         let session = shake_hands(&device, &wishes).map_err(refused)?;
         let server = Arc::new(Server {

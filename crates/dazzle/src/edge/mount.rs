@@ -36,9 +36,15 @@ pub enum MountError {
 }
 
 /// Mounts on `path`. The returned descriptor is the device; INIT waits in it.
-pub fn mount(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
+///
+/// `source` is the directory of the file system: what `df` shows, and how commands find the daemon of a path.
+pub fn mount(path: &Path, source: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
     is_free(path)?;
-    if rustix::process::geteuid().is_root() { mount_as_root(path, options) } else { mount_with_help(path, options) }
+    if rustix::process::geteuid().is_root() {
+        mount_as_root(path, source, options)
+    } else {
+        mount_with_help(path, source, options)
+    }
 }
 
 /// Unmounts `path`, now for its name and once unused for good.
@@ -67,21 +73,63 @@ fn is_free(path: &Path) -> Result<(), MountError> {
 
 /// Whether something is mounted on exactly `path`.
 pub fn is_mount_point(path: &Path) -> bool {
-    let (Ok(path), Ok(table)) = (path.canonicalize(), std::fs::read_to_string("/proc/self/mountinfo")) else {
-        return false;
-    };
-    // The fifth field, with spaces and the like written in octal.
-    let escaped = path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
-    table.lines().any(|line| line.split(' ').nth(4) == Some(&escaped))
+    path.canonicalize().is_ok_and(|path| mounts().iter().any(|mounted| mounted.point == path))
 }
 
-fn mount_as_root(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
+/// The directory of the Dazzle file system that `path` lies in, and the path within it.
+pub fn owner(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mounts = mounts();
+    // The innermost mount above the path decides, and among mounts on one place the last.
+    let mounted = mounts.iter().rev().filter(|mounted| path.starts_with(&mounted.point));
+    let mounted = mounted.max_by_key(|mounted| mounted.point.components().count())?;
+    let inside = path.strip_prefix(&mounted.point).expect("the mount lies above the path").to_owned();
+    (mounted.kind == "fuse.dazzle").then(|| (mounted.source.clone(), inside))
+}
+
+struct Mounted {
+    point: PathBuf,
+    kind: String,
+    source: PathBuf,
+}
+
+fn mounts() -> Vec<Mounted> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let parse = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut right = right.split(' ');
+        Some(Mounted {
+            point: unescape(left.split(' ').nth(4)?).into(),
+            kind: right.next()?.to_owned(),
+            source: unescape(right.next()?).into(),
+        })
+    };
+    table.lines().filter_map(parse).collect()
+}
+
+/// The kernel writes spaces and the like as a backslash and three octal digits.
+fn unescape(text: &str) -> String {
+    let mut pieces = text.split('\\');
+    let mut whole = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let code = piece.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => {
+                whole.push(char::from(code));
+                whole.push_str(&piece[3..]);
+            }
+            None => whole.push_str(piece),
+        }
+    }
+    whole
+}
+
+fn mount_as_root(path: &Path, source: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
     let device = open_device().map_err(MountError::NoDevice)?;
     let data = std::ffi::CString::new(options.data(device.as_raw_fd())).expect("options have no zero byte");
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     // Root may run set-user-id programs and use devices from its own file system, as on any local disk.
     let flags = if options.uid == 0 { MountFlags::empty() } else { flags };
-    rustix::mount::mount("dazzle", path, "fuse.dazzle", flags | MountFlags::RELATIME, &*data)
+    rustix::mount::mount(source, path, "fuse.dazzle", flags | MountFlags::RELATIME, &*data)
         .map_err(|error| MountError::Refused(path.to_owned(), error.to_string()))?;
     Ok(device)
 }
@@ -91,12 +139,13 @@ pub fn open_device() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn mount_with_help(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
+fn mount_with_help(path: &Path, source: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::NoHelper)?;
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())
         .map_err(|error| MountError::NoHelper(error.into()))?;
     let mut helper = Command::new("fusermount3")
-        .args(["-o", &options.fusermount(), "--"])
+        // The last fsname counts; a comma in it would end it.
+        .args(["-o", &format!("{},fsname={}", options.fusermount(), source.to_string_lossy().replace(',', "\\,")), "--"])
         .arg(path)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .spawn()

@@ -33,6 +33,27 @@ impl DirectoryLock {
     }
 }
 
+impl DirectoryLock {
+    /// Returns when nobody holds it.
+    pub fn wait(path: &Path) -> io::Result<()> {
+        let file = File::open(path)?;
+        Ok(rustix::fs::flock(&file, FlockOperation::LockShared)?)
+    }
+}
+
+/// The runtime that tasks and timers live on.
+pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("dazzle").build()
+}
+
+/// Sends the daemon's messages to standard error, as many as `DAZZLE_LOG` asks for ("info" unless set).
+pub fn write_messages() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("DAZZLE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    // A second subscriber in one process would be a test's; it keeps its own.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).try_init();
+}
+
 /// Starts this program with `arguments` as a daemon of its own session, its messages going to `messages`, and waits for
 /// its one line on standard output.
 pub fn start_daemon(arguments: &[&std::ffi::OsStr], messages: &Path) -> io::Result<String> {

@@ -1,0 +1,138 @@
+//! What people type. Every command prints for people, or with `--json` for programs, and ends with 0 when done, 1 when it
+//! could not be done, 2 when the words were wrong, 3 when something was found to be wrong (`check`).
+
+mod check;
+mod daemon;
+mod down;
+mod repair;
+mod status;
+mod up;
+mod why;
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::edge::control::{self, Question};
+
+/// A file system without a server: every write goes to a log, every log is striped with parity over several targets.
+#[derive(Debug, Parser)]
+#[command(name = "dazzle", version, about, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Begin with:  dazzle up /srv/dazzle --mount /mnt/dazzle --targets 5\nEnd with:    dazzle down \
+                        /srv/dazzle")]
+pub(crate) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a file system in a directory, or start the one that is there, and mount it.
+    Up(up::Up),
+    /// Unmount, store everything, stop the daemon.
+    Down(down::Down),
+    /// How it is: targets, groups, logs, space, rates.
+    Status(status::Status),
+    /// Where a file's bytes are and why: inode, slot, extents, log addresses, targets.
+    Why(why::Why),
+    /// Whether everything is consistent: names a tree, extents stored, live counts exact, parity true.
+    Check(check::Check),
+    /// Rebuild what a lost or damaged target held, from the others.
+    Repair(repair::Repair),
+    /// Run as the daemon, in the foreground (what `up` starts).
+    #[command(hide = true)]
+    Daemon(daemon::Daemon),
+}
+
+/// How a command ended, when it did not do what it was to do.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    code: u8,
+}
+
+impl Failure {
+    /// Found to be wrong.
+    fn found(message: impl Display) -> Failure {
+        Failure { message: message.to_string(), code: 3 }
+    }
+}
+
+impl<E: Display> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure { message: error.to_string(), code: 1 }
+    }
+}
+
+type Outcome = Result<(), Failure>;
+
+/// Carries out a command.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    let outcome = match arguments.command {
+        Command::Up(up) => up.run(),
+        Command::Down(down) => down.run(),
+        Command::Status(status) => status.run(),
+        Command::Why(why) => why.run(),
+        Command::Check(check) => check.run(),
+        Command::Repair(repair) => repair.run(),
+        Command::Daemon(daemon) => daemon.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("dazzle: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Where the daemon of the file system in `directory` listens.
+pub(crate) fn control_path(directory: &Path) -> PathBuf {
+    directory.join("control")
+}
+
+/// What holds the directory against a second daemon.
+pub(crate) fn lock_path(directory: &Path) -> PathBuf {
+    directory.join("lock")
+}
+
+/// The directory as an absolute path, which must exist.
+fn existing(directory: &Path) -> Result<PathBuf, Failure> {
+    directory.canonicalize().map_err(|error| Failure::from(format!("{}: {error}", directory.display())))
+}
+
+/// Asks the daemon of `directory`, with a progress bar on a terminal when it takes long.
+fn ask(directory: &Path, question: &Question) -> Result<serde_json::Value, Failure> {
+    let directory = existing(directory)?;
+    if !directory.join(crate::config::FILE_NAME).exists() {
+        let directory = directory.display();
+        return Err(Failure::from(format!("{directory} holds no Dazzle file system; `dazzle up {directory}` makes one")));
+    }
+    if !crate::edge::process::DirectoryLock::is_taken(&lock_path(&directory)) {
+        let directory = directory.display();
+        return Err(Failure::from(format!("no daemon runs for {directory}; start it with `dazzle up {directory}`")));
+    }
+    let bar = ProgressBar::hidden();
+    let answer = control::ask(&control_path(&directory), question, |what, done, total| {
+        if bar.is_hidden() {
+            bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+            bar.set_style(
+                ProgressStyle::with_template("{msg:32} {wide_bar} {pos}/{len} {eta}").expect("the template is right"),
+            );
+        }
+        bar.set_length(total);
+        bar.set_position(done);
+        bar.set_message(what.to_owned());
+    });
+    bar.finish_and_clear();
+    Ok(answer?)
+}
+
+/// Prints JSON for programs.
+fn print_json(value: &serde_json::Value) {
+    println!("{}", serde_json::to_string_pretty(value).expect("a value is always printable"));
+}

@@ -1,0 +1,68 @@
+//! `dazzle status`: how it is.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use comfy_table::{Table, presets};
+
+use super::{Outcome, print_json};
+use crate::config::Size;
+use crate::edge::control::Question;
+
+/// Tells how the file system of DIR is: targets, groups, logs, space, rates.
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    /// The directory of the file system.
+    dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Status {
+    pub(super) fn run(self) -> Outcome {
+        let answer = super::ask(&self.dir, &Question::Status)?;
+        if self.json {
+            print_json(&answer);
+            return Ok(());
+        }
+        let size = |value: &serde_json::Value| Size(value.as_u64().unwrap_or(0)).to_string();
+        println!(
+            "{} — {}",
+            answer["mount"].as_str().unwrap_or("not mounted"),
+            answer["health"].as_str().unwrap_or("unknown")
+        );
+        println!(
+            "space      {} of {} used, {} free after redundancy; {} inodes",
+            size(&answer["space"]["used"]),
+            size(&answer["space"]["total"]),
+            size(&answer["space"]["free"]),
+            answer["inodes"]
+        );
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_header(["target", "state", "stored", "free", "fragments"]);
+        for target in answer["targets"].as_array().into_iter().flatten() {
+            table.add_row([
+                target["name"].as_str().unwrap_or("?").to_owned(),
+                target["state"].as_str().unwrap_or("?").to_owned(),
+                size(&target["stored"]),
+                size(&target["free"]),
+                target["fragments"].to_string(),
+            ]);
+        }
+        println!("{table}");
+        for group in answer["groups"].as_array().into_iter().flatten() {
+            println!(
+                "group {:<4} {}+{} {}",
+                group["id"].to_string(),
+                group["data"],
+                group["parity"],
+                if group["current"] == true { "current" } else { "obsolete" }
+            );
+        }
+        for log in answer["logs"].as_array().into_iter().flatten() {
+            println!("log {:<6} {:<8} {}", log["id"].to_string(), log["writer"].as_str().unwrap_or("?"), log["state"]);
+        }
+        Ok(())
+    }
+}

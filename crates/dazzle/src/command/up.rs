@@ -1,0 +1,97 @@
+//! `dazzle up`: make or start, and mount.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{Failure, Outcome, lock_path};
+use crate::config::{Config, FILE_NAME, Size, TargetConfig};
+use crate::create;
+use crate::edge::process::{self, DirectoryLock};
+use crate::edge::storage_place;
+
+/// Makes a file system in DIR, or starts the one that is there, and mounts it.
+#[derive(Debug, Args)]
+#[command(after_help = "A new file system gets its targets from --targets (directories in DIR) or from --target (any \
+                        directories, block devices or preallocated files, best on different disks). Targets, parity \
+                        and limits are written to DIR/dazzle.toml and hold from then on; --mount is remembered too.")]
+pub(super) struct Up {
+    /// The directory of the file system.
+    dir: PathBuf,
+    /// Where to mount it.
+    #[arg(long, value_name = "DIRECTORY")]
+    mount: Option<PathBuf>,
+    /// How many targets a new file system gets inside DIR.
+    #[arg(long, value_name = "N", conflicts_with = "target", value_parser = clap::value_parser!(u16).range(1..=64))]
+    targets: Option<u16>,
+    /// A directory, block device or file as one target of a new file system. Repeat for more.
+    #[arg(long, value_name = "PATH")]
+    target: Vec<PathBuf>,
+    /// How many targets may be lost at once: 1 unless there is only one target.
+    #[arg(long, value_name = "M")]
+    parity: Option<u8>,
+    /// The most that each target of a new file system may take, for example "4 GiB".
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<Size>,
+    /// Stay in the foreground.
+    #[arg(long)]
+    foreground: bool,
+}
+
+impl Up {
+    pub(super) fn run(self) -> Outcome {
+        storage_place::make_directory(&self.dir).map_err(|error| format!("{}: {error}", self.dir.display()))?;
+        let dir = super::existing(&self.dir)?;
+        if DirectoryLock::is_taken(&lock_path(&dir)) {
+            let dir = dir.display();
+            return Err(Failure::from(format!("a daemon runs for {dir} already; `dazzle status {dir}` tells how it is")));
+        }
+        let mount = self.mount.as_ref().map(std::path::absolute).transpose()?;
+        if !dir.join(FILE_NAME).exists() {
+            self.make(&dir, mount.clone())?;
+        } else if self.targets.is_some() || !self.target.is_empty() || self.parity.is_some() || self.limit.is_some() {
+            let dir = dir.display();
+            return Err(Failure::from(format!(
+                "{dir} holds a file system already, so --targets, --target, --parity and --limit do not apply; its \
+                 settings are in {dir}/{FILE_NAME}"
+            )));
+        }
+        let mut config = Config::load(&dir)?;
+        if mount.is_some() && mount != config.mount {
+            config.mount = mount;
+            storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())?;
+        }
+        if let Some(mount) = &config.mount {
+            // A mount whose daemon died cannot even be looked at; mounting clears it away.
+            let _ = storage_place::make_directory(mount);
+        }
+        if self.foreground {
+            return super::daemon::Daemon::foreground(dir).run();
+        }
+        let messages = dir.join("dazzle.log");
+        let line = process::start_daemon(&[OsStr::new("daemon"), dir.as_os_str()], &messages)
+            .map_err(|error| format!("{error}; its messages are in {}", messages.display()))?;
+        match line.strip_prefix("ready ") {
+            Some(text) => {
+                println!("{text}");
+                Ok(())
+            }
+            None => Err(Failure::from(line)),
+        }
+    }
+
+    fn make(&self, dir: &std::path::Path, mount: Option<PathBuf>) -> Outcome {
+        let paths: Vec<PathBuf> = if self.target.is_empty() {
+            (0..self.targets.unwrap_or(1)).map(|number| PathBuf::from(format!("target-{number}"))).collect()
+        } else {
+            self.target.iter().map(std::path::absolute).collect::<Result<_, _>>()?
+        };
+        let parity = self.parity.unwrap_or(u8::from(paths.len() > 1));
+        let targets = paths.into_iter().map(|path| TargetConfig { path, limit: self.limit }).collect();
+        let config = Config::new(parity, mount, targets);
+        config.verify()?;
+        create::create(dir, &config)?;
+        Ok(())
+    }
+}

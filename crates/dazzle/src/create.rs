@@ -1,0 +1,47 @@
+//! Making a new file system: targets, registry, settings, in this order; the settings file last, so that a half-made one
+//! is never taken for a file system.
+
+use std::path::Path;
+
+use protocol::id::TargetId;
+use protocol::maps::{TargetEntry, TargetState};
+use registry::{Registry, change};
+use storage::TargetOptions;
+
+use crate::config::{Config, FILE_NAME};
+use crate::edge::{process, storage_place};
+use crate::node::NODE;
+
+/// Makes the file system that `config` describes in the empty directory `dir`.
+pub(crate) fn create(dir: &Path, config: &Config) -> Result<(), String> {
+    let runtime = process::runtime().map_err(|error| error.to_string())?;
+    runtime.block_on(create_on(dir, config, runtime.handle()))
+}
+
+async fn create_on(dir: &Path, config: &Config, runtime: &tokio::runtime::Handle) -> Result<(), String> {
+    let cluster = u128::from(random()?) << 64 | u128::from(random()?);
+    let mut disks = Vec::with_capacity(config.targets.len());
+    let mut entries = Vec::with_capacity(config.targets.len());
+    for (number, target) in (0u32..).zip(&config.targets) {
+        let path = dir.join(&target.path);
+        if target.path.is_relative() {
+            storage_place::make_directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        let limit = target.limit.map_or(0, |limit| limit.0);
+        let disk = storage_place::open_disk(&path, limit, runtime.clone()).map_err(|error| error.to_string())?;
+        storage::format(&disk, cluster, TargetId(number), TargetOptions::default())
+            .await
+            .map_err(|error| format!("{} cannot become a target: {error}", path.display()))?;
+        disks.push((TargetId(number), disk));
+        let name = target.path.display().to_string();
+        entries.push((TargetId(number), TargetEntry { node: NODE.0, name, state: TargetState::Whole }));
+    }
+    let maps = change::new_cluster(cluster, entries, NODE.0, config.parity);
+    Registry::create(maps, disks).await.map_err(|error| error.to_string())?;
+    storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())
+        .map_err(|error| format!("{}: {error}", dir.join(FILE_NAME).display()))
+}
+
+fn random() -> Result<u64, String> {
+    getrandom::u64().map_err(|error| format!("the kernel gives no random numbers: {error}"))
+}

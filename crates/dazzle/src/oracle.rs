@@ -1,0 +1,164 @@
+//! Answers to what commands ask the running daemon.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use host::BoxFuture;
+use protocol::address::LogAddress;
+use protocol::fragment::Part;
+use protocol::id::InodeId;
+use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerRequest, Why};
+use protocol::maps::{LogState, Maps, TargetState};
+use protocol::storage::{StorageReply, StorageRequest, TargetStat};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::edge::control::{Oracle, Progress, Question};
+use crate::edge::fuse_device::Mount;
+use crate::node::{NODE, Parts};
+
+/// Answers for one node.
+pub(crate) struct NodeOracle {
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) mount: Option<Arc<Mount>>,
+    pub(crate) stop: Arc<Notify>,
+}
+
+impl Oracle for NodeOracle {
+    fn answer(&self, question: Question, progress: Progress) -> BoxFuture<'static, Result<Value, String>> {
+        let (parts, mount, stop) = (self.parts.clone(), self.mount.clone(), self.stop.clone());
+        Box::pin(async move {
+            match question {
+                Question::Status => status(&parts).await,
+                Question::Why { path } => why(&parts, Path::new(&path)).await,
+                Question::Check { thorough } => crate::audit::check(&parts, thorough, &progress).await,
+                Question::Repair => crate::audit::repair(&parts, &progress).await,
+                Question::Stop => {
+                    let stopped = parts.stop(mount.as_deref()).await;
+                    stop.notify_one();
+                    stopped.map(|()| Value::Null)
+                }
+            }
+        })
+    }
+}
+
+async fn status(parts: &Parts) -> Result<Value, String> {
+    let maps = parts.cluster.refresh().await.map_err(|error| error.to_string())?;
+    let space = parts.client.statfs().await.map_err(|error| error.to_string())?;
+    let mut targets = Vec::with_capacity(maps.targets.len());
+    for (id, entry) in &maps.targets {
+        let stat = match parts.cluster.ask(*id, StorageRequest::Stat).await {
+            Ok(StorageReply::Stat(stat)) => stat,
+            _ => TargetStat::default(),
+        };
+        targets.push(json!({
+            "id": id.0, "name": entry.name, "state": target_state(entry.state), "stored": stat.bytes_total - stat.bytes_free,
+            "free": stat.bytes_free, "fragments": stat.fragments,
+        }));
+    }
+    let groups: Vec<_> = maps
+        .groups
+        .iter()
+        .map(|(id, group)| {
+            let members: Vec<_> = group.targets.iter().map(|target| target.0).collect();
+            json!({"id": id.0, "data": group.geometry.data, "parity": group.geometry.parity, "current": group.current,
+                   "targets": members})
+        })
+        .collect();
+    let logs: Vec<_> = maps
+        .logs
+        .iter()
+        .map(|(id, log)| json!({"id": id.0, "writer": format!("{:?}", log.writer), "state": log_state(log.state)}))
+        .collect();
+    Ok(json!({
+        "mount": parts.config.mount, "health": health(&maps), "parity": maps.parity, "inodes": space.inodes_total - space.inodes_free,
+        "space": {"total": space.bytes_total, "free": space.bytes_free, "used": space.bytes_total - space.bytes_free},
+        "targets": targets, "groups": groups, "logs": logs,
+    }))
+}
+
+fn health(maps: &Maps) -> String {
+    let missing = maps.targets.values().filter(|target| target.state != TargetState::Whole).count();
+    match (missing, usize::from(maps.parity)) {
+        (0, 0) => "healthy, without redundancy".to_owned(),
+        (0, parity) => format!("healthy, any {parity} target(s) may be lost"),
+        (missing, parity) if missing <= parity => {
+            format!("degraded: {missing} target(s) missing, nothing lost; `dazzle repair` restores redundancy")
+        }
+        (missing, _) => format!("broken: {missing} targets missing; bring them back to reach what they hold"),
+    }
+}
+
+fn target_state(state: TargetState) -> &'static str {
+    match state {
+        TargetState::Whole => "whole",
+        TargetState::Behind => "behind",
+        TargetState::Failed => "missing",
+    }
+}
+
+fn log_state(state: LogState) -> String {
+    match state {
+        LogState::Open(_) => "open".to_owned(),
+        LogState::Sealing(_) => "being sealed".to_owned(),
+        LogState::Sealed(length) => format!("sealed at stripe {} offset {}", length.stripe.0, length.offset),
+    }
+}
+
+async fn why(parts: &Parts, path: &Path) -> Result<Value, String> {
+    let mut inode = InodeId::ROOT;
+    for name in path.components() {
+        let name = Bytes::copy_from_slice(name.as_os_str().as_encoded_bytes());
+        let found = parts.client.lookup(inode, name).await;
+        inode = found.map_err(|error| format!("{}: {error}", path.display()))?.inode;
+    }
+    // What is still only in memory has no address yet.
+    parts.client.sync_all().await.map_err(|error| error.to_string())?;
+    let why = ask_why(parts, inode).await?;
+    let maps = parts.cluster.maps();
+    let extents: Vec<_> = why
+        .extents
+        .iter()
+        .map(|extent| {
+            let address = extent.address;
+            json!({"file_offset": extent.offset, "length": address.length, "log": address.log.0,
+                   "stripe": address.stripe.0, "offset": address.offset, "targets": targets(&maps, address)})
+        })
+        .collect();
+    let attributes = why.attributes;
+    Ok(json!({
+        "inode": attributes.inode.0, "slot": attributes.inode.slot().0, "node": why.node,
+        "kind": format!("{:?}", attributes.kind), "mode": format!("{:o}", attributes.mode), "links": attributes.links,
+        "size": attributes.size, "stored": attributes.stored, "inline": why.inline, "open_nodes": why.open_nodes,
+        "locks": why.locks, "extents": extents,
+    }))
+}
+
+async fn ask_why(parts: &Parts, inode: InodeId) -> Result<Why, String> {
+    let to = host::Address { node: NODE, port: host::Port(MANAGER_PORT) };
+    let answer: ManagerAnswer =
+        parts.cluster.host().call(to, ManagerRequest::Why(inode)).await.map_err(|error| error.to_string())?;
+    match answer.map_err(|error| error.to_string())?.answer {
+        Answer::Why(why) => Ok(*why),
+        _ => Err("the manager answered something else".into()),
+    }
+}
+
+/// The targets that hold the bytes at `address`, in words.
+fn targets(maps: &Maps, address: LogAddress) -> String {
+    let Some(log) = maps.logs.get(&address.log) else { return "a log that the registry does not know".into() };
+    let Some(run) = log.layout.iter().rev().find(|run| run.covers(address.stripe)) else { return "no run".into() };
+    let Some(group) = maps.groups.get(&run.group(address.stripe)) else { return "no group".into() };
+    let shape = group.geometry;
+    let first = address.offset / shape.fragment_size;
+    let last = (address.offset + address.length.max(1) - 1) / shape.fragment_size;
+    let names: Vec<_> = (first..=last)
+        .map(|index| {
+            let target = group.targets[shape.member(address.stripe, Part::Data(index as u8))];
+            maps.targets.get(&target).map_or("?", |entry| &entry.name).to_owned()
+        })
+        .collect();
+    names.join(", ")
+}
