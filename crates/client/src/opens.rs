@@ -94,19 +94,21 @@ impl Inner {
             return self.attributes(inode).await;
         }
         let before = self.unchanged_since(&file);
-        let (mut attributes, content) = self.first_open(inode).await?;
+        let (attributes, content) = self.first_open(inode).await?;
         let after = self.unchanged_since(&file);
-        let mut state = lock(&file.state);
-        state.opens += 1;
-        state.idle = false;
-        if state.file.is_none() || after.is_some() && before == after {
-            // Close-to-open: what another client changed since the last close is seen now (DESIGN §6).
-            let mut known = File::known(&attributes);
-            known.begin(content);
-            state.file = Some(known);
+        {
+            let mut state = lock(&file.state);
+            state.opens += 1;
+            state.idle = false;
+            if state.file.is_none() || after.is_some() && before == after {
+                // Close-to-open: what another client changed since the last close is seen now (DESIGN §6).
+                let mut known = File::known(&attributes);
+                known.begin(content);
+                state.file = Some(known);
+                return Ok(attributes);
+            }
         }
-        state.known().overlay(&mut attributes, None);
-        Ok(attributes)
+        self.completed(attributes).await
     }
 
     /// Names the state of a file about which managers know everything.
