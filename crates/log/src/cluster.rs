@@ -1,7 +1,10 @@
 //! The registry's maps, cached, and the way to the targets. This file awaits; it decides nothing.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use host::{Address, Host, NodeId, Port};
 use protocol::id::TargetId;
 use protocol::maps::Maps;
@@ -9,6 +12,11 @@ use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryR
 use protocol::storage::{STORAGE_PORT, StorageAnswer, StorageError, StorageRequest, ToTarget};
 
 use crate::LogError;
+
+/// How long an append or a sync may take before its target counts as failed: a busy disk's worst.
+const WRITE_PATIENCE: Duration = Duration::from_secs(20);
+/// How long anything else may take.
+const READ_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A node's view of its cluster. Clones share the cached maps.
 #[derive(Clone)]
@@ -69,13 +77,20 @@ impl Cluster {
         }
     }
 
-    /// Asks a target, wherever it lives. A node that does not answer is a failed target.
+    /// Asks a target, wherever it lives. One that does not answer in time is a failed target: nobody waits for a hung
+    /// disk (DESIGN §13, promise 3). An answer at the first poll costs no timer.
     pub async fn ask(&self, target: TargetId, request: StorageRequest) -> StorageAnswer {
         let Some(node) = self.node_of(target) else { return Err(StorageError::NoTarget(target)) };
         let to = Address { node, port: Port(STORAGE_PORT) };
-        match self.host.call::<ToTarget, StorageAnswer>(to, ToTarget { target, request }).await {
-            Ok(answer) => answer,
-            Err(unreachable) => Err(StorageError::Failed(unreachable.to_string())),
+        let patience = match request {
+            StorageRequest::Append(_) | StorageRequest::Replace(_) | StorageRequest::Sync => WRITE_PATIENCE,
+            _ => READ_PATIENCE,
+        };
+        let call = pin!(self.host.call::<ToTarget, StorageAnswer>(to, ToTarget { target, request }));
+        match select(call, pin!(self.host.sleep(patience))).await {
+            Either::Left((Ok(answer), _)) => answer,
+            Either::Left((Err(unreachable), _)) => Err(StorageError::Failed(unreachable.to_string())),
+            Either::Right(_) => Err(StorageError::Failed(format!("no answer for {} s", patience.as_secs()))),
         }
     }
 

@@ -5,11 +5,11 @@
 //! parity m times the longest data fragment. So a stripe is ended when that is at most half; a journal that commits a
 //! little at a time never wastes a stripe, and bulk behind an fsync never copies two whole fragments.
 
+use protocol::address::Position;
+use protocol::checksum::block_checksums;
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
 use protocol::id::{RunNumber, StripeNumber, TargetId};
 use protocol::storage::{Append, Durability, Room, StorageRequest};
-
-use protocol::address::Position;
 
 use crate::state::State;
 
@@ -50,6 +50,14 @@ pub(crate) enum Work {
     Send(Ticket, StorageRequest),
     /// A sync.
     Sync(SyncTicket),
+}
+
+/// What a part should have.
+#[derive(Clone, Copy)]
+struct Lack {
+    part: Part,
+    to: u32,
+    durability: Durability,
 }
 
 impl State {
@@ -139,7 +147,7 @@ impl State {
             let (_, size) = stripe.lay.fragment(i, stripe.length);
             let full = size == stripe.lay.group.geometry.fragment_size;
             if stripe.ended || full || goal != Goal::Bulk {
-                self.send(index, Part::Data(i as u8), size, durability, works);
+                self.send(index, Lack { part: Part::Data(i as u8), to: size, durability }, works);
             }
         }
     }
@@ -148,7 +156,8 @@ impl State {
         for of in 0..self.stripes[index].lay.copies.len() {
             for at in 0..self.stripes[index].lay.parity.len() {
                 let (_, size) = self.stripes[index].lay.fragment(of, self.stripes[index].length);
-                self.send(index, Part::Copy { of: of as u8, at: at as u8 }, size, durability, works);
+                let part = Part::Copy { of: of as u8, at: at as u8 };
+                self.send(index, Lack { part, to: size, durability }, works);
             }
         }
     }
@@ -156,59 +165,68 @@ impl State {
     fn due_parity(&mut self, index: usize, durability: Durability, works: &mut Vec<Work>) {
         for at in 0..self.stripes[index].lay.parity.len() {
             let size = self.stripes[index].lay.parity_size(self.stripes[index].length);
-            self.send(index, Part::Parity(at as u8), size, durability, works);
+            self.send(index, Lack { part: Part::Parity(at as u8), to: size, durability }, works);
         }
     }
 
-    /// Sends what `part` lacks up to `to`, unless a send of it is in flight.
-    fn send(&mut self, index: usize, part: Part, to: u32, durability: Durability, works: &mut Vec<Work>) {
-        let (log, fence, mark) = (self.opened.log, self.opened.epoch, self.mark);
-        let complete_below = self.complete_below();
-        let stripe = &mut self.stripes[index];
-        let lane = stripe.lay.lane(part);
+    /// Sends what a part lacks, unless a send of it is in flight.
+    fn send(&mut self, index: usize, lack: Lack, works: &mut Vec<Work>) {
+        let Lack { part, to, durability } = lack;
+        let lane = self.stripes[index].lay.lane(part);
         if lane.in_flight || lane.stored >= to {
             return;
         }
         lane.in_flight = true;
         let from = lane.stored;
-        let group = stripe.lay.group.clone();
-        let is_parity = matches!(part, Part::Parity(_));
+        let append = self.append_of(index, lack, from);
+        let stripe = &mut self.stripes[index];
+        let target = stripe.lay.target(stripe.number, part);
+        let ticket = Ticket { stripe: stripe.number, run: stripe.lay.run, part, target, to, durability };
+        works.push(match part {
+            Part::Data(_) => Work::Send(ticket, StorageRequest::Append(append)),
+            Part::Copy { .. } => {
+                stripe.copied = true;
+                self.status.bytes_copied += u64::from(to - from);
+                Work::Send(ticket, StorageRequest::Append(append))
+            }
+            Part::Parity(_) => {
+                self.status.bytes_parity += u64::from(to);
+                Work::Send(ticket, StorageRequest::Replace(append))
+            }
+        });
+    }
+
+    /// The message that brings what a part lacks from `from` on. Parity is always brought whole.
+    fn append_of(&mut self, index: usize, lack: Lack, from: u32) -> Append {
+        let (log, fence, mark, own_room) = (self.opened.log, self.opened.epoch, self.mark, self.opened.room);
+        let complete_below = self.complete_below();
+        let stripe = &mut self.stripes[index];
+        let geometry = stripe.lay.group.geometry;
+        let is_parity = matches!(lack.part, Part::Parity(_));
         let header = FragmentHeader {
-            id: FragmentId { log, stripe: stripe.number, run: stripe.lay.run, part },
-            group: group.id,
-            geometry: group.geometry,
+            id: FragmentId { log, stripe: stripe.number, run: stripe.lay.run, part: lack.part },
+            group: stripe.lay.group.id,
+            geometry,
             mark,
             previous_end: stripe.previous_end,
             complete_below,
-            data_lengths: if is_parity { group.geometry.data_lengths(stripe.length) } else { Vec::new() },
+            data_lengths: if is_parity { geometry.data_lengths(stripe.length) } else { Vec::new() },
         };
-        let (offset, parts, checksums) = match part {
+        let (offset, parts, checksums) = match lack.part {
             Part::Data(i) | Part::Copy { of: i, .. } => {
                 let (start, _) = stripe.lay.fragment(usize::from(i), stripe.length);
-                let range = start + from..start + to;
+                let range = start + from..start + lack.to;
                 (from, stripe.bytes.parts(range.clone()), stripe.bytes.checksums(range))
             }
             Part::Parity(at) => {
                 let bytes = stripe.lay.parity_bytes[usize::from(at)].clone();
-                let checksums = protocol::checksum::block_checksums(&bytes);
+                let checksums = block_checksums(&bytes);
                 (0, vec![bytes], checksums)
             }
         };
-        match part {
-            Part::Copy { .. } => {
-                stripe.copied = true;
-                self.status.bytes_copied += u64::from(to - from);
-            }
-            Part::Parity(_) => self.status.bytes_parity += u64::from(to),
-            Part::Data(_) => {}
-        }
-        let target = stripe.lay.target(stripe.number, part);
-        let ticket = Ticket { stripe: stripe.number, run: stripe.lay.run, part, target, to, durability };
         // Parity ends a stripe and lets copies go: it may take the last room there is.
-        let room = if is_parity { Room::Clean } else { self.opened.room };
-        let append = Append { header, fence, offset, parts, checksums, durability, room };
-        let request = if is_parity { StorageRequest::Replace(append) } else { StorageRequest::Append(append) };
-        works.push(Work::Send(ticket, request));
+        let room = if is_parity { Room::Clean } else { own_room };
+        Append { header, fence, offset, parts, checksums, durability: lack.durability, room }
     }
 
     /// Syncs the targets that hold something of the stripe which is stored and not durable.

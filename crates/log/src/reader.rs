@@ -198,7 +198,7 @@ impl LogReader {
             .zip(answers)
             .flat_map(|(&target, found)| found.unwrap_or_default().into_iter().map(move |fragment| (target, fragment)))
             .collect();
-        let found = match self.from_copies(place, index, &range, &held).await {
+        let found = match self.read_copies(place, index, &range, &held).await {
             Some(bytes) => Some(bytes),
             None => self.decode(place, index, &range, &held).await,
         };
@@ -213,7 +213,7 @@ impl LogReader {
         Ok(bytes)
     }
 
-    async fn from_copies(
+    async fn read_copies(
         &self,
         place: Place<'_>,
         index: u8,

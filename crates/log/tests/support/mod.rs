@@ -279,6 +279,21 @@ impl Fakes {
         }
     }
 
+    /// A cluster of one node, the registry's, with `targets` targets on it.
+    pub fn on_one_node(world: &World, targets: u32, parity: u8) -> Fakes {
+        let fakes = Fakes::new(world, targets, parity, 1 << 20);
+        let host = world.host(REGISTRY_NODE);
+        let all = fakes.stores.iter().enumerate().map(|(n, store)| (TargetId(n as u32), store.clone()));
+        host.listen(Port(STORAGE_PORT), Arc::new(FakeStorage(all.collect())));
+        let mut maps = fakes.maps.lock().unwrap();
+        let mut one = Maps::clone(&maps);
+        one.targets.values_mut().for_each(|target| target.node = REGISTRY_NODE.0);
+        one.epoch.0 += 1;
+        *maps = Arc::new(one);
+        drop(maps);
+        fakes
+    }
+
     /// A view of the cluster from a node.
     pub async fn cluster(&self, host: &Host) -> Cluster {
         Cluster::connect(host.clone(), REGISTRY_NODE).await.expect("the registry never fails")

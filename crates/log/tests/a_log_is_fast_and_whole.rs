@@ -1,0 +1,261 @@
+//! One thing a test: how many messages a commit takes, what happens with full, damaged and lost targets, what a mark
+//! does. The danger: being right only by being slow, or fast only while nothing breaks.
+
+mod support;
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use host::sim::{Stop, World, run};
+use host::{Host, NodeId, Port};
+use log::{Appended, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery, stripes};
+use protocol::address::Position;
+use protocol::fragment::Part;
+use protocol::id::StripeNumber;
+use protocol::maps::Writer;
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::{Durability, Room, STORAGE_PORT};
+use support::{Fakes, REGISTRY_NODE};
+
+const KIB: usize = 1 << 10;
+
+async fn open(fakes: &Fakes, host: &Host) -> LogWriter {
+    let cluster = fakes.cluster(host).await;
+    LogWriter::open(cluster, Writer::Client, Room::Data, WriterOptions::default()).await.expect("all targets answer")
+}
+
+fn append(writer: &LogWriter, length: usize) -> (Appended, Vec<u8>) {
+    let end = writer.end();
+    let bytes: Vec<u8> = (0..length).map(|n| (n as u64 * 31 + u64::from(end.offset) + end.stripe.0) as u8).collect();
+    let aligned = length >= 16 * KIB;
+    let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts: &[&bytes], aligned };
+    (writer.append(record).expect("it fits"), bytes)
+}
+
+async fn right(reader: &LogReader, records: &[(Appended, Vec<u8>)]) {
+    for (appended, bytes) in records {
+        assert!(reader.read(appended.body).await.expect("it was acknowledged")[..] == bytes[..]);
+    }
+}
+
+fn calls(world: &World) -> u64 {
+    world.calls_to(Port(STORAGE_PORT))
+}
+
+#[test]
+fn a_small_commit_is_one_append_and_m_copies() {
+    for parity in [1, 2] {
+        run(7, async |world, host| {
+            let fakes = Fakes::new(&world, 6, parity, 1 << 20);
+            let writer = open(&fakes, &host).await;
+            for durability in [Durability::Replicated, Durability::Disk, Durability::Replicated] {
+                let (appended, _) = append(&writer, 200);
+                append(&writer, 100);
+                let (before, began) = (calls(&world), world.now());
+                writer.commit(appended.end, durability).await.unwrap();
+                assert_eq!(calls(&world) - before, 1 + u64::from(parity));
+                assert!(world.now().since(began) < Duration::from_millis(11), "one round trip, however slow");
+                assert_eq!(writer.reached(durability), writer.end(), "the first committer sends for all");
+            }
+        });
+    }
+}
+
+#[test]
+fn on_one_node_a_commit_and_a_read_are_one_poll() {
+    run(8, async |world, _| {
+        let fakes = Fakes::on_one_node(&world, 5, 1);
+        let host = world.host(REGISTRY_NODE);
+        let writer = open(&fakes, &host).await;
+        let reader = LogReader::new(fakes.cluster(&host).await);
+        let (mut commits, mut reads) = (0, 0);
+        for _ in 0..200 {
+            // The world lets half of all local calls wait; what a commit that was given up had begun is done again.
+            let (appended, bytes) = append(&writer, 3000);
+            if writer.commit(appended.end, Durability::Replicated).now_or_never() == Some(Ok(())) {
+                commits += 1;
+            } else {
+                writer.commit(appended.end, Durability::Replicated).await.unwrap();
+            }
+            if let Some(read) = reader.read(appended.body).now_or_never() {
+                assert!(read.unwrap()[..] == bytes[..]);
+                reads += 1;
+            }
+        }
+        assert!(commits > 20 && reads > 50, "{commits} commits and {reads} reads of 200 took one poll");
+        let (appended, bytes) = append(&writer, 3000);
+        reader.attach(&writer);
+        let read = reader.read(appended.body).now_or_never().expect("it is in memory").unwrap();
+        assert!(read[..] == bytes[..]);
+    });
+}
+
+#[test]
+fn an_open_stripe_is_read_with_any_target_lost() {
+    for lost in 0..5 {
+        run(lost as u64, async |world, host| {
+            let fakes = Fakes::new(&world, 5, 1, 16 << 10);
+            let writer = open(&fakes, &host).await;
+            let mut records = Vec::new();
+            for n in 0..70 {
+                records.push(append(&writer, 10 + n * 17));
+                writer.commit(writer.end(), Durability::Replicated).await.unwrap();
+            }
+            let other = world.add_node(NodeId(2));
+            let reader = LogReader::new(fakes.cluster(&other).await);
+            world.crash(Fakes::node(lost), Stop::Kill);
+            right(&reader, &records).await;
+            assert_eq!(reader.take_damages(), vec![], "a target that is away is not damaged");
+        });
+    }
+}
+
+#[test]
+fn bulk_before_a_sync_is_not_copied() {
+    run(3, async |world, host| {
+        let fakes = Fakes::new(&world, 5, 1, 1 << 20);
+        let writer = open(&fakes, &host).await;
+        let reader = LogReader::new(fakes.cluster(&host).await);
+        reader.attach(&writer);
+        let mut records = Vec::new();
+        for _ in 0..4 {
+            for _ in 0..90 {
+                records.push(append(&writer, 128 * KIB));
+                writer.room().await.unwrap();
+            }
+            right(&reader, &records[records.len() - 20..]).await;
+            writer.commit(writer.end(), Durability::Disk).await.unwrap();
+        }
+        let status = writer.status();
+        assert!(status.bytes_copied <= 4 * 2048 * KIB as u64, "{status:?}");
+        assert!(status.bytes_parity < status.bytes_appended / 3, "{status:?}");
+        right(&LogReader::new(fakes.cluster(&host).await), &records).await;
+    });
+}
+
+#[test]
+fn a_journal_wastes_no_stripes() {
+    run(3, async |world, host| {
+        let fakes = Fakes::new(&world, 5, 1, 1 << 20);
+        let writer = open(&fakes, &host).await;
+        for _ in 0..2000 {
+            append(&writer, 1500);
+            writer.commit(writer.end(), Durability::Replicated).await.unwrap();
+        }
+        assert_eq!(writer.end().stripe, StripeNumber(0));
+        assert!(writer.status().bytes_copied <= writer.status().bytes_appended);
+    });
+}
+
+#[test]
+fn a_full_target_refuses_and_the_log_goes_on_when_there_is_room() {
+    run(4, async |world, host| {
+        let fakes = Fakes::new(&world, 3, 1, 16 << 10);
+        let limit = |bytes| fakes.stores.iter().for_each(|store| store.lock().unwrap().bytes_max = bytes);
+        let writer = open(&fakes, &host).await;
+        limit(Some(40_000));
+        let mut records = Vec::new();
+        let refused = loop {
+            records.push(append(&writer, 3000));
+            match writer.commit(writer.end(), Durability::Replicated).await {
+                Ok(()) => assert!(records.len() < 100, "nothing was refused"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused, LogError::Full);
+        assert_eq!(writer.commit(writer.end(), Durability::Replicated).await, Err(LogError::Full));
+        limit(None);
+        writer.commit(writer.end(), Durability::Disk).await.unwrap();
+        records.push(append(&writer, 3000));
+        writer.close().await.unwrap();
+        right(&LogReader::new(fakes.cluster(&host).await), &records).await;
+        assert_eq!(
+            writer.append(Record { kind: RecordKind::Mark, owner: Owner::default(), parts: &[], aligned: false }),
+            Err(LogError::Closed)
+        );
+    });
+}
+
+#[test]
+fn damage_is_read_around_reported_and_repaired() {
+    run(5, async |world, host| {
+        let fakes = Fakes::new(&world, 5, 1, 16 << 10);
+        let writer = open(&fakes, &host).await;
+        let records: Vec<_> = (0..40).map(|_| append(&writer, 5000)).collect();
+        writer.close().await.unwrap();
+        let cluster = fakes.cluster(&host).await;
+        let (mut data, mut parity) = (0, 0);
+        for store in &fakes.stores {
+            for (id, fragment) in &mut store.lock().unwrap().fragments {
+                let bad = id.stripe.0 % 5;
+                if id.part == Part::Data(bad as u8 % 4) && bad < 3 {
+                    fragment.bytes[77] ^= 4;
+                    data += 1;
+                } else if matches!(id.part, Part::Parity(_)) && bad == 4 {
+                    fragment.bytes[77] ^= 4;
+                    parity += 1;
+                }
+            }
+        }
+        assert!(data >= 2 && parity <= 9, "{data} {parity}");
+        let reader = LogReader::new(cluster.clone());
+        right(&reader, &records).await;
+        assert_eq!(reader.take_damages().len(), data);
+        let mut repaired = 0;
+        for stripe in stripes::list(&cluster, Some(writer.log())).await {
+            repaired += stripes::repair(&cluster, &reader, stripe.log, stripe.number).await.unwrap();
+            assert_eq!(stripes::verify(&cluster, stripe.log, stripe.number).await, Ok(vec![]));
+        }
+        assert_eq!(repaired, data + parity);
+        right(&reader, &records).await;
+        assert_eq!(reader.take_damages(), vec![]);
+    });
+}
+
+#[test]
+fn the_newest_mark_is_found_and_deleted_stripes_are_known_as_such() {
+    run(6, async |world, host| {
+        let fakes = Fakes::new(&world, 5, 1, 16 << 10);
+        let writer = open(&fakes, &host).await;
+        let mut records: Vec<_> = (0..30).map(|_| append(&writer, 5000)).collect();
+        let mark = Record { kind: RecordKind::Mark, owner: Owner::default(), parts: &[b"applied"], aligned: false };
+        let marked = writer.append(mark).unwrap();
+        writer.commit(marked.end, Durability::Disk).await.unwrap();
+        writer.set_mark(marked.place);
+        records.extend((0..30).map(|_| append(&writer, 5000)));
+        writer.close().await.unwrap();
+        let cluster = fakes.cluster(&host).await;
+        let length = recovery::seal(&cluster, writer.log()).await.unwrap();
+        assert_eq!(length, writer.end());
+        assert_eq!(recovery::newest_mark(&cluster, writer.log()).await, Ok(marked.place));
+        let reader = LogReader::new(cluster.clone());
+        let beyond = protocol::address::LogAddress { offset: length.offset, ..records[59].0.body };
+        assert_eq!(reader.read(beyond).await, Err(ReadError::Beyond(beyond)));
+        stripes::delete(&cluster, &[(writer.log(), StripeNumber(0))]).await;
+        let gone = records[0].0.body;
+        assert_eq!(reader.read(gone).await, Err(ReadError::Deleted(gone)));
+        let mut count = 0;
+        let visit = &mut |_| count += 1;
+        let bodies = recovery::DataBodies::Skip;
+        recovery::scan(&reader, writer.log(), Position::START..length, bodies, visit).await.unwrap();
+        let left = records.iter().filter(|(appended, _)| appended.place.stripe > StripeNumber(0)).count();
+        assert_eq!(count, left + 1);
+    });
+}
+
+#[test]
+fn a_broken_target_is_left_for_another_run() {
+    run(9, async |world, host| {
+        let fakes = Fakes::new(&world, 6, 1, 16 << 10);
+        let writer = open(&fakes, &host).await;
+        let mut records: Vec<_> = (0..10).map(|_| append(&writer, 5000)).collect();
+        writer.commit(writer.end(), Durability::Disk).await.unwrap();
+        fakes.stores[1].lock().unwrap().broken = true;
+        records.extend((0..40).map(|_| append(&writer, 5000)));
+        writer.commit(writer.end(), Durability::Disk).await.unwrap();
+        writer.close().await.unwrap();
+        assert!(writer.status().runs_added >= 1);
+        world.crash(Fakes::node(1), Stop::Kill);
+        right(&LogReader::new(fakes.cluster(&host).await), &records).await;
+    });
+}
