@@ -60,7 +60,8 @@ impl StoredFile for Space {
         let bytes = if self.sparse {
             let writes = self.writes.lock().unwrap();
             let found = writes.range(..=offset).next_back().map(|(at, bytes)| ((offset - at) as usize, bytes.clone()));
-            let cut = |(skip, bytes): (usize, Bytes)| bytes.slice(skip.min(bytes.len())..bytes.len().min(skip + length));
+            let cut =
+                |(skip, bytes): (usize, Bytes)| bytes.slice(skip.min(bytes.len())..bytes.len().min(skip + length));
             found.map(cut).unwrap_or_default()
         } else {
             let whole = self.whole.lock().unwrap();

@@ -62,6 +62,8 @@ pub(crate) struct OpenTail {
     pub(crate) listed: bool,
     /// How many windows were announced since it last grew.
     pub(crate) idle: u8,
+    /// The change that told the list it is open again; zero if none had to. Nothing is appended before that is durable.
+    pub(crate) opened_by: u64,
     /// Bytes for it are being written, or were by somebody who gave up: it is not settled meanwhile.
     pub(crate) growing: bool,
 }
@@ -94,6 +96,8 @@ pub(crate) enum Admission {
     Extend(Extension),
     /// The fragment is settled: read its head, and ask again.
     Thaw { run: CellRun, generation: Generation },
+    /// The list must know first that the fragment is open again.
+    AwaitListing(u64),
     /// Parity of this length is there: see whether it is the same.
     Compare { run: CellRun, generation: Generation, partial: u32, supersede: bool },
 }
@@ -137,11 +141,13 @@ pub(crate) enum Begun {
     Full,
 }
 
-/// The counters of a target's syncs.
+/// The counters of a target's syncs and listings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Syncs {
     pub(crate) started: u64,
     pub(crate) completed: u64,
+    /// The last change that the list knows durably.
+    pub(crate) listed: u64,
 }
 
 /// See the top of the file.
@@ -150,6 +156,8 @@ pub(crate) struct Catalog {
     pub(crate) fragments: BTreeMap<FragmentId, Stored>,
     pub(crate) unsettled: BTreeSet<FragmentId>,
     pub(crate) fences: BTreeMap<LogId, FenceEpoch>,
+    /// Fences that the list may not know yet, by the number of the change.
+    pub(crate) fences_untold: BTreeMap<LogId, u64>,
     pub(crate) cells: Cells,
     /// Cells that are being filled, by the first.
     pub(crate) filling: BTreeMap<u32, (CellRun, Generation)>,
@@ -200,6 +208,7 @@ impl Catalog {
             fragments: BTreeMap::new(),
             unsettled: BTreeSet::new(),
             fences: BTreeMap::new(),
+            fences_untold: BTreeMap::new(),
             cells,
             filling: BTreeMap::new(),
             retired: Vec::new(),
@@ -239,6 +248,9 @@ impl Catalog {
         let Some(tail) = &mut stored.tail else {
             return Ok(Admission::Thaw { run: stored.run, generation: stored.generation });
         };
+        if tail.opened_by > syncs.listed {
+            return Ok(Admission::AwaitListing(tail.opened_by));
+        }
         tail.growing = true;
         Ok(Admission::Extend(extension(stored, append, end)))
     }
@@ -284,10 +296,7 @@ impl Catalog {
     /// The fragment has been written into cells that [`Catalog::begin`] gave: from now on it is there. The parity of a
     /// stripe takes the place of its copies and of older parity.
     pub(crate) fn created(&mut self, append: &Append, stored: Stored, syncs: Syncs) -> Result<u64, StorageError> {
-        if let Err(error) = self.check_fence(append) {
-            self.abandon(stored.run);
-            return Err(error);
-        }
+        self.check_fence(append)?;
         let id = append.header.id;
         let until_sync = syncs.started + 1;
         self.filling.remove(&stored.run.first);
@@ -339,16 +348,27 @@ impl Catalog {
         let stored = self.fragments.get_mut(&id).filter(|stored| stored.generation == generation)?;
         // A newer slot may speak of bytes that came too late behind a fence.
         let slot = slots.iter().find(|(_, slot)| slot.length == stored.length).or(slots.first());
-        let (slot, sequence) = (slot.map_or(0, |(index, _)| *index), slots.first().map_or(0, |(_, slot)| slot.sequence));
+        let (slot, sequence) =
+            (slot.map_or(0, |(index, _)| *index), slots.first().map_or(0, |(_, slot)| slot.sequence));
         let stable = slot;
-        // As if a sync had begun since: the next slot is another one.
-        let (written_at, floor) = (0, stored.length);
-        let tail =
-            OpenTail { slot, stable, sequence, written_at, floor, complete: false, listed: false, idle: 0, growing: false };
-        stored.tail = Some(Box::new(tail));
         let cell = stored.run.first;
+        let opened_by = self.change(Change::Open { cell, generation });
+        let stored = self.fragments.get_mut(&id)?;
+        stored.tail = Some(Box::new(OpenTail {
+            slot,
+            stable,
+            sequence,
+            // As if a sync had begun since: the next slot is another one.
+            written_at: 0,
+            floor: stored.length,
+            complete: false,
+            listed: false,
+            idle: 0,
+            opened_by,
+            growing: false,
+        }));
         self.unsettled.insert(id);
-        Some(self.change(Change::Open { cell, generation }))
+        Some(opened_by)
     }
 
     /// Removes all fragments of a stripe. Returns the number of the last change, if there were any.
@@ -376,12 +396,19 @@ impl Catalog {
         }
         *fence = epoch;
         // Told even if it was raised before: whether that is durable yet, nobody remembers.
-        Ok(self.change(Change::Fence { log, epoch }))
+        let change = self.change(Change::Fence { log, epoch });
+        self.fences_untold.insert(log, change);
+        Ok(change)
     }
 
-    /// Whether this epoch is higher than any that the log knew.
-    pub(crate) fn raises_fence(&self, append: &Append) -> bool {
-        append.fence > self.fences.get(&append.header.id.log).copied().unwrap_or_default()
+    /// An append with a higher epoch than the log's fence raises it. Returns the change to be listed before the bytes
+    /// are taken, if the list does not know of the fence yet.
+    pub(crate) fn fence_by(&mut self, append: &Append) -> Result<Option<u64>, StorageError> {
+        let log = append.header.id.log;
+        if append.fence > self.fences.get(&log).copied().unwrap_or_default() {
+            return self.fence(log, append.fence).map(Some);
+        }
+        Ok(self.fences_untold.get(&log).copied())
     }
 
     /// What to read for `length` bytes from `offset` on. Whole blocks; `None` if the fragment is not here.

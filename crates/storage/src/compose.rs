@@ -49,6 +49,7 @@ impl Catalog {
         if composed.window {
             self.cells.open_window();
         }
+        self.fences_untold.retain(|_, change| *change > composed.covers);
         let gone = composed.changes.iter().filter_map(|change| match change {
             Change::Gone { run, .. } => Some(*run),
             Change::Open { .. } | Change::Fence { .. } => None,

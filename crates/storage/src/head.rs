@@ -27,7 +27,8 @@ const HEADER_OFFSET: usize = 28;
 const CRC_OFFSET: usize = SECTOR - 4;
 const SLOT_CRC_OFFSET: usize = 28;
 
-const _: () = assert!(FRAGMENT_SIZE_MAX as usize / BLOCK_SIZE * 4 == HEAD_SIZE - TABLE_OFFSET, "the table fills its page");
+const _: () =
+    assert!(FRAGMENT_SIZE_MAX as usize / BLOCK_SIZE * 4 == HEAD_SIZE - TABLE_OFFSET, "the table fills its page");
 
 /// Which writing of a fragment into a cell: no two of a target are equal, and later ones are higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -126,8 +126,7 @@ pub async fn format(disk: &Disk, cluster: u128, target: TargetId, options: Targe
     let file = disk.open(SPACES[0])?;
     // Both copies, so that the space has its size and no later write of one depends on it.
     for sequence in [0, 1] {
-        let superblock =
-            Superblock { cluster, target, cell_data, sequence, incarnation: 0, list: 0, list_synced: 0 };
+        let superblock = Superblock { cluster, target, cell_data, sequence, incarnation: 0, list: 0, list_synced: 0 };
         file.write(superblock.place(), vec![superblock.encode()]).await?;
     }
     Ok(file.sync().await?)
@@ -333,13 +332,15 @@ impl Opening {
 
     /// Looks at each candidate and lets the newest of each fragment, and parity over copies, win.
     async fn resolve(&self, candidates: Vec<Candidate>) -> Result<(Found, Vec<Stored>), DiskError> {
-        let mut looked = stream::iter(candidates).map(|candidate| self.look(candidate)).buffered(HEADS_AT_ONCE);
-        let (mut found, mut losers) = (Found::new(), Vec::new());
-        let mut right = Vec::new();
-        while let Some(looked) = looked.next().await {
-            right.extend(looked?);
+        // Nearly all are settled, and cost no read: they do not go through the queue of reads.
+        let (settled, open): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|c| c.settled.is_some());
+        let mut right: Vec<_> = settled.into_iter().filter_map(|candidate| self.believe(candidate)).collect();
+        let mut looked = stream::iter(open).map(|candidate| self.look(candidate)).buffered(HEADS_AT_ONCE);
+        while let Some(one) = looked.next().await {
+            right.extend(one?);
         }
         drop_overlapping(&mut right);
+        let (mut found, mut losers) = (Found::new(), Vec::new());
         for (header, stored) in right {
             match found.entry(header.id) {
                 std::collections::btree_map::Entry::Vacant(entry) => drop(entry.insert(stored)),
@@ -358,17 +359,19 @@ impl Opening {
         Ok((found, losers))
     }
 
-    /// What a candidate is; `None` if it is no fragment.
-    async fn look(&self, candidate: Candidate) -> Result<Option<(FragmentHeader, Stored)>, DiskError> {
+    /// A candidate as the list describes it; `None` if it is no fragment.
+    fn believe(&self, candidate: Candidate) -> Option<(FragmentHeader, Stored)> {
         let Candidate { cell, generation, epoch, settled, header } = candidate;
-        let Some(decoded) = decode_header(&header) else { return Ok(None) };
+        let decoded = decode_header(&header)?;
         let count = cells_for(decoded.geometry.fragment_size, self.superblock.cell_data);
         let run = CellRun { first: cell, count };
-        let mut stored = Stored { run, generation, epoch, length: 0, partial: 0, header, tail: None };
-        if let Some(Settled { length, partial }) = settled {
-            (stored.length, stored.partial) = (length, partial);
-            return Ok(Some((decoded, stored)));
-        }
+        let (length, partial) = settled.map_or((0, 0), |settled| (settled.length, settled.partial));
+        Some((decoded, Stored { run, generation, epoch, length, partial, header, tail: None }))
+    }
+
+    /// A candidate as its head describes it; `None` if it is no fragment.
+    async fn look(&self, candidate: Candidate) -> Result<Option<(FragmentHeader, Stored)>, DiskError> {
+        let Some((decoded, mut stored)) = self.believe(candidate) else { return Ok(None) };
         let tail = self.measure(&mut stored, &decoded).await?;
         stored.tail = tail.map(Box::new);
         Ok(stored.tail.is_some().then_some((decoded, stored)))
@@ -401,8 +404,18 @@ impl Opening {
             self.data.write(place + TailSlot::place(slot) as u64, vec![fresh.encode()]).await?;
         }
         let complete = header.ended() || stored.length == header.geometry.fragment_size;
-        let (written_at, floor) = (0, stored.length);
-        Ok(Some(OpenTail { slot, stable: slot, sequence, written_at, floor, complete, listed: false, idle: 0, growing: false }))
+        Ok(Some(OpenTail {
+            slot,
+            stable: slot,
+            sequence,
+            written_at: 0,
+            floor: stored.length,
+            complete,
+            listed: false,
+            idle: 0,
+            opened_by: 0,
+            growing: false,
+        }))
     }
 
     fn catalog(

@@ -242,13 +242,8 @@ mod tests {
 
     #[test]
     fn entries_of_an_older_generation_change_nothing() {
-        let fragment = |generation, header| Entry::Fragment {
-            cell: 1,
-            generation,
-            epoch: FenceEpoch(0),
-            settled: None,
-            header,
-        };
+        let fragment =
+            |generation, header| Entry::Fragment { cell: 1, generation, epoch: FenceEpoch(0), settled: None, header };
         let mut replay = Replay::default();
         replay.apply(fragment(5, b"new"));
         replay.apply(fragment(4, b"old"));

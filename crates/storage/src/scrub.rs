@@ -43,9 +43,8 @@ impl Target {
         let sector = self.read_data(self.place(plan.run), SECTOR).await?;
         let identity = Identity::decode(&sector, self.owner);
         let (bytes, checksums) = self.read_blocks(&plan).await?;
-        let wrong = |(index, (block, checksum)): (usize, (&[u8], &u32))| {
-            (crc(block) != *checksum).then_some(index as u32)
-        };
+        let wrong =
+            |(index, (block, checksum)): (usize, (&[u8], &u32))| (crc(block) != *checksum).then_some(index as u32);
         let blocks: Vec<u32> = bytes.chunks(BLOCK_SIZE).zip(&checksums).enumerate().filter_map(wrong).collect();
         let head = identity.is_none_or(|identity| identity.generation != plan.generation);
         // It may have left its cells while they were read.

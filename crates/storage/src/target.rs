@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use bytes::Bytes;
 use host::{DiskError, File, Host};
 use protocol::FastMap;
-use protocol::checksum::crc_parts;
+use protocol::checksum::{BLOCK_SIZE, crc_parts};
 use protocol::fragment::FragmentId;
 use protocol::id::{LogId, StripeNumber, TargetId};
 use protocol::storage::{Append, Durability, StorageAnswer, StorageError, StorageReply, StorageRequest};
 
-use crate::catalog::{Admission, Begun, Catalog, Extension, OpenTail, ReadPlan, Stored, Syncs, other_parity, partial_of};
+use crate::catalog::{
+    Admission, Begun, Catalog, Extension, OpenTail, ReadPlan, Stored, Syncs, other_parity, partial_of,
+};
 use crate::cells::CellRun;
 use crate::head::{
     self, Generation, HEAD_SIZE, Identity, TABLE_OFFSET, TailSlot, blocks_full, decode_table, encode_table, slots_of,
@@ -103,11 +105,7 @@ impl Target {
         self.finish(length, until_sync, append.durability).await
     }
 
-    async fn append_in_stripe(
-        self: &Arc<Self>,
-        append: &Append,
-        header: Box<[u8]>,
-    ) -> Result<Accepted, StorageError> {
+    async fn append_in_stripe(self: &Arc<Self>, append: &Append, header: Box<[u8]>) -> Result<Accepted, StorageError> {
         self.raise_fence(append).await?;
         loop {
             let admission = self.catalog().admit_append(append, self.sync_counts())?;
@@ -116,6 +114,7 @@ impl Target {
                 Admission::Create => return self.create(append, header).await,
                 Admission::Extend(extension) => return self.extend(append, &extension).await,
                 Admission::Thaw { run, generation } => self.thaw(append.header.id, run, generation).await?,
+                Admission::AwaitListing(change) => self.list_through(change).await?,
                 Admission::Compare { .. } => unreachable!("only a replace is compared"),
             }
         }
@@ -176,12 +175,18 @@ impl Target {
             complete,
             listed: false,
             idle: 0,
+            opened_by: 0,
             growing: false,
         };
         let (epoch, header) = (append.fence, identity.header);
         let stored = Stored { run, generation, epoch, length, partial, header, tail: Some(Box::new(tail)) };
-        let until_sync = self.catalog().created(append, stored, syncs)?;
-        Ok((length, Some(until_sync)))
+        let created = self.catalog().created(append, stored, syncs);
+        if created.is_err() {
+            // Fenced meanwhile: the sender is told so, and the fragment shall not show up after a restart.
+            self.write_data(self.place(run), vec![Bytes::from_static(&[0; BLOCK_SIZE])]).await?;
+            self.catalog().abandon(run);
+        }
+        created.map(|until_sync| (length, Some(until_sync)))
     }
 
     /// Bytes, then table, then slot: see `docs/format.md`, *Appending*.
@@ -202,18 +207,11 @@ impl Target {
         Ok((extension.length, Some(until_sync)))
     }
 
-    async fn thaw(
-        self: &Arc<Self>,
-        id: FragmentId,
-        run: CellRun,
-        generation: Generation,
-    ) -> Result<(), StorageError> {
+    /// Opens a settled fragment; the list is told before anything is appended to it.
+    async fn thaw(&self, id: FragmentId, run: CellRun, generation: Generation) -> Result<(), StorageError> {
         let head = self.read_data(self.place(run), TABLE_OFFSET).await?;
         let change = self.catalog().thaw(id, generation, &slots_of(&head, generation));
-        match change {
-            Some(change) => self.list_through(change).await,
-            None => Err(StorageError::Missing),
-        }
+        change.map(drop).ok_or(StorageError::Missing)
     }
 
     async fn read(&self, id: FragmentId, offset: u32, length: u32) -> StorageAnswer {
@@ -289,14 +287,11 @@ impl Target {
 
     /// An append with a higher epoch than the log's fence raises it, durably, before its bytes are taken.
     async fn raise_fence(self: &Arc<Self>, append: &Append) -> Result<(), StorageError> {
-        let change = {
-            let mut catalog = self.catalog();
-            if !catalog.raises_fence(append) {
-                return Ok(());
-            }
-            catalog.fence(append.header.id.log, append.fence)?
-        };
-        self.list_through(change).await
+        let change = self.catalog().fence_by(append)?;
+        match change {
+            Some(change) => self.list_through(change).await,
+            None => Ok(()),
+        }
     }
 
     /// Waits until what was accepted is as durable as asked.
@@ -325,7 +320,8 @@ impl Target {
     }
 
     pub(crate) fn sync_counts(&self) -> Syncs {
-        Syncs { started: self.syncs.started(), completed: self.syncs.completed() }
+        let (started, completed) = (self.syncs.started(), self.syncs.completed());
+        Syncs { started, completed, listed: self.listings.completed() }
     }
 
     pub(crate) fn catalog(&self) -> MutexGuard<'_, Catalog> {

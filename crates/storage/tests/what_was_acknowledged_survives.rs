@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use host::sim::{self, DiskOptions, SimDisk, Stop, World};
 use host::{Host, NodeId};
-use model::{check, CLUSTER, ID, Model, OPTIONS, Shared, Worker};
+use model::{CLUSTER, ID, Model, OPTIONS, Shared, Worker, check};
 use storage::Target;
 
 async fn open(host: &Host, disk: &SimDisk) -> Arc<Target> {

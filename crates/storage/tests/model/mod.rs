@@ -110,7 +110,12 @@ pub async fn check(model: &Shared, target: &Arc<Target>) {
     }
 }
 
-fn check_stripe(key: (LogId, StripeNumber), stripe: &mut Stripe, parts: &BTreeMap<Part, (u32, Bytes)>, power_lost: bool) {
+fn check_stripe(
+    key: (LogId, StripeNumber),
+    stripe: &mut Stripe,
+    parts: &BTreeMap<Part, (u32, Bytes)>,
+    power_lost: bool,
+) {
     let parity = &stripe.parity;
     let must = if power_lost { parity.acked_disk } else { parity.acked };
     let epoch = parts.get(&Part::Parity(0)).map(|(_, bytes)| {
@@ -179,7 +184,9 @@ pub fn content((log, stripe): (LogId, StripeNumber), part: Part, epoch: u32, off
         Part::Parity(at) => 100 + u32::from(at) + 1000 * epoch,
     };
     let seed = (log.0 * 7919 + stripe.0 * 104_729 + u64::from(kind) * 1_299_709) as u32;
-    (offset..offset + length).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(40_503)) >> 13) as u8).collect()
+    (offset..offset + length)
+        .map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(40_503)) >> 13) as u8)
+        .collect()
 }
 
 pub fn header(id: FragmentId) -> FragmentHeader {
