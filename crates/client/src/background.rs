@@ -9,6 +9,7 @@ use std::time::Duration;
 use event_listener::EventListener;
 use futures_util::future::{join_all, select};
 use host::NodeId;
+use protocol::address::Position;
 use protocol::delta::Delta;
 use protocol::manager::{Deltas, ManagerAnswer, ManagerError, ManagerRequest};
 use protocol::storage::{Durability, TargetStat};
@@ -68,16 +69,18 @@ impl Inner {
     /// Writes out the files that are due, a few at a time; tells whether that failed.
     async fn write_out_due(&self) -> bool {
         let mut due = self.due();
-        let mut failed = false;
+        let mut failed = None;
         while !due.is_empty() {
             let rest = due.split_off(due.len().min(FILES_MAX));
             if let Err(error) = self.write_out_all(&due).await {
                 self.tell(&due, &error);
-                failed = true;
+                failed = Some(error);
             }
             due = rest;
         }
-        failed
+        let is_failed = failed.is_some();
+        self.budget.block(failed);
+        is_failed
     }
 
     /// Which files to write out now: old ones; under pressure all, those without a name last.
@@ -164,10 +167,18 @@ impl Inner {
                 }
             }
             lock(&self.outbox).acknowledge(sending.end);
-            // Replay of this log may begin behind the record: everything before is applied (DESIGN §5, marks).
-            self.log.set_mark(sending.end);
+            self.log.set_mark(self.mark());
             self.outbox_moved.notify(usize::MAX);
         }
+    }
+
+    /// Where replay of this log may begin, and before which bytes that no manager claims are dead (DESIGN §5, marks; §8).
+    fn mark(&self) -> Position {
+        // Files first: what is recorded between the two looks is in the outbox by then.
+        let files: Vec<_> = lock(&self.files).values().cloned().collect();
+        let unrecorded = files.iter().filter_map(|file| lock(&file.state).file.as_mut()?.unrecorded_from()).min();
+        let recorded = lock(&self.outbox).mark();
+        unrecorded.map_or(recorded, |unrecorded| unrecorded.min(recorded))
     }
 
     /// One attempt; leaves what must be sent again. True when nothing is left.

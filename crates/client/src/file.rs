@@ -45,8 +45,8 @@ const BLOCK: u64 = 4096;
 
 /// Where data records go.
 pub(crate) trait Appender {
-    /// Appends the bytes that belong at `offset` of the file.
-    fn append(&mut self, offset: u64, parts: &[&[u8]]) -> Result<LogAddress, LogError>;
+    /// Appends the bytes that belong at `offset` of the file. Tells where they lie, and where their record begins.
+    fn append(&mut self, offset: u64, parts: &[&[u8]]) -> Result<(LogAddress, Position), LogError>;
     /// How long the next body may be without leaving much of a stripe empty.
     fn length_max(&self) -> u64;
 }
@@ -65,6 +65,9 @@ pub(crate) struct File {
     epoch: u64,
     /// Just behind the newest record with deltas of this file.
     recorded: Position,
+    /// Where the oldest data record begins whose deltas are in no record; and of those in the record being put together.
+    unrecorded_from: Option<Position>,
+    recording_from: Option<Position>,
     /// Bytes that took the place of holes since managers knew everything: what `stored` will grow by.
     grown: u64,
     /// Counts changes of the size by this client.
@@ -272,15 +275,16 @@ impl File {
                 &dirty.bytes()[(cut.start - piece.start) as usize..(cut.end - piece.start) as usize]
             })
             .collect();
-        let address = log.append(range.start, &parts)?;
-        assert_eq!(u64::from(address.length), range.end - range.start, "a body is as long as its parts");
-        self.stored(range.clone(), address);
+        let appended = log.append(range.start, &parts)?;
+        self.stored(range.clone(), appended);
         self.dirty.remove(range);
         Ok(end)
     }
 
-    /// `range` now lies at `address`.
-    fn stored(&mut self, range: Range<u64>, address: LogAddress) {
+    /// `range` now lies at `address`, in the record at `place`.
+    fn stored(&mut self, range: Range<u64>, (address, place): (LogAddress, Position)) {
+        assert_eq!(u64::from(address.length), range.end - range.start, "a body is as long as its parts");
+        self.unrecorded_from.get_or_insert(place);
         self.grown += self.holes(range.clone());
         self.map.insert(range.clone(), Source::Stored(address));
         self.owed.insert(range, Owed::Unrecorded);
@@ -296,8 +300,8 @@ impl File {
         for (range, bytes) in inline {
             for gap in self.dirty.gaps(range.clone()) {
                 let part = &bytes[(gap.start - range.start) as usize..(gap.end - range.start) as usize];
-                let address = log.append(gap.start, &[part])?;
-                self.stored(gap, address);
+                let appended = log.append(gap.start, &[part])?;
+                self.stored(gap, appended);
             }
         }
         Ok(())
@@ -340,12 +344,13 @@ impl File {
 
     // ---- recording ----
 
-    /// Adds the deltas that no record has to `deltas`. [`File::append_all`] must have succeeded just before.
-    pub(crate) fn record(&mut self, inode: InodeId, deltas: &mut Vec<Delta>) {
+    /// Adds the deltas that no record has to `deltas`; tells where the oldest data record begins that they name.
+    /// [`File::append_all`] must have succeeded just before.
+    pub(crate) fn record(&mut self, inode: InodeId, deltas: &mut Vec<Delta>) -> Option<Position> {
         assert!(self.dirty.is_empty(), "deltas tell of all bytes, or the size would run ahead");
         let unrecorded: Vec<_> = self.owed.over(0..u64::MAX).filter(|(_, owed)| *owed == Owed::Unrecorded).collect();
         if unrecorded.is_empty() {
-            return;
+            return None;
         }
         let mut inline = false;
         for (range, _) in &unrecorded {
@@ -368,6 +373,17 @@ impl File {
         for (range, _) in unrecorded {
             self.owed.insert(range, Owed::Recording);
         }
+        self.recording_from = self.unrecorded_from.take();
+        self.recording_from
+    }
+
+    /// Where the oldest data record begins whose deltas are in no record: no mark may pass it (DESIGN §8).
+    pub(crate) fn unrecorded_from(&mut self) -> Option<Position> {
+        if self.is_recorded() {
+            // Cut off, or punched out, before any manager heard of them.
+            self.unrecorded_from = None;
+        }
+        self.unrecorded_from
     }
 
     /// The record with the deltas ends at `end`; or it could not be appended.
@@ -377,6 +393,11 @@ impl File {
             self.owed.insert(range, end.map_or(Owed::Unrecorded, Owed::Recorded));
         }
         self.recorded = self.recorded.max(end.unwrap_or_default());
+        let from = self.recording_from.take();
+        if end.is_none() {
+            // What was appended meanwhile came later.
+            self.unrecorded_from = from.or(self.unrecorded_from);
+        }
     }
 
     /// Managers have acknowledged all records that end at or before `acknowledged`.

@@ -89,7 +89,7 @@ impl Inner {
     /// Appends what is dirty in `files` and records their deltas: one step in memory. The caller holds their shapes and
     /// knows their bases.
     pub(crate) fn append_and_record(&self, files: &[&OpenFile]) -> Result<(), LogError> {
-        let mut batch = Recording { outbox: lock(&self.outbox), deltas: Vec::new(), files: Vec::new() };
+        let mut batch = Recording { outbox: lock(&self.outbox), deltas: Vec::new(), from: None, files: Vec::new() };
         for &file in files {
             let mut state = lock(&file.state);
             if state.is_abandoned() {
@@ -104,7 +104,8 @@ impl Inner {
                 self.record(&mut batch)?;
                 return Err(error);
             }
-            known.record(file.inode, &mut batch.deltas);
+            let from = known.record(file.inode, &mut batch.deltas);
+            batch.from = batch.from.into_iter().chain(from).min();
             batch.files.push(file);
             drop(state);
             if batch.deltas.iter().map(size_about).sum::<usize>() >= DELTAS_BYTES_MAX {
@@ -117,6 +118,7 @@ impl Inner {
     /// Appends the gathered deltas. Deltas of one file may span records; they still come in order.
     fn record(&self, batch: &mut Recording<'_>) -> Result<(), LogError> {
         let deltas = std::mem::take(&mut batch.deltas);
+        let from = batch.from.take();
         let mut outcome = Ok(None);
         let mut rest = &deltas[..];
         while !rest.is_empty() && outcome.is_ok() {
@@ -127,7 +129,7 @@ impl Inner {
             });
             let (now, later) = rest.split_at(count.count().max(1));
             rest = later;
-            outcome = self.append_deltas(now, &mut batch.outbox).map(Some);
+            outcome = self.append_deltas(now, from, &mut batch.outbox).map(Some);
         }
         let (end, outcome) = match outcome {
             Ok(end) => (end, Ok(())),
@@ -140,13 +142,19 @@ impl Inner {
         outcome
     }
 
-    fn append_deltas(&self, deltas: &[Delta], outbox: &mut Outbox) -> Result<Position, LogError> {
+    fn append_deltas(
+        &self,
+        deltas: &[Delta],
+        from: Option<Position>,
+        outbox: &mut Outbox,
+    ) -> Result<Position, LogError> {
         let body = postcard::to_allocvec(deltas).expect("deltas have no form that cannot be encoded");
         let record =
             Record { kind: RecordKind::Deltas, owner: Owner::default(), parts: &[&body[..]], aligned: false };
         let appended = self.log.append(record)?;
         self.budget.appended(body.len() as u64);
-        outbox.push(Batch { position: appended.body.position(), end: appended.end, deltas: deltas.into() });
+        let (position, end, from) = (appended.body.position(), appended.end, from.unwrap_or(appended.place));
+        outbox.push(Batch { position, end, from, deltas: deltas.into() });
         Ok(appended.end)
     }
 
@@ -188,10 +196,14 @@ impl Inner {
 
     /// Waits until the newest known record about `inode` in a manager's journal is `disk`.
     async fn flush_journal(&self, inode: InodeId) -> Result<(), ClientError> {
-        let owed = lock(&self.journals).owed(inode);
-        match owed {
-            Some((manager, position)) => self.flush_manager(manager, position).await,
-            None => Ok(()),
+        let Some((manager, position)) = lock(&self.journals).owed(inode) else { return Ok(()) };
+        match self.flush_manager(manager, position).await {
+            Ok(()) => Ok(()),
+            // It may have lost the slot: what it acknowledged is then in its successor's hands, in another journal.
+            Err(_) => {
+                let reply = self.ask(inode, ManagerRequest::Attributes(inode)).await?;
+                self.flush_manager(self.manager_of(inode), reply.journal).await
+            }
         }
     }
 
@@ -227,6 +239,8 @@ impl Inner {
 struct Recording<'a> {
     outbox: MutexGuard<'a, Outbox>,
     deltas: Vec<Delta>,
+    /// Where the oldest data record begins that they name.
+    from: Option<Position>,
     files: Vec<&'a OpenFile>,
 }
 
@@ -245,13 +259,13 @@ pub(crate) struct LogAppender<'a> {
 }
 
 impl Appender for LogAppender<'_> {
-    fn append(&mut self, offset: u64, parts: &[&[u8]]) -> Result<LogAddress, LogError> {
+    fn append(&mut self, offset: u64, parts: &[&[u8]]) -> Result<(LogAddress, Position), LogError> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let owner = Owner::new(self.inode, offset);
         let aligned = length >= ALIGNED_MIN;
         let appended = self.log.append(Record { kind: RecordKind::Data, owner, parts, aligned })?;
         self.inner.budget.appended(length as u64);
-        Ok(appended.body)
+        Ok((appended.body, appended.place))
     }
 
     /// What still fits into the open stripe, lest the record end it and leave it half empty.

@@ -39,6 +39,8 @@ pub(crate) struct Batch {
     pub(crate) position: Position,
     /// Just behind the record.
     pub(crate) end: Position,
+    /// Where the oldest data record begins that the deltas name, or this record.
+    pub(crate) from: Position,
     pub(crate) deltas: Arc<[Delta]>,
 }
 
@@ -69,6 +71,11 @@ impl Outbox {
     /// All records that end at or before this are acknowledged.
     pub(crate) fn acknowledged(&self) -> Position {
         self.acknowledged
+    }
+
+    /// Before this, managers know of all data whose deltas are in a record (DESIGN §8: what lies behind a mark lives).
+    pub(crate) fn mark(&self) -> Position {
+        self.batches.iter().map(|batch| batch.from).min().unwrap_or(self.acknowledged).min(self.acknowledged)
     }
 
     /// Somebody waits until everything through `position` is acknowledged.
@@ -140,7 +147,7 @@ mod tests {
             inode: InodeId::new(SlotId(slot), 5),
             change: Change::Wrote { size: u64::from(start), time: Time(0) },
         };
-        Batch { position: at(start + 1), end: at(start + 10), deltas: slots.iter().map(delta).collect() }
+        Batch { position: at(start + 1), end: at(start + 10), from: at(start.saturating_sub(15)), deltas: slots.iter().map(delta).collect() }
     }
 
     #[test]
@@ -159,5 +166,6 @@ mod tests {
         outbox.acknowledge(sending.end);
         assert!(!outbox.is_urgent() && !outbox.is_empty());
         assert_eq!((outbox.acknowledged(), outbox.end()), (at(20), at(30)));
+        assert_eq!(outbox.mark(), at(5), "the last batch names data that lies before others' deltas");
     }
 }

@@ -8,6 +8,7 @@ use protocol::id::TargetId;
 use protocol::maps::Maps;
 use protocol::storage::TargetStat;
 
+use crate::ClientError;
 use crate::client::lock;
 
 /// `statfs`, in bytes after redundancy: what can really be written.
@@ -71,6 +72,8 @@ const OPEN_STRIPES: u64 = 3;
 pub(crate) struct Budget {
     dirty_max: u64,
     taken: Mutex<Taken>,
+    /// Why dirty bytes could not be written out the last time: waiting for room in memory would be in vain.
+    blocked: Mutex<Option<ClientError>>,
     freed: Event,
     filled: Event,
 }
@@ -100,7 +103,7 @@ pub(crate) enum Admission {
 
 impl Budget {
     pub(crate) fn new(dirty_max: u64) -> Budget {
-        Budget { dirty_max, taken: Mutex::default(), freed: Event::new(), filled: Event::new() }
+        Budget { dirty_max, taken: Mutex::default(), blocked: Mutex::default(), freed: Event::new(), filled: Event::new() }
     }
 
     /// Asks to take in `bytes`.
@@ -163,6 +166,20 @@ impl Budget {
     /// Whether so much is dirty that it must be written out, whatever its age.
     pub(crate) fn is_pressed(&self) -> bool {
         lock(&self.taken).dirty > self.dirty_max / 2
+    }
+
+    /// Dirty bytes could not be written out, or could.
+    pub(crate) fn block(&self, blocked: Option<ClientError>) {
+        let is_blocked = blocked.is_some();
+        *lock(&self.blocked) = blocked;
+        if is_blocked {
+            self.freed.notify(usize::MAX);
+        }
+    }
+
+    /// Why waiting for room in memory would be in vain.
+    pub(crate) fn blocked(&self) -> Option<ClientError> {
+        lock(&self.blocked).clone()
     }
 
     /// Hears when dirty bytes become less.

@@ -50,16 +50,21 @@ impl Inner {
     /// Waits until so many more bytes may be dirty, and makes sure that they can be stored.
     async fn admit(&self, bytes: u64) -> Result<Granted<'_>, ClientError> {
         let mut has_asked = false;
+        let mut freed = None;
         loop {
             if self.is_stopped() {
                 return Err(ClientError::Stopped);
             }
-            let freed = self.budget.freed();
-            match self.budget.admit(bytes) {
-                Admission::Granted => return Ok(Granted { budget: &self.budget, bytes }),
-                Admission::Wait => freed.await,
-                Admission::NoRoom if has_asked => return Err(ClientError::NoRoom),
-                Admission::NoRoom => {
+            match (self.budget.admit(bytes), freed.take()) {
+                (Admission::Granted, _) => return Ok(Granted { budget: &self.budget, bytes }),
+                // Looked once more after beginning to listen: nothing was missed.
+                (Admission::Wait, Some(listener)) => match self.budget.blocked() {
+                    Some(error) => return Err(error),
+                    None => listener.await,
+                },
+                (Admission::Wait, None) => freed = Some(self.budget.freed()),
+                (Admission::NoRoom, _) if has_asked => return Err(ClientError::NoRoom),
+                (Admission::NoRoom, _) => {
                     has_asked = true;
                     self.refresh_space().await;
                 }

@@ -30,11 +30,12 @@ struct Log {
 }
 
 impl Appender for Log {
-    fn append(&mut self, _offset: u64, parts: &[&[u8]]) -> Result<LogAddress, LogError> {
+    fn append(&mut self, _offset: u64, parts: &[&[u8]]) -> Result<(LogAddress, Position), LogError> {
         self.appends_left = self.appends_left.checked_sub(1).ok_or(LogError::Full)?;
         self.bodies.push(parts.concat());
         let length = self.bodies.last().expect("just pushed").len() as u32;
-        Ok(LogAddress { log: LogId(1), stripe: StripeNumber(self.bodies.len() as u64 - 1), offset: 0, length })
+        let stripe = StripeNumber(self.bodies.len() as u64 - 1);
+        Ok((LogAddress { log: LogId(1), stripe, offset: 0, length }, Position::new(stripe, 0)))
     }
 
     fn length_max(&self) -> u64 {
@@ -143,7 +144,7 @@ impl World {
             if model.len() <= INLINE_MAX {
                 manager.inline = Some(model.clone().into());
             } else {
-                let address = log.append(0, &[&model]).expect("there is room");
+                let (address, _) = log.append(0, &[&model]).expect("there is room");
                 manager.extents.insert(0..manager.size, Source::Stored(address));
             }
             file = File { size: manager.size, ..File::default() };
@@ -165,10 +166,12 @@ impl World {
             return;
         }
         let mut deltas = Vec::new();
-        self.file.record(InodeId(9), &mut deltas);
+        let expected = self.file.unrecorded_from();
+        let from = self.file.record(InodeId(9), &mut deltas);
         if deltas.is_empty() {
             return;
         }
+        self.check_mark(&deltas, expected, from);
         if self.log.appends_left == 0 {
             self.file.recorded_at(None);
             return;
@@ -184,6 +187,16 @@ impl World {
         (replayed.size, replayed.extents) = (self.manager.size, self.manager.extents.clone());
         self.batches.iter().flat_map(|(_, deltas)| deltas).for_each(|delta| replayed.apply(delta));
         assert!(replayed.bytes(&self.log) == self.model, "the log holds everything");
+    }
+
+    /// No delta names bytes before the place that marks may not pass.
+    fn check_mark(&self, deltas: &[Delta], expected: Option<Position>, from: Option<Position>) {
+        assert_eq!(expected, from);
+        for delta in deltas {
+            if let Change::Extent { address, .. } = delta.change {
+                assert!(from.is_some_and(|from| from <= address.position()));
+            }
+        }
     }
 
     fn acknowledge(&mut self, batches: usize) {

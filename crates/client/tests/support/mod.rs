@@ -21,7 +21,6 @@ use storage::{Storage, TargetOptions};
 
 /// A node with everything that a client needs.
 pub struct Site {
-    pub host: Host,
     pub cluster: Cluster,
     pub reader: LogReader,
     pub manager: Arc<FakeManager>,
@@ -46,7 +45,7 @@ impl Site {
         let manager = Arc::new(FakeManager { host: host.clone(), state: Mutex::default() });
         host.listen(Port(MANAGER_PORT), Arc::new(Service(manager.clone())));
         let cluster = Cluster::connect(host.clone(), host.node()).await.expect("the registry answers");
-        Site { host: host.clone(), reader: LogReader::new(cluster.clone()), cluster, manager }
+        Site { reader: LogReader::new(cluster.clone()), cluster, manager }
     }
 
     /// A client with little memory, so that everything that can be full is.
