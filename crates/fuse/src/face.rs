@@ -8,7 +8,7 @@
 //! | `access` | access times, as `relatime` has them |
 //! | `set_ids` | which files may have set-id bits |
 //! | `holders`, `waits` | who may hold locks; who waits for one, and may be interrupted |
-//! | `graves` | removed directories in which a process may stand |
+//! | `told` | what the kernel was last told of directories and special files, which may be gone while someone uses them |
 //!
 //! The kernel's node numbers are inode numbers, the root's too. An inode number is never used twice, so the generation is
 //! always 0, and nothing must be counted: FORGET has nothing to undo. Handles are numbers to tell open files apart.
@@ -25,12 +25,12 @@ mod attributes;
 mod content;
 mod directories;
 mod errors;
-mod graves;
 mod holders;
 mod locks;
 mod names;
 mod set_ids;
 mod space;
+mod told;
 mod translation;
 mod waits;
 mod xattrs;
@@ -60,9 +60,9 @@ struct Shared {
     host: Host,
     handles: AtomicU64,
     access_times: access::AccessTimes,
-    graves: graves::Graves,
     holders: holders::Holders,
     set_ids: set_ids::SetIds,
+    told: told::Told,
     waits: waits::Waits,
 }
 
@@ -85,9 +85,9 @@ impl Face {
             host,
             handles: AtomicU64::new(1),
             access_times: access::AccessTimes::default(),
-            graves: graves::Graves::default(),
             holders: holders::Holders::default(),
             set_ids: set_ids::SetIds::default(),
+            told: told::Told::default(),
             waits: waits::Waits::default(),
         }))
     }
@@ -149,11 +149,11 @@ impl Face {
     fn answer_at_once(&self, inode: InodeId, unique: Unique, operation: Operation) -> Option<Frame> {
         let errno = match operation {
             Operation::Forget { .. } => {
-                self.0.graves.forget(inode);
+                self.0.told.forget([inode].into_iter());
                 return None;
             }
             Operation::BatchForget { forgets } => {
-                forgets.iter().for_each(|forget| self.0.graves.forget(InodeId(forget.node.0)));
+                self.0.told.forget(forgets.iter().map(|forget| InodeId(forget.node.0)));
                 return None;
             }
             Operation::Interrupt { target } => {
@@ -189,6 +189,7 @@ impl Shared {
     fn present(&self, mut attributes: file::Attributes) -> (Attributes, Duration) {
         self.access_times.overlay(&mut attributes);
         self.set_ids.pass(&attributes);
+        self.told.pass(&attributes);
         (translation::attributes(&attributes), translation::attributes_valid(&attributes))
     }
 
@@ -223,4 +224,30 @@ impl fmt::Debug for Face {
 /// Locks a short critical section. Poison only says that another thread panicked, and its panic is report enough.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use protocol::file::{Attributes, Kind, Time};
+    use protocol::id::InodeId;
+
+    /// A file of a byte, made long ago.
+    pub(crate) fn file() -> Attributes {
+        Attributes {
+            inode: InodeId(7),
+            kind: Kind::File,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            device: 0,
+            size: 1,
+            stored: 1,
+            accessed: Time(0),
+            modified: Time(0),
+            changed: Time(0),
+            created: Time(0),
+            version: 1,
+        }
+    }
 }

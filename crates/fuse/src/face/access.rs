@@ -4,6 +4,9 @@
 //! The kernel leaves access times to the file system, but keeps what it read, and answers from that without a word to
 //! us. So opening a file for reading alone counts as reading it; of a file opened for writing as well, the first READ
 //! does. Directories and symbolic links keep the access time that they were made with.
+//!
+//! Times are told to managers late, as with `lazytime`: a file that is made, read once and removed costs no call. Until
+//! then they are here, and whoever asks sees them. A crash loses those of the last half minute.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -17,7 +20,12 @@ use super::lock;
 use super::translation::OpenFlags;
 use crate::operation::Handle;
 
+/// After so long managers are told.
+pub(crate) const TELL_AFTER: Duration = Duration::from_secs(30);
+
 const DAY: Duration = Duration::from_hours(24);
+/// How many wait to be told. Beyond, reading moves no access time: it is a hint, not a promise.
+const WAITING_MAX: usize = 1 << 16;
 
 /// What an open means for the access time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +50,20 @@ pub(crate) fn due(attributes: &Attributes, flags: OpenFlags, now: Time) -> Due {
     }
 }
 
-/// Access times on their way to the managers, who are told beside the reader.
+/// Access times that managers do not know yet.
 #[derive(Debug, Default)]
 pub(crate) struct AccessTimes {
     /// Spares most readers the lock.
     any_due: AtomicBool,
     due: Mutex<BTreeSet<Handle>>,
-    told: Mutex<BTreeMap<InodeId, Time>>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    times: BTreeMap<InodeId, Time>,
+    /// Somebody will tell the managers.
+    is_awaited: bool,
 }
 
 impl AccessTimes {
@@ -63,19 +78,36 @@ impl AccessTimes {
         self.any_due.load(Ordering::Acquire) && lock(&self.due).remove(&handle)
     }
 
-    /// A manager is about to be told. False if that is under way already.
-    pub(crate) fn begin(&self, inode: InodeId, now: Time) -> bool {
-        lock(&self.told).insert(inode, now).is_none()
+    /// The file was read. True if the caller has to see to it that managers are told.
+    #[must_use = "nobody else tells the managers"]
+    pub(crate) fn read(&self, inode: InodeId, now: Time) -> bool {
+        let mut waiting = lock(&self.waiting);
+        if waiting.times.len() < WAITING_MAX {
+            waiting.times.insert(inode, now);
+        }
+        !std::mem::replace(&mut waiting.is_awaited, true)
     }
 
-    /// It was told, or could not be.
-    pub(crate) fn end(&self, inode: InodeId) {
-        lock(&self.told).remove(&inode);
+    /// Files of which managers are to be told. None at all end the duty of telling.
+    pub(crate) fn to_tell(&self) -> Vec<InodeId> {
+        let mut waiting = lock(&self.waiting);
+        waiting.is_awaited = !waiting.times.is_empty();
+        waiting.times.keys().copied().collect()
     }
 
-    /// Puts what is under way over what a manager said.
+    /// The time to tell of a file, unless there is none any more.
+    pub(crate) fn waiting(&self, inode: InodeId) -> Option<Time> {
+        lock(&self.waiting).times.get(&inode).copied()
+    }
+
+    /// A manager knows better: it was told, or a program set the time.
+    pub(crate) fn settle(&self, inode: InodeId) {
+        lock(&self.waiting).times.remove(&inode);
+    }
+
+    /// Puts what waits over what a manager said.
     pub(crate) fn overlay(&self, attributes: &mut Attributes) {
-        if let Some(&time) = lock(&self.told).get(&attributes.inode) {
+        if let Some(time) = self.waiting(attributes.inode) {
             attributes.accessed = attributes.accessed.max(time);
         }
     }
@@ -83,29 +115,14 @@ impl AccessTimes {
 
 #[cfg(test)]
 mod tests {
-    use protocol::file::Kind;
-
     use super::*;
+    use crate::face::tests;
 
     const SECOND: i64 = 1_000_000_000;
 
     fn file(accessed: i64, modified: i64, changed: i64) -> Attributes {
-        Attributes {
-            inode: InodeId(7),
-            kind: Kind::File,
-            mode: 0o644,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            device: 0,
-            size: 1,
-            stored: 1,
-            accessed: Time(accessed * SECOND),
-            modified: Time(modified * SECOND),
-            changed: Time(changed * SECOND),
-            created: Time(0),
-            version: 1,
-        }
+        let [accessed, modified, changed] = [accessed, modified, changed].map(|seconds| Time(seconds * SECOND));
+        Attributes { accessed, modified, changed, ..tests::file() }
     }
 
     #[test]
@@ -126,17 +143,26 @@ mod tests {
         assert_eq!(due(&about, OpenFlags(0o1_000_000), now), Due::Never, "O_NOATIME");
         assert_eq!(due(&about, OpenFlags(0o1000), now), Due::Never, "O_TRUNC leaves nothing to read");
         assert_eq!(due(&Attributes { size: 0, ..about }, OpenFlags(0), now), Due::Never);
+        let times = AccessTimes::default();
+        times.opened(Handle(3));
+        assert!(times.take(Handle(3)) && !times.take(Handle(3)) && !times.take(Handle(4)));
     }
 
     #[test]
-    fn a_time_under_way_is_seen_at_once() {
+    fn a_time_is_seen_at_once_and_told_late() {
         let times = AccessTimes::default();
         let mut about = file(10, 10, 10);
-        assert!(times.begin(about.inode, Time(99 * SECOND)));
-        assert!(!times.begin(about.inode, Time(99 * SECOND)));
+        assert!(times.read(about.inode, Time(98 * SECOND)), "the first reader has to tell");
+        assert!(!times.read(about.inode, Time(99 * SECOND)));
         times.overlay(&mut about);
         assert_eq!(about.accessed, Time(99 * SECOND));
-        times.opened(Handle(3));
-        assert!(times.take(Handle(3)) && !times.take(Handle(3)) && !times.take(Handle(4)));
+        assert_eq!(times.to_tell(), [about.inode]);
+        assert!(!times.read(InodeId(8), Time(99 * SECOND)), "the teller looks again");
+        times.settle(about.inode);
+        assert_eq!(times.waiting(about.inode), None);
+        assert_eq!(times.to_tell(), [InodeId(8)]);
+        times.settle(InodeId(8));
+        assert!(times.to_tell().is_empty());
+        assert!(times.read(InodeId(9), Time(99 * SECOND)), "the duty had ended");
     }
 }

@@ -25,13 +25,18 @@ impl Call {
 
     pub(super) async fn setattr(self, set: SetAttributes) -> Outcome {
         let set = set_attributes(&set, self.shared.now());
+        if set.accessed.is_some() {
+            self.shared.access_times.settle(self.inode);
+        }
         let attributes = self.client().set_attributes(self.inode, set).await?;
         Ok(self.attributes_reply(attributes))
     }
 
     async fn attributes(&self) -> Result<file::Attributes, Errno> {
         match self.client().attributes(self.inode).await {
-            Err(ClientError::Manager(ManagerError::Stale)) => self.shared.graves.find(self.inode).ok_or(Errno::ESTALE),
+            Err(ClientError::Manager(ManagerError::Stale)) => {
+                self.shared.told.departed(self.inode).ok_or(Errno::ESTALE)
+            }
             told => Ok(told?),
         }
     }

@@ -181,24 +181,38 @@ impl Call {
         if self.caller.uid == 0 { Ok(()) } else { self.shared.shed_set_id(inode).await }
     }
 
-    /// Moves the access time, beside the caller.
+    /// The file was read: its access time moves.
     fn touch(&self) {
-        let (inode, now) = (self.inode, self.shared.now());
-        if self.shared.access_times.begin(inode, now) {
+        if self.shared.access_times.read(self.inode, self.shared.now()) {
             let shared = self.shared.clone();
-            self.shared.host.spawn(async move { shared.tell_access_time(inode, now).await });
+            self.shared.host.spawn(async move { shared.tell_access_times().await });
         }
     }
 }
 
 impl Shared {
-    async fn tell_access_time(&self, inode: InodeId, now: protocol::file::Time) {
-        if let Ok(known) = self.client.attributes(inode).await {
-            // Reading is no change: the change time stays. A file that is gone, or out of reach, needs no access time.
-            let (accessed, changed) = (Some(now), Some(known.changed));
-            let set = SetAttributes { accessed, changed, ..SetAttributes::default() };
-            let _ = self.client.set_attributes(inode, set).await;
+    /// Tells managers of access times, as long as there are any.
+    async fn tell_access_times(&self) {
+        loop {
+            self.host.sleep(access::TELL_AFTER).await;
+            let inodes = self.access_times.to_tell();
+            if inodes.is_empty() {
+                return;
+            }
+            for inode in inodes {
+                self.tell_access_time(inode).await;
+                self.access_times.settle(inode);
+            }
         }
-        self.access_times.end(inode);
+    }
+
+    async fn tell_access_time(&self, inode: InodeId) {
+        // A file that is gone, or out of reach, needs no access time.
+        let Ok(known) = self.client.attributes(inode).await else { return };
+        let Some(accessed) = self.access_times.waiting(inode).filter(|&time| time > known.accessed) else { return };
+        // Reading is no change: the change time stays.
+        let (accessed, changed) = (Some(accessed), Some(known.changed));
+        let set = SetAttributes { accessed, changed, ..SetAttributes::default() };
+        let _ = self.client.set_attributes(inode, set).await;
     }
 }

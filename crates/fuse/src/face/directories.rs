@@ -99,6 +99,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::face::tests;
     use crate::operation::NodeId;
 
     fn entry(cookie: u64, name: &'static str) -> file::DirectoryEntry {
@@ -161,22 +162,7 @@ mod tests {
         let mut listing = Listing { buffer: DirectoryBuffer::new(4096), plus: true };
         assert!(listing.push_dots(0, InodeId(9), InodeId(8)));
         let mut known = entry(3, "known");
-        known.attributes = Some(file::Attributes {
-            inode: known.inode,
-            kind: Kind::File,
-            mode: 0o644,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            device: 0,
-            size: 0,
-            stored: 0,
-            accessed: file::Time(0),
-            modified: file::Time(0),
-            changed: file::Time(0),
-            created: file::Time(0),
-            version: 1,
-        });
+        known.attributes = Some(file::Attributes { inode: known.inode, ..tests::file() });
         let present = |about: file::Attributes| Entry { node: NodeId(about.inode.0), ..Entry::default() };
         assert!(listing.push(&known, present) && listing.push(&entry(4, "unknown"), present));
         let bytes = listing.buffer.into_bytes();

@@ -80,10 +80,7 @@ impl Call {
 
     pub(super) async fn rmdir(self, name: Bytes) -> Outcome {
         check_name(&name)?;
-        // The kernel holds the directory's lock, so the name means the same in both calls.
-        let last = self.client().lookup(self.inode, name.clone()).await?;
         self.client().remove_directory(self.inode, name).await?;
-        self.shared.graves.bury(last, self.shared.now());
         Ok(self.done())
     }
 

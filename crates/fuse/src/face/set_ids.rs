@@ -63,28 +63,11 @@ impl SetIds {
 
 #[cfg(test)]
 mod tests {
-    use protocol::file::{Kind, Time};
-
     use super::*;
+    use crate::face::tests;
 
     fn file(number: u64, mode: u16) -> Attributes {
-        let time = Time(0);
-        Attributes {
-            inode: InodeId(number),
-            kind: Kind::File,
-            mode,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            device: 0,
-            size: 0,
-            stored: 0,
-            accessed: time,
-            modified: time,
-            changed: time,
-            created: time,
-            version: 1,
-        }
+        Attributes { inode: InodeId(number), mode, ..tests::file() }
     }
 
     #[test]

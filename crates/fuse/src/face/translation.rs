@@ -187,27 +187,11 @@ pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::id::InodeId;
-
     use super::*;
+    use crate::face::tests;
 
     fn file(mode: u16) -> file::Attributes {
-        file::Attributes {
-            inode: InodeId(7),
-            kind: Kind::File,
-            mode,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            device: 0,
-            size: 1,
-            stored: 1,
-            accessed: file::Time(-1),
-            modified: file::Time(1_500_000_000),
-            changed: file::Time(0),
-            created: file::Time(0),
-            version: 1,
-        }
+        file::Attributes { mode, accessed: file::Time(-1), modified: file::Time(1_500_000_000), ..tests::file() }
     }
 
     #[test]

@@ -1,0 +1,77 @@
+//! What the kernel was last told of directories and special files. Decides, never awaits.
+//!
+//! A file that loses its last name lives on while it is open. Directories, pipes, sockets and devices are opened in the
+//! kernel alone, so their manager forgets them at once; but a process may stand in such a directory, or hold such a pipe,
+//! and ask for its attributes (POSIX rmdir, unlink). They are what they were, with no name left. The kernel says when it
+//! has forgotten an inode, which it does not while anyone uses it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use protocol::file::{Attributes, Kind};
+use protocol::id::InodeId;
+
+use super::lock;
+
+/// How many are remembered; beyond, the oldest are not.
+const INODES_MAX: usize = 1 << 16;
+
+/// The last words.
+#[derive(Debug, Default)]
+pub(crate) struct Told(Mutex<BTreeMap<InodeId, Attributes>>);
+
+impl Told {
+    /// Attributes are on their way to the kernel.
+    pub(crate) fn pass(&self, attributes: &Attributes) {
+        if matches!(attributes.kind, Kind::File | Kind::Symlink) {
+            return;
+        }
+        let mut told = lock(&self.0);
+        told.insert(attributes.inode, *attributes);
+        if told.len() > INODES_MAX {
+            told.pop_first();
+        }
+    }
+
+    /// What there is to say of an inode that its manager no longer knows.
+    pub(crate) fn departed(&self, inode: InodeId) -> Option<Attributes> {
+        let last = *lock(&self.0).get(&inode)?;
+        Some(Attributes { links: 0, ..last })
+    }
+
+    /// The kernel has forgotten the inodes. It may have asked for one again meanwhile, and have to ask once more.
+    pub(crate) fn forget(&self, inodes: impl Iterator<Item = InodeId>) {
+        let mut told = lock(&self.0);
+        for inode in inodes {
+            told.remove(&inode);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::face::tests::file;
+
+    #[test]
+    fn a_removed_directory_is_what_it_was_but_without_a_name() {
+        let told = Told::default();
+        let directory = Attributes { kind: Kind::Directory, mode: 0o711, ..file() };
+        told.pass(&directory);
+        assert_eq!(told.departed(directory.inode), Some(Attributes { links: 0, ..directory }));
+        told.forget([directory.inode].into_iter());
+        assert_eq!(told.departed(directory.inode), None);
+        told.pass(&file());
+        assert_eq!(told.departed(file().inode), None, "files are held open where they live");
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_fit() {
+        let told = Told::default();
+        for number in 1..=INODES_MAX as u64 + 10 {
+            told.pass(&Attributes { inode: InodeId(number), kind: Kind::Pipe, ..file() });
+        }
+        assert_eq!(lock(&told.0).len(), INODES_MAX);
+        assert_eq!(told.departed(InodeId(1)), None);
+    }
+}
