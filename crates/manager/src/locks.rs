@@ -82,12 +82,6 @@ impl Locks {
         self.release_where(inode, |lock| lock.owner == owner)
     }
 
-    /// Gives up all that a dead node held or waited for.
-    pub(crate) fn unlock_node(&mut self, node: u32) -> Vec<Ticket> {
-        self.inodes.values_mut().for_each(|locks| locks.waiting.retain(|waiter| waiter.ticket.0 != node));
-        self.release_where(None, |lock| lock.owner.node == node)
-    }
-
     /// Gives up waiting. False when the ticket does not wait: never did, or holds its lock by now.
     pub(crate) fn cancel(&mut self, inode: InodeId, ticket: Ticket) -> bool {
         let Some(locks) = self.inodes.get_mut(&inode) else { return false };
@@ -243,7 +237,7 @@ mod tests {
         assert_eq!(locks.count(FILE), 3);
         assert_eq!(locks.lock(FILE, lock(1, true, 40, 49), None), Taken::Held(vec![]));
         assert_eq!(locks.count(FILE), 3, "0..=49 is one lock again");
-        locks.unlock_node(1);
+        (1..=2).for_each(|owner| drop(locks.unlock_all(None, LockOwner { node: 1, owner })));
         assert!(locks.inodes.is_empty());
     }
 

@@ -25,13 +25,12 @@ mod unlink;
 mod why;
 mod xattr;
 
-use protocol::id::{InodeId, SlotId};
+use std::collections::BTreeSet;
+
+use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
 
 use crate::transaction::{Stop, Transaction};
-
-pub(crate) use count::{census, live};
-pub(crate) use deltas::applied;
 
 /// What a manager carries out under its slots' locks.
 #[derive(Clone, Debug)]
@@ -45,9 +44,10 @@ pub(crate) enum Operation {
     /// Adds up one slot's part of a census.
     Census(SlotId),
     /// One slot's live bytes in stripes.
-    Live(SlotId, Vec<(protocol::id::LogId, protocol::id::StripeNumber)>),
-    /// Up to where a slot has the deltas of a log.
-    Applied(SlotId, protocol::id::LogId),
+    Live(SlotId, Vec<(LogId, StripeNumber)>),
+    /// Forgets how far a slot has the deltas of logs that are forgotten themselves: of those before the first log, none
+    /// of the second is.
+    Forget(SlotId, LogId, BTreeSet<LogId>),
     /// A slot's orphans.
     Orphans(SlotId),
 }
@@ -68,8 +68,6 @@ pub(crate) enum Done {
 /// Answers to a manager's own questions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// Up to where deltas are applied.
-    Applied(Option<protocol::address::Position>),
     /// Inodes without a name.
     Orphans(Vec<InodeId>),
 }
@@ -115,7 +113,7 @@ pub(crate) fn slots(operation: &Operation) -> Vec<SlotId> {
         },
         Operation::Reap(inode) => &[*inode],
         Operation::MakeRoot => &[InodeId::ROOT],
-        Operation::Census(slot) | Operation::Live(slot, _) | Operation::Applied(slot, _) | Operation::Orphans(slot) => {
+        Operation::Census(slot) | Operation::Live(slot, _) | Operation::Forget(slot, ..) | Operation::Orphans(slot) => {
             return vec![*slot];
         }
     };
@@ -135,9 +133,9 @@ pub(crate) fn run(tx: &mut Transaction<'_>, operation: &Operation) -> Result<Don
         Operation::Asked(request) => ask(tx, request),
         Operation::Reap(inode) => free::reap(tx, *inode),
         Operation::MakeRoot => root::run(tx),
-        Operation::Census(slot) => census(tx, *slot),
-        Operation::Live(slot, stripes) => live(tx, *slot, stripes),
-        Operation::Applied(slot, log) => Ok(Done::Told(Told::Applied(applied(tx, *slot, *log)?))),
+        Operation::Census(slot) => count::census(tx, *slot),
+        Operation::Live(slot, stripes) => count::live(tx, *slot, stripes),
+        Operation::Forget(slot, before, known) => deltas::forget(tx, *slot, *before, known),
         Operation::Orphans(slot) => free::orphans(tx, *slot),
     }
 }

@@ -97,11 +97,6 @@ impl Slot {
         self.changes
     }
 
-    /// How many pages differ from what is stored.
-    pub(crate) fn dirty(&self) -> usize {
-        self.dirty
-    }
-
     /// Whether it has no record and no page.
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.len() == 1

@@ -160,6 +160,7 @@ impl Manager {
         let mut first = self.images.lock().expect("nobody panics over images").rolls_others();
         self.host().sleep(self.options.orphan_grace).await;
         self.free_orphans().await;
+        self.forget_applied().await;
         while !self.stopping.load(Ordering::Relaxed) {
             // The first round makes the earlier logs superfluous.
             let done = if first { self.checkpoint().await } else { self.checkpoint_if_due().await };
@@ -180,6 +181,17 @@ impl Manager {
             if let Ok((Done::Told(Told::Orphans(orphans)), _)) = told {
                 self.reap(orphans).await;
             }
+        }
+    }
+
+    /// Drops what is known of the deltas of logs that the registry forgot.
+    async fn forget_applied(&self) {
+        let maps = self.cluster.maps();
+        let known: BTreeSet<LogId> = maps.logs.keys().copied().collect();
+        for &slot in self.table.mine() {
+            let operation = Operation::Forget(slot, maps.next_log, known.clone());
+            // What fails is tried at the next start.
+            let _ = self.perform(self.host().node().0, operation, Durability::Replicated).await;
         }
     }
 

@@ -6,12 +6,12 @@ use protocol::manager::Answer;
 use super::Done;
 use crate::transaction::{Stop, Transaction};
 
-pub(crate) fn census(tx: &Transaction<'_>, slot: SlotId) -> Result<Done, Stop> {
+pub(super) fn census(tx: &Transaction<'_>, slot: SlotId) -> Result<Done, Stop> {
     let head = tx.head(slot)?;
     Ok(Answer::Census(head.inodes, head.bytes_live).into())
 }
 
-pub(crate) fn live(tx: &Transaction<'_>, slot: SlotId, stripes: &[(LogId, StripeNumber)]) -> Result<Done, Stop> {
+pub(super) fn live(tx: &Transaction<'_>, slot: SlotId, stripes: &[(LogId, StripeNumber)]) -> Result<Done, Stop> {
     let counts: Result<Vec<u64>, Stop> = stripes.iter().map(|&(log, stripe)| tx.live(slot, log, stripe)).collect();
     Ok(Answer::Live(counts?).into())
 }

@@ -5,6 +5,8 @@
 //! not answered may send the same deltas together with later ones: they are then applied a second time, which changes
 //! nothing, because no other operation on their files, nor a deletion of their stripes, comes before the answer.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use protocol::address::Position;
 use protocol::delta::{Change, Delta};
@@ -18,7 +20,7 @@ use crate::extent::Backing;
 use crate::inode::{Body, Inode};
 use crate::key;
 use crate::records::{decode, encode};
-use crate::transaction::{Stop, Transaction};
+use crate::transaction::{Stop, Transaction, behind};
 
 /// Bytes of changes after which a step ends: bounds the journal record and the time under the locks.
 const STEP_SIZE_MAX: usize = if cfg!(test) { 1 << 10 } else { 256 << 10 };
@@ -41,9 +43,22 @@ pub(super) fn run(tx: &mut Transaction<'_>, deltas: &Deltas) -> Result<Done, Sto
     Ok(Answer::Done.into())
 }
 
-/// Up to where a slot has all deltas of a log.
-pub(crate) fn applied(tx: &Transaction<'_>, slot: SlotId, log: LogId) -> Result<Option<Position>, Stop> {
-    Ok(progress(tx, slot, log)?.through)
+/// Forgets *applied* of logs that are no more: numbered before `before`, and not among `known`.
+pub(super) fn forget(
+    tx: &mut Transaction<'_>,
+    slot: SlotId,
+    before: LogId,
+    known: &BTreeSet<LogId>,
+) -> Result<Done, Stop> {
+    let (mut from, end) = key::applied_all();
+    while let Some((at, _)) = tx.next(slot, &(from, end.clone()))? {
+        let (key, log) = (at.to_vec(), key::applied_log(at));
+        from = behind(&key);
+        if log < before && !known.contains(&log) {
+            tx.remove(slot, key)?;
+        }
+    }
+    Ok(Answer::Done.into())
 }
 
 fn progress(tx: &Transaction<'_>, slot: SlotId, log: LogId) -> Result<Applied, Stop> {

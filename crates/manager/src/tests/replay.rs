@@ -56,9 +56,12 @@ fn deltas_count_once_however_often_they_come() {
     bench.ask(ManagerRequest::Deltas(deltas(inode, 1, 200))).unwrap();
     assert_eq!(stored(&mut bench, inode), 80);
     truth::check(&bench);
-    let told = bench.run(Operation::Applied(inode.slot(), LogId(5))).unwrap();
-    let Done::Told(Told::Applied(Some(position))) = told else { panic!("{told:?}") };
-    assert_eq!(position, Position::new(StripeNumber(9), 2));
+    let known = [LogId(5)].into();
+    let before = bench.records();
+    bench.run(Operation::Forget(inode.slot(), LogId(9), known)).unwrap();
+    assert_eq!(bench.records(), before);
+    bench.run(Operation::Forget(inode.slot(), LogId(9), Default::default())).unwrap();
+    assert_eq!(bench.records().len(), before.len() - 1);
 }
 
 #[test]
