@@ -46,11 +46,7 @@ impl Inner {
         NodeId(self.cluster.maps().slot(inode.slot().0).node)
     }
 
-    async fn ask_any(
-        &self,
-        inode: InodeId,
-        request: ManagerRequest,
-    ) -> Result<(NodeId, ManagerReply), ClientError> {
+    async fn ask_any(&self, inode: InodeId, request: ManagerRequest) -> Result<(NodeId, ManagerReply), ClientError> {
         let deadline = self.host.now() + PATIENCE;
         loop {
             let manager = self.manager_of(inode);
@@ -97,9 +93,26 @@ fn is_repeatable(request: &ManagerRequest) -> bool {
     };
     matches!(
         request,
-        Attributes(_) | CancelLock { .. } | Census | Content { .. } | Deltas(_) | Flush(_) | Grow { .. }
-            | List { .. } | ListXattrs(_) | Live(_) | Lookup { .. } | Parent(_) | Pieces { .. } | Punch { .. }
-            | ReadLink(_) | SetAttributes(..) | TestLock { .. } | Unlock { .. } | UnlockAll { .. } | Why(_)
+        Attributes(_)
+            | CancelLock { .. }
+            | Census
+            | Content { .. }
+            | Deltas(_)
+            | Flush(_)
+            | Grow { .. }
+            | List { .. }
+            | ListXattrs(_)
+            | Live(_)
+            | Lookup { .. }
+            | Parent(_)
+            | Pieces { .. }
+            | Punch { .. }
+            | ReadLink(_)
+            | SetAttributes(..)
+            | TestLock { .. }
+            | Unlock { .. }
+            | UnlockAll { .. }
+            | Why(_)
             | Xattr { .. }
     )
 }

@@ -224,7 +224,9 @@ mod tests {
         load(&cache, address(100, 50));
         load(&cache, address(200, 50));
         assert!(matches!(cache.look(address(110, 100), Intent::Alone), Found::Ready(bytes) if bytes.len() == 40));
-        assert!(matches!(cache.look(address(150, 100), Intent::Alone), Found::Absent(part) if part == address(150, 50)));
+        assert!(
+            matches!(cache.look(address(150, 100), Intent::Alone), Found::Absent(part) if part == address(150, 50))
+        );
         assert!(matches!(cache.look(address(200, 10), Intent::Alone), Found::Ready(bytes) if bytes.len() == 10));
         assert!(matches!(cache.look(address(250, 10), Intent::Alone), Found::Absent(_)));
         assert_eq!(cache.bytes(), 100);

@@ -242,7 +242,9 @@ impl File {
     /// Appends all dirty bytes. A file small enough goes into its inode instead, with its deltas.
     pub(crate) fn append_all(&mut self, log: &mut dyn Appender) -> Result<(), LogError> {
         assert!(self.based, "the base is known before anything is appended");
-        if !self.dirty.is_empty() && let Some(content) = self.small_content() {
+        if !self.dirty.is_empty()
+            && let Some(content) = self.small_content()
+        {
             let end = content.len() as u64;
             self.map.insert(0..end, Source::Memory(content));
             self.map.insert(end..u64::MAX, Source::Hole);

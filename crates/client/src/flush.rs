@@ -149,8 +149,7 @@ impl Inner {
         outbox: &mut Outbox,
     ) -> Result<Position, LogError> {
         let body = postcard::to_allocvec(deltas).expect("deltas have no form that cannot be encoded");
-        let record =
-            Record { kind: RecordKind::Deltas, owner: Owner::default(), parts: &[&body[..]], aligned: false };
+        let record = Record { kind: RecordKind::Deltas, owner: Owner::default(), parts: &[&body[..]], aligned: false };
         let appended = self.log.append(record)?;
         self.budget.appended(body.len() as u64);
         let (position, end, from) = (appended.body.position(), appended.end, from.unwrap_or(appended.place));

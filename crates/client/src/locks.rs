@@ -1,15 +1,15 @@
 //! File locks: managers keep them, this file asks, waits and gives up waiting. Awaits.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use protocol::file::{Lock, LockOwner};
 use protocol::id::InodeId;
 use protocol::manager::{Answer, ManagerRequest};
 
+use crate::ClientError;
 use crate::client::{Client, Inner};
 use crate::whole::whole;
-use crate::ClientError;
 
 impl Client {
     /// How the cluster calls what this node's kernel calls `owner`.
@@ -40,17 +40,15 @@ impl Client {
             outcome
         })
         .await;
-        guard.is_over();
+        guard.end();
         outcome.map(drop)
     }
 
     /// Gives up what the owner holds of the lock's family within its range.
     pub async fn unlock(&self, inode: InodeId, lock: Lock) -> Result<(), ClientError> {
         let inner = self.0.clone();
-        whole(&self.0.host, async move {
-            inner.ask(inode, ManagerRequest::Unlock { inode, lock }).await.map(drop)
-        })
-        .await
+        whole(&self.0.host, async move { inner.ask(inode, ManagerRequest::Unlock { inode, lock }).await.map(drop) })
+            .await
     }
 
     /// Which held lock stands against this one.
@@ -97,7 +95,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn is_over(mut self) {
+    fn end(mut self) {
         self.wait = None;
     }
 }

@@ -5,9 +5,9 @@ use protocol::file::{Attributes, Content, DirectoryEntry, NewInode};
 use protocol::id::InodeId;
 use protocol::manager::{Answer, ManagerReply, ManagerRequest, Rename, XattrMode};
 
+use crate::ClientError;
 use crate::client::{Client, Inner};
 use crate::whole::whole;
-use crate::ClientError;
 
 impl Client {
     /// Finds a name.
@@ -25,12 +25,7 @@ impl Client {
     }
 
     /// Makes a name for a new file and opens it. [`protocol::manager::ManagerError::Exists`] if the name exists.
-    pub async fn create_open(
-        &self,
-        directory: InodeId,
-        name: Bytes,
-        new: NewInode,
-    ) -> Result<Attributes, ClientError> {
+    pub async fn create_open(&self, directory: InodeId, name: Bytes, new: NewInode) -> Result<Attributes, ClientError> {
         let inner = self.0.clone();
         let request = ManagerRequest::Create { directory, name, new, open: true };
         whole(&self.0.host, async move {

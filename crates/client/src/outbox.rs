@@ -147,7 +147,12 @@ mod tests {
             inode: InodeId::new(SlotId(slot), 5),
             change: Change::Wrote { size: u64::from(start), time: Time(0) },
         };
-        Batch { position: at(start + 1), end: at(start + 10), from: at(start.saturating_sub(15)), deltas: slots.iter().map(delta).collect() }
+        Batch {
+            position: at(start + 1),
+            end: at(start + 10),
+            from: at(start.saturating_sub(15)),
+            deltas: slots.iter().map(delta).collect(),
+        }
     }
 
     #[test]

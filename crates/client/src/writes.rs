@@ -107,7 +107,9 @@ impl Inner {
         let mut state = lock(&file.state);
         let known = state.known();
         let before = known.dirty_bytes();
-        if known.is_based() && let Some(run) = known.long_run(offset) {
+        if known.is_based()
+            && let Some(run) = known.long_run(offset)
+        {
             let _ = known.append_run(run, &mut self.appender(file.inode));
         }
         self.budget.release(before - known.dirty_bytes());

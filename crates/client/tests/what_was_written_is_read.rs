@@ -125,7 +125,8 @@ async fn use_files(world: World, host: Host) {
         let name = Bytes::from(format!("file-{}", programs.len()));
         let attributes = client.create_open(InodeId::ROOT, name, plain_file()).await.expect("the name is new");
         let (client, host, dice) = (client.clone(), host.clone(), Dice::new(dice.roll()));
-        let program = Program { client, host: host.clone(), inode: attributes.inode, model: Vec::new(), dice, size_max };
+        let program =
+            Program { client, host: host.clone(), inode: attributes.inode, model: Vec::new(), dice, size_max };
         programs.push(world.spawn(&host, async move {
             let mut program = program;
             for _ in 0..60 {

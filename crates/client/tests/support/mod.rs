@@ -228,7 +228,8 @@ impl Stored {
 
     fn carve(&mut self, from: u64, to: u64) {
         let end = |(&at, address): (&u64, &LogAddress)| at + u64::from(address.length);
-        let touched: Vec<_> = self.extents.range(..to).filter(|extent| end(*extent) > from).map(|(&at, _)| at).collect();
+        let touched: Vec<_> =
+            self.extents.range(..to).filter(|extent| end(*extent) > from).map(|(&at, _)| at).collect();
         for at in touched {
             let address = self.extents.remove(&at).expect("it was found");
             let last = at + u64::from(address.length);
