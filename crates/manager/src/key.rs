@@ -66,19 +66,9 @@ pub(crate) fn live(log: LogId, stripe: StripeNumber) -> Key {
     key(0, LIVE, &[&log.0.to_be_bytes(), &stripe.0.to_be_bytes()])
 }
 
-/// All live counts.
-pub(crate) fn live_all() -> KeyRange {
-    all(0, LIVE)
-}
-
 /// A shared virtual extent.
 pub(crate) fn shared(id: SharedId) -> Key {
     place(SHARED, id.log, id.stripe, id.offset)
-}
-
-/// All shared virtual extents.
-pub(crate) fn shared_all() -> KeyRange {
-    all(0, SHARED)
 }
 
 /// Which shared virtual extent begins at `address` now.
@@ -149,6 +139,52 @@ pub(crate) fn rest_number(key: &[u8]) -> u64 {
 /// The name in an extended attribute's key.
 pub(crate) fn xattr_name(key: &[u8]) -> &[u8] {
     key.get(PREFIX_SIZE..).unwrap_or_default()
+}
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// The slot's counters.
+    Head,
+    /// How far a log's deltas are applied.
+    Applied,
+    /// Live bytes of a stripe.
+    Live(LogId, StripeNumber),
+    /// A shared virtual extent.
+    Shared(SharedId),
+    /// Where one lies.
+    Place,
+    /// An inode without a name.
+    Orphan(InodeId),
+    /// An inode.
+    Inode(InodeId),
+    /// A name in this directory.
+    Entry(InodeId),
+    /// An extent of this inode that ends there.
+    Extent(InodeId, u64),
+    /// An extended attribute of this inode.
+    Xattr(InodeId),
+}
+
+/// What the record with this key is about, if it is a key that we make.
+pub(crate) fn subject(key: &[u8]) -> Option<Subject> {
+    let inode = InodeId(number(key, 0));
+    let kind = *key.get(PREFIX_SIZE - 1)?;
+    let (log, stripe) = (LogId(number(key, PREFIX_SIZE)), StripeNumber(number(key, PREFIX_SIZE + 8)));
+    let offset = || Some(u32::from_be_bytes(key.get(PREFIX_SIZE + 16..PREFIX_SIZE + 20)?.try_into().ok()?));
+    Some(match (inode.0, kind) {
+        (0, HEAD) => Subject::Head,
+        (0, APPLIED) => Subject::Applied,
+        (0, LIVE) => Subject::Live(log, stripe),
+        (0, SHARED) => Subject::Shared(SharedId { log, stripe, offset: offset()? }),
+        (0, PLACE) => Subject::Place,
+        (0, ORPHAN) => Subject::Orphan(InodeId(number(key, PREFIX_SIZE))),
+        (1.., INODE) => Subject::Inode(inode),
+        (1.., ENTRY) => Subject::Entry(inode),
+        (1.., EXTENT) => Subject::Extent(inode, number(key, PREFIX_SIZE)),
+        (1.., XATTR) => Subject::Xattr(inode),
+        _ => return None,
+    })
 }
 
 /// Eight bytes at `at`; zero when the key is too short, which no key that we made is.

@@ -8,12 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use host::sim::{self, Dice, DiskOptions, SimDisk, Stop, World};
 use host::{Disk, Host};
-use log::{Cluster, LogReader};
+use log::{Cluster, LogReader, LogWriter, Record, WriterOptions};
 use manager::{Manager, ManagerOptions};
-use protocol::file::{Caller, Kind, NewInode};
+use protocol::delta::{Change, Delta};
+use protocol::file::{Caller, Kind, NewInode, Time};
 use protocol::id::{InodeId, TargetId};
-use protocol::manager::{Answer, ManagerAnswer, ManagerError, ManagerRequest, Rename, RenameMode};
-use protocol::maps::{TargetEntry, TargetState};
+use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerRequest, Rename, RenameMode};
+use protocol::maps::{TargetEntry, TargetState, Writer};
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::{Durability, Room};
 use registry::{Registry, change};
 use storage::{Storage, TargetOptions};
 
@@ -67,6 +70,51 @@ impl Site {
 
 /// What was acknowledged: files by directory and name.
 type Names = BTreeMap<(InodeId, Vec<u8>), InodeId>;
+
+#[test]
+fn deltas_of_a_dead_client_are_found_in_its_log() {
+    sim::explore(0..4, async |world, host| {
+        let site = Site::create(&world, &host).await;
+        let manager = site.start(&host).await;
+        let name = Bytes::from_static(b"file");
+        let request = ManagerRequest::Create { directory: InodeId::ROOT, name, new: new(Kind::File), open: false };
+        let inode = created(manager.answer(1, request).await).unwrap();
+        let writing = host.clone();
+        let written = world.spawn(&host, async move {
+            let cluster = Cluster::connect(writing.clone(), writing.node()).await.unwrap();
+            let writer = LogWriter::open(cluster, Writer::Client, Room::Data, WriterOptions::default()).await.unwrap();
+            let mut sent = Vec::new();
+            for number in 0..3_u64 {
+                let owner = Owner::new(inode, number * 5000);
+                let record = Record { kind: RecordKind::Data, owner, parts: &[&[7; 5000]], aligned: false };
+                let address = writer.append(record).unwrap().body;
+                let offset = number * 5000;
+                let wrote = Change::Wrote { size: offset + 5000, time: Time(1) };
+                let list =
+                    vec![Delta { inode, change: Change::Extent { offset, address } }, Delta { inode, change: wrote }];
+                let body = postcard::to_stdvec(&list).unwrap();
+                let owner = Owner::default();
+                let record = Record { kind: RecordKind::Deltas, owner, parts: &[&body], aligned: false };
+                let appended = writer.append(record).unwrap();
+                writer.commit(appended.end, Durability::Disk).await.unwrap();
+                sent.push(Deltas { log: writer.log(), position: appended.body.position(), list });
+            }
+            sent
+        });
+        let mut sent = written.await.unwrap();
+        // The manager has the first only.
+        manager.answer(1, ManagerRequest::Deltas(sent.remove(0))).await.unwrap();
+        drop(manager);
+        world.crash(host.node(), Stop::PowerLoss);
+        let host = world.restart(host.node());
+        let manager = site.start(&host).await;
+        let Answer::Attributes(attributes) = manager.answer(1, ManagerRequest::Attributes(inode)).await.unwrap().answer
+        else {
+            panic!("attributes")
+        };
+        assert_eq!((attributes.size, attributes.stored), (15_000, 15_000));
+    });
+}
 
 fn new(kind: Kind) -> NewInode {
     NewInode { kind, mode: 0o755, mask: 0, device: 0, target: Bytes::new(), caller: Caller::default() }
@@ -153,15 +201,32 @@ async fn check(manager: &Manager, names: &Names, directories: &[InodeId]) {
     assert_eq!(inodes, names.len() as u64 + 1, "every inode has a name, but for the root");
 }
 
+/// Does what the cleaner does to manager logs.
+async fn delete_dead(world: &World, host: &Host, manager: &Arc<Manager>) {
+    let (manager, host) = (manager.clone(), host.clone());
+    let deleted = world.spawn(&host.clone(), async move {
+        // The first round of images comes soon after the start.
+        host.sleep(Duration::from_secs(1)).await;
+        let cluster = Cluster::connect(host.clone(), host.node()).await.unwrap();
+        let stripes = log::stripes::list(&cluster, None).await;
+        let stripes = stripes.into_iter().map(|stripe| (stripe.log, stripe.number)).collect();
+        let dead = manager.dead_stripes(stripes);
+        log::stripes::delete(&cluster, &dead).await;
+        dead.len()
+    });
+    deleted.await.unwrap();
+}
+
 #[test]
 fn names_survive_kills_and_power_losses() {
-    sim::explore(0..8, async |world, mut host| {
+    sim::explore(0..12, async |world, mut host| {
         let site = Site::create(&world, &host).await;
         let mut dice = world.dice();
         let (mut names, mut directories) = (Names::new(), vec![InodeId::ROOT]);
         for _life in 0..4 {
             let manager = site.start(&host).await;
             check(&manager, &names, &directories).await;
+            delete_dead(&world, &host, &manager).await;
             let power = dice.below(2) == 0;
             let count = dice.below(600);
             let moved = (manager.clone(), names.clone(), directories.clone(), dice.below(u64::MAX));
