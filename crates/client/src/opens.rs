@@ -141,6 +141,8 @@ impl Inner {
         // Somebody may have found the new name and opened it before this line.
         state.opens += 1;
         state.file.get_or_insert_with(File::new_empty);
+        // O_TMPFILE: without a name until it is linked.
+        state.unlinked = attributes.links == 0;
     }
 
     async fn close(&self, inode: InodeId) {
