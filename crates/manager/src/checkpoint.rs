@@ -20,6 +20,8 @@ use crate::manager::{Manager, failed};
 use crate::slot::PageCopy;
 use crate::start::{StartError, ranges};
 
+/// Bytes that one round moves out of mostly dead stripes: some of what it writes anyway.
+const RENEWED_BYTES_MAX: u64 = 8 << 20;
 /// Bodies of at least this many bytes begin on a block.
 const ALIGNED_SIZE_MIN: usize = 16 << 10;
 
@@ -37,6 +39,7 @@ impl Manager {
     /// Writes an image of every slot that changed, a table and a mark; the journal before this call is then covered.
     pub async fn checkpoint(&self) -> Result<(), ManagerError> {
         let _one = self.imaging.lock().await;
+        self.renew_sparse().await?;
         let journal_from = self.writer.end();
         self.journal_bytes.store(0, Ordering::Relaxed);
         let mut table = Table { journal_from, slots: Vec::new() };
@@ -98,6 +101,25 @@ impl Manager {
             }
         }
         self.images.lock().expect("nobody panics over images").forget_rolled();
+        Ok(())
+    }
+
+    /// Lets this round store anew what little still lives in mostly dead stripes.
+    async fn renew_sparse(&self) -> Result<(), ManagerError> {
+        let (sparse, slots) = {
+            let images = self.images.lock().expect("nobody panics over images");
+            let sparse = images.sparse(u64::from(self.writer.record_size_max()), RENEWED_BYTES_MAX);
+            let slots: Vec<SlotId> =
+                self.table.mine().iter().copied().filter(|&slot| images.lies_in(slot, &sparse)).collect();
+            (sparse, slots)
+        };
+        for slot in slots {
+            let mut tries = 0;
+            while let Some(Err(page)) = self.table.with(slot, |state| state.records.renew(&sparse)) {
+                tries += 1;
+                self.load(&page, tries).await?;
+            }
+        }
         Ok(())
     }
 

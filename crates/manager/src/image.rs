@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::encoding::{Damaged, VERSION};
 use crate::key::Key;
 
+/// A stripe is worth emptying when less than one part in so many of it lives.
+const SPARSE_PART: u64 = 4;
 /// Bytes of an index part after which the next one begins.
 const INDEX_PART_SIZE: usize = if cfg!(test) { 128 } else { 48 << 10 };
 
@@ -171,6 +173,32 @@ impl Images {
         !journal && !self.needed.contains(&(log, stripe))
     }
 
+    /// Stripes that only little of these images keeps alive, the least first, with `bytes_max` to copy in all: once that
+    /// is stored anew, they can go (DESIGN §8: a manager alone moves what is its own).
+    pub(crate) fn sparse(&self, stripe_size: u64, bytes_max: u64) -> BTreeSet<(LogId, StripeNumber)> {
+        let mut live: BTreeMap<(LogId, StripeNumber), u64> = BTreeMap::new();
+        for address in self.slots.values().flat_map(|image| image.index.iter().chain(&image.pages)) {
+            *live.entry((address.log, address.stripe)).or_default() += u64::from(address.length);
+        }
+        let journal = |log, stripe| log == self.log && stripe >= self.journal_from.stripe;
+        let mut sparse: Vec<_> = live.into_iter().filter(|((log, stripe), _)| !journal(*log, *stripe)).collect();
+        sparse.retain(|(_, bytes)| *bytes < stripe_size / SPARSE_PART);
+        sparse.sort_by_key(|(stripe, bytes)| (*bytes, *stripe));
+        let mut left = bytes_max;
+        let fits = |(_, bytes): &(_, u64)| {
+            let fits = *bytes <= left;
+            left = left.saturating_sub(*bytes);
+            fits
+        };
+        sparse.into_iter().take_while(fits).map(|(stripe, _)| stripe).collect()
+    }
+
+    /// Whether something of a slot's image lies in one of these stripes.
+    pub(crate) fn lies_in(&self, slot: SlotId, stripes: &BTreeSet<(LogId, StripeNumber)>) -> bool {
+        let lies = |address: &LogAddress| stripes.contains(&(address.log, address.stripe));
+        self.slots.get(&slot).is_some_and(|image| image.index.iter().chain(&image.pages).any(lies))
+    }
+
     fn stripes(&self) -> BTreeSet<(LogId, StripeNumber)> {
         let addresses = self.slots.values().flat_map(|image| image.index.iter().chain(&image.pages));
         addresses.map(|address| (address.log, address.stripe)).collect()
@@ -219,6 +247,8 @@ mod tests {
         images.forget_rolled();
         assert!(!images.is_dead(LogId(2), StripeNumber(3)), "the mark is searched for from the log's beginning");
         images.reached(Position::new(StripeNumber(6), 1));
+        assert_eq!(images.sparse(1000, 100), [(LogId(1), StripeNumber(2))].into());
+        assert!(images.sparse(1000, 99).is_empty() && images.sparse(400, 100).is_empty());
         let dead = |log, stripe| images.is_dead(LogId(log), StripeNumber(stripe));
         assert!(dead(1, 5) && dead(1, 3) && dead(2, 3) && dead(9, 9));
         assert!(!dead(1, 2) && !dead(2, 4) && !dead(2, 5) && !dead(2, 77));

@@ -8,6 +8,11 @@
 //! | [`ops`] | the operations, one file each |
 //! | [`locks`], [`state`] | what lives only in memory: file locks, open files |
 //! | [`placement`] | where new directories go |
+//! | [`attempt`], [`journal`] | one attempt at an operation: lock, run, append, apply; and the record it appends |
+//! | [`image`] | where images lie, and which stripes of manager logs they need |
+//!
+//! These decide. [`manager`] (answering), [`locking`] (waiting for file locks), [`checkpoint`] (rounds of images),
+//! [`start`] (taking over slots) and [`replay`] (dead clients' deltas) await.
 //!
 //! *Never*: FUSE, NFS, client, storage; what a token-holding program looks like; a lock held while waiting.
 

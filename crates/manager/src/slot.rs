@@ -7,12 +7,12 @@
 //! 4. `resident` is the sum of the memory of all resident pages.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
 use protocol::address::LogAddress;
-use protocol::id::SlotId;
+use protocol::id::{LogId, SlotId, StripeNumber};
 
 use crate::key::Key;
 use crate::page::{PAGE_SIZE, Page};
@@ -197,6 +197,24 @@ impl Slot {
             stored: frame.stored,
         };
         self.frames.iter().map(copy).collect()
+    }
+
+    /// Makes the next image store anew what lies in these stripes.
+    pub(crate) fn renew(&mut self, stripes: &BTreeSet<(LogId, StripeNumber)>) -> Result<(), PageId> {
+        // Its index is written anew with any change.
+        self.changes += 1;
+        for (low, frame) in &mut self.frames {
+            let Some(address) = frame.stored.filter(|at| !frame.dirty && stripes.contains(&(at.log, at.stripe))) else {
+                continue;
+            };
+            if frame.page.is_none() {
+                return Err(PageId { slot: self.id, low: low.clone(), address });
+            }
+            frame.dirty = true;
+            frame.version = self.changes;
+            self.dirty += 1;
+        }
+        Ok(())
     }
 
     /// The content of the page `low` as of `version` is stored at `address`.

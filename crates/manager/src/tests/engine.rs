@@ -46,6 +46,14 @@ fn with_pages<T>(slot: &mut Slot, disk: &Disk, ask: impl Fn(&Slot) -> Result<T, 
     }
 }
 
+/// Stores every page anew, wherever it lies.
+fn with_pages_mut(slot: &mut Slot, disk: &Disk) {
+    while let Err(missing) = slot.renew(&[(LogId(1), StripeNumber(0))].into()) {
+        disk.load(slot, &missing);
+    }
+    assert!(slot.copies().iter().all(|copy| copy.changed.is_some() || copy.stored.is_none()));
+}
+
 #[test]
 fn a_slot_is_a_sorted_map_whatever_is_in_memory() {
     for seed in 0..20 {
@@ -71,6 +79,10 @@ fn a_slot_is_a_sorted_map_whatever_is_in_memory() {
             }
             if dice.one_in(40) {
                 disk.image(&mut slot);
+                if dice.one_in(3) {
+                    with_pages_mut(&mut slot, &disk);
+                    disk.image(&mut slot);
+                }
                 assert!(slot.copies().iter().all(|copy| copy.changed.is_none()));
                 slot.evict();
                 slot.evict();
