@@ -98,6 +98,8 @@ struct Plan {
     targets: u32,
     fragment_size: u32,
     faults: bool,
+    /// True targets on simulated disks instead of fakes.
+    disks: bool,
 }
 
 /// Hurts up to m targets while the writer works, then kills the writer. Returns who was hurt.
@@ -113,7 +115,7 @@ async fn hurt(world: &World, fakes: &Fakes, plan: &Plan, story: &Shared, dice: &
             if !hurt.contains(&target) {
                 hurt.push(target);
                 let stop = if dice.coin() { Stop::Kill } else { Stop::PowerLoss };
-                crash(world, fakes, target, stop, dice);
+                fakes.crash(target, stop, dice);
             }
         } else if dice.below(6) == 0 {
             for &target in &hurt {
@@ -126,16 +128,6 @@ async fn hurt(world: &World, fakes: &Fakes, plan: &Plan, story: &Shared, dice: &
         world.sleep(Duration::from_secs(dice.below(20))).await;
     }
     hurt
-}
-
-fn crash(world: &World, fakes: &Fakes, target: usize, stop: Stop, dice: &mut Dice) {
-    if !world.runs(Fakes::node(target)) {
-        return;
-    }
-    world.crash(Fakes::node(target), stop);
-    if stop == Stop::PowerLoss {
-        fakes.stores[target].lock().unwrap().lose_power(dice);
-    }
 }
 
 async fn seal(fakes: &Fakes, host: &Host, log: LogId) -> Position {
@@ -176,7 +168,11 @@ async fn check(fakes: &Fakes, host: &Host, story: &Shared, length: Position) -> 
 
 async fn tell(world: World, host: Host, plan: Plan) -> [u64; 5] {
     let mut dice = world.dice();
-    let fakes = Fakes::new(&world, plan.targets, plan.parity, plan.fragment_size);
+    let fakes = if plan.disks {
+        Fakes::on_disks(&world, plan.targets, plan.parity, plan.fragment_size).await
+    } else {
+        Fakes::new(&world, plan.targets, plan.parity, plan.fragment_size)
+    };
     let writer_host = world.add_node(NodeId(2));
     let story: Shared = Arc::default();
     let cluster = fakes.cluster(&writer_host).await;
@@ -201,7 +197,7 @@ async fn tell(world: World, host: Host, plan: Plan) -> [u64; 5] {
     let Some(log) = story.lock().unwrap().log else { return [0; 5] };
     let dark = !alive && dice.below(3) == 0;
     if dark {
-        (0..fakes.stores.len()).for_each(|target| crash(&world, &fakes, target, Stop::PowerLoss, &mut dice));
+        (0..fakes.stores.len()).for_each(|target| fakes.crash(target, Stop::PowerLoss, &mut dice));
         (0..fakes.stores.len()).for_each(|target| fakes.restart(target));
     } else if dice.coin() {
         hurt.iter().for_each(|&target| fakes.restart(target));
@@ -245,7 +241,7 @@ async fn lose_any(fakes: &Fakes, host: &Host, story: &Shared, length: Position, 
     let parity = cluster.maps().parity;
     for _ in 0..parity {
         let target = dice.below(fakes.stores.len() as u64) as usize;
-        crash(&fakes.world, fakes, target, Stop::Kill, dice);
+        fakes.crash(target, Stop::Kill, dice);
     }
     check(fakes, host, story, length).await
 }
@@ -268,7 +264,7 @@ fn size(seed: u64) -> u32 {
 
 #[test]
 fn without_faults() {
-    many(0..60, |seed| Plan { parity: 1, targets: 5, fragment_size: size(seed), faults: false });
+    many(0..60, |seed| Plan { parity: 1, targets: 5, fragment_size: size(seed), faults: false, disks: false });
 }
 
 #[test]
@@ -278,6 +274,7 @@ fn with_one_parity() {
         targets: 2 + (seed % 5) as u32,
         fragment_size: size(seed),
         faults: true,
+        disks: false,
     });
 }
 
@@ -288,12 +285,24 @@ fn with_two_parities() {
         targets: 4 + (seed % 4) as u32,
         fragment_size: size(seed),
         faults: true,
+        disks: false,
     });
 }
 
 #[test]
 fn on_a_single_target() {
-    many(3000..3060, |seed| Plan { parity: 0, targets: 1, fragment_size: size(seed), faults: false });
+    many(3000..3060, |seed| Plan { parity: 0, targets: 1, fragment_size: size(seed), faults: false, disks: false });
+}
+
+#[test]
+fn on_true_targets() {
+    many(4000..4100, |seed| Plan {
+        parity: 1 + (seed % 2) as u8,
+        targets: 3 + (seed % 4) as u32,
+        fragment_size: size(seed),
+        faults: true,
+        disks: true,
+    });
 }
 
 #[test]
@@ -304,6 +313,7 @@ fn many_more() {
         targets: 3 + (seed % 5) as u32,
         fragment_size: size(seed),
         faults: true,
+        disks: seed.is_multiple_of(4),
     };
     many(10_000..14_000, plan);
 }

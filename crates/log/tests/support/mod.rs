@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use host::sim::{Dice, World};
+use host::sim::{Dice, DiskOptions, SimDisk, World};
 use host::{BoxFuture, Envelope, Handler, Host, NodeId, Port};
 use log::Cluster;
 use protocol::checksum::{BLOCK_SIZE, block_checksums};
@@ -237,6 +237,9 @@ pub struct Fakes {
     pub world: World,
     pub stores: Vec<Arc<Mutex<Store>>>,
     pub maps: Arc<Mutex<Arc<Maps>>>,
+    /// Disks of true targets, which then take the place of the stores.
+    disks: Vec<SimDisk>,
+    options: storage::TargetOptions,
 }
 
 impl Fakes {
@@ -252,7 +255,8 @@ impl Fakes {
         let host = world.add_node(REGISTRY_NODE);
         host.listen(Port(REGISTRY_PORT), Arc::new(FakeRegistry(maps.clone())));
         let stores: Vec<Arc<Mutex<Store>>> = (0..count).map(|_| Arc::default()).collect();
-        let fakes = Fakes { world: world.clone(), stores, maps };
+        let options = storage::TargetOptions { cell_data: fragment_size, window_cells: 8, ..Default::default() };
+        let fakes = Fakes { world: world.clone(), stores, maps, disks: Vec::new(), options };
         for n in 0..count {
             let host = world.add_node(Fakes::node(n));
             fakes.serve(n, &host);
@@ -260,11 +264,47 @@ impl Fakes {
         fakes
     }
 
+    /// A cluster whose targets are the true ones, on simulated disks.
+    pub async fn on_disks(world: &World, targets: u32, parity: u8, fragment_size: u32) -> Fakes {
+        let mut fakes = Fakes::new(world, targets, parity, fragment_size);
+        for n in 0..targets as usize {
+            let options = DiskOptions { capacity_bytes: 256 << 20, ..DiskOptions::default() };
+            let disk = world.add_disk(Fakes::node(n), &format!("d{n}"), options);
+            let id = TargetId(n as u32);
+            storage::format(&disk.plug(), 1, id, fakes.options).await.expect("the disk is empty");
+            fakes.disks.push(disk);
+        }
+        for n in 0..targets as usize {
+            world.crash(Fakes::node(n), host::sim::Stop::Kill);
+            fakes.restart(n);
+        }
+        world.sleep(std::time::Duration::from_secs(1)).await;
+        fakes
+    }
+
+    /// Stops a target's node.
+    pub fn crash(&self, target: usize, stop: host::sim::Stop, dice: &mut Dice) {
+        if self.world.runs(Fakes::node(target)) {
+            self.world.crash(Fakes::node(target), stop);
+            if stop == host::sim::Stop::PowerLoss {
+                self.stores[target].lock().unwrap().lose_power(dice);
+            }
+        }
+    }
+
     pub fn node(target: usize) -> NodeId {
         NodeId(10 + target as u32)
     }
 
     fn serve(&self, target: usize, host: &Host) {
+        if let Some(disk) = self.disks.get(target) {
+            let (host, disks, options) = (host.clone(), vec![(TargetId(target as u32), disk.plug())], self.options);
+            host.clone().spawn(async move {
+                let (_, unopened) = storage::Storage::start(host, 1, disks, options).await;
+                assert!(unopened.is_empty(), "{unopened:?}");
+            });
+            return;
+        }
         let mut store = self.stores[target].lock().unwrap();
         store.incarnation += 1;
         let one = BTreeMap::from([(TargetId(target as u32), self.stores[target].clone())]);
