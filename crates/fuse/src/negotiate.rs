@@ -52,6 +52,10 @@ pub struct Wishes {
     pub background_max: u16,
     /// Offer the io_uring transport; a kernel with `fuse.enable_uring` off does not take it.
     pub io_uring: bool,
+    /// No other client changes files: the kernel keeps its pages until it is told otherwise, and those that its own calls
+    /// change it drops by itself. Otherwise it drops the pages of a file whose size or modification time is not what it
+    /// was, and it sees that after each of its own writes too, for it takes our times and not its own.
+    pub alone: bool,
     /// Offer backing files for wholly cached files (DESIGN §7); needs CAP_SYS_ADMIN.
     pub passthrough: bool,
 }
@@ -64,6 +68,7 @@ impl Default for Wishes {
             // 64 requests of 1 MiB cover 25 Gbit/s over 20 ms; the kernel's own default of 12 would not.
             background_max: 64,
             io_uring: false,
+            alone: false,
             passthrough: false,
         }
     }
@@ -72,7 +77,7 @@ impl Default for Wishes {
 /// The flags that always apply, where offered.
 ///
 /// Left out on purpose: WRITEBACK_CACHE (the kernel would hold dirty pages that no call-back reaches in time, DESIGN
-/// §6); EXPLICIT_INVAL_DATA (it is the opposite of AUTO_INVAL_DATA); NO_OPEN_SUPPORT (an open takes tokens);
+/// §6); NO_OPEN_SUPPORT (an open takes tokens);
 /// ABORT_ERROR (ENODEV says enough); SECURITY_CTX (labels are plain extended attributes); SPLICE_* (others measured no
 /// gain); HAS_INODE_DAX and MAP_ALIGNMENT (no shared memory); REQUEST_TIMEOUT (it aborts the whole mount: our own
 /// bounds are per call); ALLOW_IDMAP (the manager checks ids and knows no mapping); HANDLE_KILLPRIV (its second version
@@ -100,8 +105,7 @@ const SEMANTICS: u64 = init::ATOMIC_O_TRUNC // open and truncate in one step, un
     | init::DIRECT_IO_ALLOW_MMAP; // shared mappings of files opened with DIRECT_IO
 
 /// What the kernel keeps.
-const CACHING: u64 = init::AUTO_INVAL_DATA // changed size or mtime drops pages (DESIGN §6: after a frozen daemon)
-    | init::DO_READDIRPLUS // `ls -l` in one round trip,
+const CACHING: u64 = init::DO_READDIRPLUS // `ls -l` in one round trip,
     | init::READDIRPLUS_AUTO // where lookups follow the listing
     | init::CACHE_SYMLINKS // a link's target never changes
     | init::NO_OPENDIR_SUPPORT // an announcement: ENOSYS to OPENDIR ends OPENDIRs
@@ -141,6 +145,8 @@ pub fn negotiate(offer: &Offer, wishes: &Wishes) -> Handshake {
         return Handshake::Refused;
     }
     let mut wanted = WANTED;
+    // Changed size or mtime drops pages (DESIGN §6: after a frozen daemon), or nothing does but a notification.
+    wanted |= if wishes.alone { init::EXPLICIT_INVAL_DATA } else { init::AUTO_INVAL_DATA };
     wanted |= if wishes.io_uring { init::OVER_IO_URING } else { 0 };
     wanted |= if wishes.passthrough { init::PASSTHROUGH } else { 0 };
     let flags = InitFlags(offer.flags.0 & wanted);

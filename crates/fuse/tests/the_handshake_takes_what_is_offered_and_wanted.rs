@@ -58,6 +58,14 @@ fn linux_6_18_offers_all_that_always_applies() {
 }
 
 #[test]
+fn a_lone_client_lets_the_kernel_keep_its_pages() {
+    let alone = session(&offer(), &Wishes { alone: true, ..Wishes::default() }).flags;
+    assert!(alone.contains(init::EXPLICIT_INVAL_DATA) && !alone.contains(init::AUTO_INVAL_DATA));
+    let among_others = session(&offer(), &Wishes::default()).flags;
+    assert!(among_others.contains(init::AUTO_INVAL_DATA) && !among_others.contains(init::EXPLICIT_INVAL_DATA));
+}
+
+#[test]
 fn what_would_break_coherence_is_never_taken() {
     let everything = Offer { flags: InitFlags(u64::MAX), ..offer() };
     let wishes = Wishes { io_uring: true, passthrough: true, ..Wishes::default() };

@@ -57,7 +57,8 @@ impl Mount {
         runtime: Handle,
     ) -> Result<Mount, MountError> {
         let threads = SERVING_THREADS;
-        let wishes = Wishes::default();
+        // One node mounts the file system, until more machines join.
+        let wishes = Wishes { alone: true, ..Wishes::default() };
         let options = MountOptions {
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
@@ -72,7 +73,6 @@ impl Mount {
             runtime,
             dialect: session.dialect(),
             pool: Arc::new(BufferPool::new(device::buffer_bytes(session.request_bytes_max))),
-            threads,
         });
         let device = Arc::new(device);
         let mut running = Vec::with_capacity(threads);
@@ -118,26 +118,27 @@ struct Server {
     runtime: Handle,
     dialect: Dialect,
     pool: Arc<BufferPool>,
-    threads: usize,
 }
 
 impl Server {
     fn run(&self, device: &Arc<OwnedFd>) {
-        blocking::serve_here(self.threads);
+        blocking::serve_here();
         let _entered = self.runtime.enter();
         let mut buffer = self.pool.take();
         loop {
+            blocking::await_turn();
             match rustix::io::read(device.as_fd(), &mut buffer.bytes_mut()[READ_OFFSET..]) {
                 Ok(count) => buffer = self.serve(device, buffer, count),
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
                 // Unmounted, by us or by somebody else.
-                Err(Errno::NODEV) => return,
+                Err(Errno::NODEV) => break,
                 Err(error) => {
                     warn!(%error, "reading from the FUSE device failed; this thread stops serving");
-                    return;
+                    break;
                 }
             }
         }
+        blocking::retire();
     }
 
     /// Answers one request, and returns the buffer for the next: the same one, unless the request's payload fills it.
