@@ -33,6 +33,9 @@ pub struct PageId {
     pub address: LogAddress,
 }
 
+/// A record: its key and its value.
+pub(crate) type KeyValue<'a> = (&'a [u8], &'a [u8]);
+
 /// One page's place in a slot.
 struct Frame {
     page: Option<Arc<Page>>,
@@ -110,7 +113,7 @@ impl Slot {
     }
 
     /// The first record from `from` on, before `end`.
-    pub(crate) fn next(&self, from: &[u8], end: &[u8]) -> Result<Option<(&[u8], &[u8])>, PageId> {
+    pub(crate) fn next(&self, from: &[u8], end: &[u8]) -> Result<Option<KeyValue<'_>>, PageId> {
         if from >= end {
             return Ok(None);
         }

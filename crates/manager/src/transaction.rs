@@ -15,7 +15,7 @@ use protocol::manager::ManagerError;
 use crate::encoding::Damaged;
 use crate::key::{Key, KeyRange};
 use crate::placement::Placement;
-use crate::slot::PageId;
+use crate::slot::{KeyValue, PageId};
 use crate::state::SlotState;
 
 /// Why an operation did not come to its end.
@@ -138,7 +138,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// The first record in a range of keys.
-    pub(crate) fn next(&self, slot: SlotId, range: &KeyRange) -> Result<Option<(&[u8], &[u8])>, Stop> {
+    pub(crate) fn next(&self, slot: SlotId, range: &KeyRange) -> Result<Option<KeyValue<'_>>, Stop> {
         let records = &self.state(slot)?.records;
         let (from, end) = range;
         let Some(changes) = self.changes(slot) else { return Ok(records.next(from, end)?) };
