@@ -110,7 +110,9 @@ fn ask(directory: &Path, question: &Question) -> Result<serde_json::Value, Failu
     let directory = existing(directory)?;
     if !directory.join(crate::config::FILE_NAME).exists() {
         let directory = directory.display();
-        return Err(Failure::from(format!("{directory} holds no Dazzle file system; `dazzle up {directory}` makes one")));
+        return Err(Failure::from(format!(
+            "{directory} holds no Dazzle file system; `dazzle up {directory}` makes one"
+        )));
     }
     if !crate::edge::process::DirectoryLock::is_taken(&lock_path(&directory)) {
         let directory = directory.display();

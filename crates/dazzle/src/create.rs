@@ -3,14 +3,13 @@
 
 use std::path::Path;
 
-use protocol::id::TargetId;
 use protocol::maps::{TargetEntry, TargetState};
 use registry::{Registry, change};
 use storage::TargetOptions;
 
 use crate::config::{Config, FILE_NAME};
 use crate::edge::{process, storage_place};
-use crate::node::NODE;
+use crate::node::{NODE, open_disks};
 
 /// Makes the file system that `config` describes in the empty directory `dir`.
 pub(crate) fn create(dir: &Path, config: &Config) -> Result<(), String> {
@@ -20,21 +19,20 @@ pub(crate) fn create(dir: &Path, config: &Config) -> Result<(), String> {
 
 async fn create_on(dir: &Path, config: &Config, runtime: &tokio::runtime::Handle) -> Result<(), String> {
     let cluster = u128::from(random()?) << 64 | u128::from(random()?);
+    for target in config.targets.iter().filter(|target| target.path.is_relative()) {
+        let path = dir.join(&target.path);
+        storage_place::make_directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
     let mut disks = Vec::with_capacity(config.targets.len());
     let mut entries = Vec::with_capacity(config.targets.len());
-    for (number, target) in (0u32..).zip(&config.targets) {
-        let path = dir.join(&target.path);
-        if target.path.is_relative() {
-            storage_place::make_directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        }
-        let limit = target.limit.map_or(0, |limit| limit.0);
-        let disk = storage_place::open_disk(&path, limit, runtime.clone()).map_err(|error| error.to_string())?;
-        storage::format(&disk, cluster, TargetId(number), TargetOptions::default())
-            .await
-            .map_err(|error| format!("{} cannot become a target: {error}", path.display()))?;
-        disks.push((TargetId(number), disk));
+    for ((id, opened), target) in open_disks(dir, config, runtime).into_iter().zip(&config.targets) {
         let name = target.path.display().to_string();
-        entries.push((TargetId(number), TargetEntry { node: NODE.0, name, state: TargetState::Whole }));
+        let disk = opened.map_err(|error| error.to_string())?;
+        storage::format(&disk, cluster, id, TargetOptions::default())
+            .await
+            .map_err(|error| format!("{name} cannot become a target: {error}"))?;
+        disks.push((id, disk));
+        entries.push((id, TargetEntry { node: NODE.0, name, state: TargetState::Whole }));
     }
     let maps = change::new_cluster(cluster, entries, NODE.0, config.parity);
     Registry::create(maps, disks).await.map_err(|error| error.to_string())?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cleaner::Cleaner;
 use client::{Client, ClientOptions};
-use host::{Disk, Host, NodeId};
+use host::{Disk, DiskError, Host, NodeId};
 use log::{Cluster, LogReader};
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
@@ -19,7 +19,8 @@ use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
 use crate::command::control_path;
-use crate::config::Config;
+use crate::config::{Config, TargetConfig};
+use crate::edge::directory::Room;
 use crate::edge::fuse_device::Mount;
 use crate::edge::machine::RealMachine;
 use crate::edge::{control, process, storage_place};
@@ -98,9 +99,15 @@ impl Node {
 
 impl Parts {
     async fn start(dir: &Path, config: Config, host: Host, runtime: &Handle) -> Result<Parts, String> {
-        let disks = open_disks(dir, &config, runtime);
+        let mut disks = Vec::with_capacity(config.targets.len());
+        for (target, opened) in open_disks(dir, &config, runtime) {
+            match opened {
+                Ok(disk) => disks.push((target, disk)),
+                Err(error) => warn!(target = target.0, %error, "a target is not there; going on without it"),
+            }
+        }
         let registry = Registry::start(&host, disks.clone()).await.map_err(|error| error.to_string())?;
-        let (storage, lost) = 
+        let (storage, lost) =
             Storage::start(host.clone(), registry.maps().cluster, disks, TargetOptions::default()).await;
         let cluster = Cluster::connect(host, NODE).await.map_err(|error| error.to_string())?;
         for (target, error) in &lost {
@@ -118,9 +125,8 @@ impl Parts {
             dirty_bytes: config.dirty.0 as usize,
             ..ClientOptions::default()
         };
-        let client = Client::start(cluster.clone(), reader.clone(), client_options)
-            .await
-            .map_err(|error| error.to_string())?;
+        let client =
+            Client::start(cluster.clone(), reader.clone(), client_options).await.map_err(|error| error.to_string())?;
         let cleaner = Cleaner::start(cluster.clone(), reader.clone(), Default::default()).await;
         Ok(Parts { dir: dir.to_owned(), config, cluster, reader, storage, manager, client, cleaner })
     }
@@ -142,18 +148,16 @@ impl Parts {
     }
 }
 
-/// Opens the disk of every target that is there.
-fn open_disks(dir: &Path, config: &Config, runtime: &Handle) -> Vec<(TargetId, Disk)> {
-    let mut disks = Vec::with_capacity(config.targets.len());
-    for (number, target) in (0u32..).zip(&config.targets) {
-        let path = dir.join(&target.path);
-        let limit = target.limit.map_or(0, |limit| limit.0);
-        match storage_place::open_disk(&path, limit, runtime.clone()) {
-            Ok(disk) => disks.push((TargetId(number), disk)),
-            Err(error) => warn!(target = number, %error, "a target is not there; going on without it"),
-        }
-    }
-    disks
+/// Opens the disk of every target that is there; with each, its number.
+pub(crate) fn open_disks(dir: &Path, config: &Config, runtime: &Handle) -> Vec<(TargetId, Result<Disk, DiskError>)> {
+    let paths: Vec<PathBuf> = config.targets.iter().map(|target| dir.join(&target.path)).collect();
+    let sharers = storage_place::sharers(&paths);
+    let targets = paths.iter().zip(&config.targets).zip(sharers);
+    let open = |((path, target), sharers): ((&PathBuf, &TargetConfig), u64)| {
+        let room = Room { bytes_limit: target.limit.map_or(0, |limit| limit.0), sharers };
+        storage_place::open_disk(path, room, runtime.clone())
+    };
+    (0u32..).map(TargetId).zip(targets.map(open)).collect()
 }
 
 /// Tells the registry which targets serve. One that comes back stays behind until it was repaired (DESIGN §3, targets that

@@ -9,8 +9,10 @@ use crate::edge::control::Question;
 
 /// Checks that names form a tree, that every extent is stored, that live counts are exact and parity is true.
 #[derive(Debug, Args)]
-#[command(after_help = "It runs while the file system is used. It ends with 0 when all is well and with 3 when something \
-                        is wrong; `dazzle repair` mends what redundancy can mend.")]
+#[command(
+    after_help = "It runs while the file system is used. It ends with 0 when all is well and with 3 when something \
+                        is wrong; `dazzle repair` mends what redundancy can mend."
+)]
 pub(super) struct Check {
     /// The directory of the file system.
     dir: PathBuf,

@@ -45,7 +45,9 @@ impl Up {
         let dir = super::existing(&self.dir)?;
         if DirectoryLock::is_taken(&lock_path(&dir)) {
             let dir = dir.display();
-            return Err(Failure::from(format!("a daemon runs for {dir} already; `dazzle status {dir}` tells how it is")));
+            return Err(Failure::from(format!(
+                "a daemon runs for {dir} already; `dazzle status {dir}` tells how it is"
+            )));
         }
         let mount = self.mount.as_ref().map(std::path::absolute).transpose()?;
         if !dir.join(FILE_NAME).exists() {

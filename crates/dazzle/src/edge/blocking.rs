@@ -5,7 +5,7 @@
 //! a thread that may, and a serving thread itself may wait only while enough others remain (DESIGN §13: no hung mount).
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use host::DiskError;
 use rustix::io::Errno;
@@ -14,17 +14,66 @@ use tokio::runtime::Handle;
 /// Up to this many bytes a write goes to the page cache in place.
 pub const WRITE_INLINE_MAX: usize = 64 << 10;
 
-/// How many serving threads may wait for a disk at once.
-static PATIENCE_LEFT: AtomicUsize = AtomicUsize::new(0);
+/// Serving threads that read requests at once. The kernel wakes readers in turn, so more of them only means colder
+/// caches; the others stand by for those that wait for a disk.
+const READERS: usize = 2;
 
-thread_local! {
-    static IS_PATIENT: Cell<bool> = const { Cell::new(false) };
+/// How many serving threads there are, and how many of them may read now.
+static SERVING: Mutex<Serving> = Mutex::new(Serving { threads: 0, waiting: 0, permits: READERS });
+static PERMIT_FREE: Condvar = Condvar::new();
+
+struct Serving {
+    threads: usize,
+    /// Waiting for a disk.
+    waiting: usize,
+    permits: usize,
 }
 
-/// Declares the current thread a serving thread; all but two of `threads` may wait for disks at once.
-pub fn serve_here(threads: usize) {
-    IS_PATIENT.set(true);
-    PATIENCE_LEFT.store(threads.saturating_sub(2), Ordering::Relaxed);
+/// What the current thread is to the mount.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// No serving thread.
+    None,
+    /// A serving thread that may read.
+    Reader,
+    /// A serving thread that gave its permit away.
+    StandBy,
+}
+
+thread_local! {
+    static ROLE: Cell<Role> = const { Cell::new(Role::None) };
+}
+
+/// Declares the current thread one of the serving threads.
+pub fn serve_here() {
+    ROLE.set(Role::StandBy);
+    lock(&SERVING).threads += 1;
+}
+
+/// Returns when this serving thread may read its next request.
+pub fn await_turn() {
+    if ROLE.get() == Role::Reader {
+        return;
+    }
+    let mut serving = lock(&SERVING);
+    while serving.permits == 0 {
+        serving = PERMIT_FREE.wait(serving).unwrap_or_else(PoisonError::into_inner);
+    }
+    serving.permits -= 1;
+    ROLE.set(Role::Reader);
+}
+
+/// The current thread serves no more: whoever stands by takes its place.
+pub fn retire() {
+    let mut serving = lock(&SERVING);
+    serving.threads -= 1;
+    serving.permits += usize::from(ROLE.replace(Role::None) == Role::Reader);
+    drop(serving);
+    PERMIT_FREE.notify_all();
+}
+
+fn lock(serving: &Mutex<Serving>) -> MutexGuard<'_, Serving> {
+    serving.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs `work` here when this thread may wait, else on a thread that may.
@@ -58,22 +107,30 @@ pub fn disk_error(what: &str, error: Errno) -> DiskError {
     }
 }
 
+/// A serving thread's leave to wait for a disk: another reads in its place.
 struct Patience;
 
 impl Patience {
     fn take() -> Option<Patience> {
-        if !IS_PATIENT.get() {
+        if ROLE.get() == Role::None {
             return None;
         }
-        PATIENCE_LEFT
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |left| left.checked_sub(1))
-            .ok()
-            .map(|_| Patience)
+        let mut serving = lock(&SERVING);
+        if serving.waiting + READERS >= serving.threads {
+            return None;
+        }
+        serving.waiting += 1;
+        if ROLE.replace(Role::StandBy) == Role::Reader {
+            serving.permits += 1;
+            drop(serving);
+            PERMIT_FREE.notify_one();
+        }
+        Some(Patience)
     }
 }
 
 impl Drop for Patience {
     fn drop(&mut self) {
-        PATIENCE_LEFT.fetch_add(1, Ordering::Release);
+        lock(&SERVING).waiting -= 1;
     }
 }

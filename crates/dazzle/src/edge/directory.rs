@@ -17,18 +17,26 @@ use super::blocking::{self, WRITE_INLINE_MAX, disk_error};
 /// A directory that holds a target.
 pub struct Directory {
     path: PathBuf,
-    /// The most bytes that the target may take of the file system beneath; 0 for all.
-    bytes_limit: u64,
+    room: Room,
     runtime: Handle,
+}
+
+/// How much of the file system beneath a target may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// At most so many bytes; 0 for all.
+    pub bytes_limit: u64,
+    /// How many targets lie in the same file system and share what it has free.
+    pub sharers: u64,
 }
 
 impl Directory {
     /// The disk in the directory `path`, which must exist.
-    pub fn disk(path: &Path, bytes_limit: u64, runtime: Handle) -> Result<Disk, DiskError> {
+    pub fn disk(path: &Path, room: Room, runtime: Handle) -> Result<Disk, DiskError> {
         if !path.is_dir() {
             return Err(DiskError::Failed(format!("{} is not a directory", path.display())));
         }
-        Ok(Disk::new(Arc::new(Directory { path: path.to_owned(), bytes_limit, runtime })))
+        Ok(Disk::new(Arc::new(Directory { path: path.to_owned(), room, runtime })))
     }
 
     fn bytes_taken(&self) -> u64 {
@@ -48,13 +56,11 @@ impl StoredDisk for Directory {
 
     fn usage(&self) -> Result<DiskUsage, DiskError> {
         let stat = rustix::fs::statvfs(&self.path).map_err(|error| disk_error(&self.path.to_string_lossy(), error))?;
-        let beneath_total = stat.f_blocks * stat.f_frsize;
-        let beneath_free = stat.f_bavail * stat.f_frsize;
-        if self.bytes_limit == 0 {
-            return Ok(DiskUsage { bytes_total: beneath_total, bytes_free: beneath_free });
-        }
-        let left = self.bytes_limit.saturating_sub(self.bytes_taken());
-        Ok(DiskUsage { bytes_total: self.bytes_limit.min(beneath_total), bytes_free: left.min(beneath_free) })
+        let bytes_taken = self.bytes_taken();
+        let beneath_free = stat.f_bavail * stat.f_frsize / self.room.sharers.max(1);
+        let bytes_limit = if self.room.bytes_limit == 0 { u64::MAX } else { self.room.bytes_limit };
+        let bytes_free = beneath_free.min(bytes_limit.saturating_sub(bytes_taken));
+        Ok(DiskUsage { bytes_total: bytes_taken + bytes_free, bytes_free })
     }
 }
 

@@ -145,7 +145,11 @@ fn mount_with_help(path: &Path, source: &Path, options: MountOptions) -> Result<
         .map_err(|error| MountError::NoHelper(error.into()))?;
     let mut helper = Command::new("fusermount3")
         // The last fsname counts; a comma in it would end it.
-        .args(["-o", &format!("{},fsname={}", options.fusermount(), source.to_string_lossy().replace(',', "\\,")), "--"])
+        .args([
+            "-o",
+            &format!("{},fsname={}", options.fusermount(), source.to_string_lossy().replace(',', "\\,")),
+            "--",
+        ])
         .arg(path)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .spawn()

@@ -1,13 +1,14 @@
 //! The directory of a file system: its settings file, and its targets' places.
 
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use host::{Disk, DiskError};
 use tokio::runtime::Handle;
 
 use super::block_device::BlockDevice;
-use super::directory::Directory;
+use super::directory::{Directory, Room};
 
 /// Reads a text file.
 pub fn read_text(path: &Path) -> io::Result<String> {
@@ -34,9 +35,16 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)
 }
 
-/// The disk at `path`: a directory, or else a device or plain file. At most `bytes_limit` bytes of it; 0 for all.
-pub fn open_disk(path: &Path, bytes_limit: u64, runtime: Handle) -> Result<Disk, DiskError> {
+/// The disk at `path`: a directory, or else a device or plain file.
+pub fn open_disk(path: &Path, room: Room, runtime: Handle) -> Result<Disk, DiskError> {
     let metadata =
         std::fs::metadata(path).map_err(|error| DiskError::Failed(format!("{}: {error}", path.display())))?;
-    if metadata.is_dir() { Directory::disk(path, bytes_limit, runtime) } else { BlockDevice::disk(path, runtime) }
+    if metadata.is_dir() { Directory::disk(path, room, runtime) } else { BlockDevice::disk(path, runtime) }
+}
+
+/// For each path, how many of them lie in the same file system: they share its room.
+pub fn sharers(paths: &[PathBuf]) -> Vec<u64> {
+    let device = |path: &PathBuf| std::fs::metadata(path).ok().map(|metadata| MetadataExt::dev(&metadata));
+    let devices: Vec<_> = paths.iter().map(device).collect();
+    devices.iter().map(|device| devices.iter().filter(|other| *other == device).count() as u64).collect()
 }

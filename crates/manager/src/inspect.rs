@@ -1,0 +1,66 @@
+//! Shows all records of all slots to an audit, while the manager serves. Awaits.
+
+use protocol::id::SlotId;
+use protocol::manager::ManagerError;
+
+use crate::audit::{Audit, AuditReport};
+use crate::manager::Manager;
+
+/// How often the records are read again because somebody changed them meanwhile.
+const TRIES: u32 = 20;
+/// Records shown before the slot is let go for others.
+const RECORDS_AT_ONCE: usize = 4096;
+/// Just behind every key.
+const KEY_END: [u8; 9] = [0xff; 9];
+
+impl Manager {
+    /// Whether all records agree with each other. They are compared as of one moment: when operations change them while
+    /// they are read, they are read again; [`ManagerError::Failed`] when that never ends.
+    pub async fn audit(&self) -> Result<AuditReport, ManagerError> {
+        for _ in 0..TRIES {
+            let before = self.changes();
+            let mut audit = Audit::default();
+            for &slot in self.table.mine() {
+                self.show(slot, &mut audit).await?;
+            }
+            if self.changes() == before {
+                return Ok(audit.finish());
+            }
+        }
+        Err(ManagerError::Failed("names and files change faster than they can be read; check again later".into()))
+    }
+
+    fn changes(&self) -> u64 {
+        let of = |&slot: &SlotId| self.table.lock(slot).map_or(0, |state| state.records.changes());
+        self.table.mine().iter().map(of).sum()
+    }
+
+    async fn show(&self, slot: SlotId, audit: &mut Audit) -> Result<(), ManagerError> {
+        let mut from = Vec::new();
+        loop {
+            let mut shown = 0;
+            let absent = {
+                let Some(state) = self.table.lock(slot) else { return Err(ManagerError::NotMine) };
+                loop {
+                    match state.records.next(&from, &KEY_END) {
+                        Ok(Some((key, value))) => {
+                            audit.record(slot, key, value);
+                            from.clear();
+                            from.extend_from_slice(key);
+                            from.push(0);
+                            shown += 1;
+                        }
+                        Ok(None) => return Ok(()),
+                        Err(page) => break Some(page),
+                    }
+                    if shown == RECORDS_AT_ONCE {
+                        break None;
+                    }
+                }
+            };
+            if let Some(page) = absent {
+                self.load(&page, 0).await?;
+            }
+        }
+    }
+}
