@@ -59,6 +59,8 @@ impl Default for CleanerOptions {
 /// What cleaning is to achieve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
+    /// As much room as the water marks say: what it does by itself.
+    Marks,
     /// This part of the room that clients may take is free.
     Free(f64),
     /// No stripe is left whose cleaning would give room.
@@ -134,6 +136,8 @@ struct Work {
     /// Stripes that cleaning left alive, with how much: not touched again until that changes.
     stubborn: BTreeMap<Stripe, u64>,
     bytes_used: Option<u64>,
+    /// The water marks, within the slack that the last look found.
+    waters: Waters,
 }
 
 impl Cleaner {
@@ -141,7 +145,8 @@ impl Cleaner {
     pub async fn start(cluster: Cluster, reader: LogReader, options: CleanerOptions) -> Arc<Cleaner> {
         let managers = Managers::new(cluster.clone());
         let copier = Copier::new(cluster.clone(), reader, managers.clone());
-        let work = Work { copier, ages: Ages::default(), stubborn: BTreeMap::new(), bytes_used: None };
+        let work =
+            Work { copier, ages: Ages::default(), stubborn: BTreeMap::new(), bytes_used: None, waters: options.waters };
         let cleaner = Arc::new(Cleaner {
             cluster: cluster.clone(),
             managers,
@@ -183,11 +188,11 @@ impl Cleaner {
 
     async fn tick(&self) -> Result<(), CleanError> {
         let mut work = self.work.lock().await;
-        let space = space(&self.cluster, &self.cluster.maps()).await.ok_or(CleanError::NoTarget)?;
-        match self.options.waters.need(space, work.bytes_used) {
+        let space = self.space(&self.cluster.maps()).await?;
+        match work.waters.need(space, work.bytes_used) {
             Need::Nothing => Ok(()),
             Need::Look => self.look(&mut work, None).await,
-            Need::Clean(_) => self.look(&mut work, Some(Goal::Free(self.options.waters.high))).await,
+            Need::Clean => self.look(&mut work, Some(Goal::Marks)).await,
         }
     }
 
@@ -206,10 +211,13 @@ impl Cleaner {
         if settled.is_err() {
             work.copier.settle().await?;
         }
+        let space = self.space(&maps).await?;
+        let slack = space.free + survey.bytes_dead / space.bytes_total.max(1) as f64;
+        work.waters = self.options.waters.within(slack);
         if let Some(goal) = goal {
             self.clean(work, &maps, survey.alive, goal).await?;
         }
-        work.bytes_used = space(&self.cluster, &maps).await.map(|space| space.bytes_used);
+        work.bytes_used = Some(self.space(&maps).await?.bytes_used);
         Ok(())
     }
 
@@ -218,10 +226,10 @@ impl Cleaner {
         let mut emptied: Vec<Candidate> = Vec::new();
         for _ in 0..BATCHES_MAX {
             self.proceed()?;
-            let space = space(&self.cluster, maps).await.ok_or(CleanError::NoTarget)?;
-            let order = self.order(goal, space);
+            let space = self.space(maps).await?;
+            let order = if matches!(goal, Goal::Empty(_)) { Order::All } else { work.waters.order(space) };
             left = policy::rank(left, order);
-            if left.is_empty() || matches!(goal, Goal::Free(part) if space.free >= part) {
+            if left.is_empty() || is_reached(goal, space, work.waters) {
                 break;
             }
             let bytes = self.batch_bytes(work, space).await?;
@@ -307,11 +315,8 @@ impl Cleaner {
         }
     }
 
-    fn order(&self, goal: Goal, space: Space) -> Order {
-        match goal {
-            Goal::Empty(_) => Order::All,
-            Goal::Free(_) | Goal::Compact => self.options.waters.order(space),
-        }
+    async fn space(&self, maps: &Maps) -> Result<Space, CleanError> {
+        space(&self.cluster, maps).await.ok_or(CleanError::NoTarget)
     }
 
     async fn batch_bytes(&self, work: &mut Work, space: Space) -> Result<u64, CleanError> {
@@ -338,6 +343,14 @@ impl Cleaner {
 
     fn noted(&self) -> MutexGuard<'_, CleanerStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_reached(goal: Goal, space: Space, waters: Waters) -> bool {
+    match goal {
+        Goal::Marks => space.free >= waters.high,
+        Goal::Free(part) => space.free >= part,
+        Goal::Compact | Goal::Empty(_) => false,
     }
 }
 

@@ -20,19 +20,19 @@ use protocol::address::{LogAddress, Position};
 use protocol::id::{InodeId, LogId};
 use protocol::manager::Moved;
 use protocol::maps::Writer;
-use protocol::record::{Owner, RecordKind};
+use protocol::record::{HEADER_SIZE, Owner, RecordKind};
 use protocol::storage::{Durability, Room};
 
 use crate::CleanError;
 use crate::ages::Ages;
 use crate::managers::Managers;
-use crate::pack::pack;
+use crate::pack::{length, pack, take_next};
 use crate::policy::{Candidate, Stripe};
 
 /// From this part alive a stripe is read whole; a sparser one piece by piece.
 const READ_WHOLE: f64 = 0.3;
-/// Records from this size on begin on a block.
-const ALIGNED_SIZE: u32 = 16 << 10;
+/// Records from this size on begin on a block, by which each loses half a block.
+const ALIGNED_SIZE: u32 = 64 << 10;
 /// How many questions about records are under way at once.
 const QUESTIONS: usize = 32;
 
@@ -102,8 +102,9 @@ impl Copier {
             }
         }
         let writer = self.open().await?;
-        let mut bytes = 0;
-        for record in pack(std::mem::take(&mut gathered.pieces), writer.record_size_max()) {
+        let (mut bytes, length_max) = (0, writer.record_size_max());
+        let mut records = pack(std::mem::take(&mut gathered.pieces), length_max);
+        while let Some(record) = take_next(&mut records, left(&writer)) {
             match self.fetch(&record, &gathered).await {
                 Ok(parts) => {
                     bytes += self.append(&writer, &record, &parts, ages)?;
@@ -165,7 +166,7 @@ impl Copier {
         ages: &mut Ages,
     ) -> Result<u64, CleanError> {
         let first = record[0];
-        let length: u32 = record.iter().map(|piece| piece.old.length).sum();
+        let length = length(record);
         let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
         let owner = Owner::new(first.inode, first.file_offset);
         let body = Record { kind: RecordKind::Data, owner, parts: &parts, aligned: length >= ALIGNED_SIZE };
@@ -259,6 +260,11 @@ impl Copier {
         }
         error.into()
     }
+}
+
+/// What the open stripe still takes.
+fn left(writer: &LogWriter) -> u32 {
+    (writer.record_size_max() + HEADER_SIZE as u32).saturating_sub(writer.end().offset)
 }
 
 impl Gathered {

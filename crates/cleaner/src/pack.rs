@@ -2,35 +2,57 @@
 //!
 //! Pieces that follow each other in a file, however scattered they lay, are copied together: cleaning mends what small
 //! writes tore apart, and one read brings them from then on.
+//!
+//! Records never span stripes, so a large one may end a stripe long before it is full. Joined ones are kept small, and
+//! among the next few the first is taken that still fits.
+
+use std::collections::VecDeque;
 
 use protocol::manager::Moved;
+use protocol::record::HEADER_SIZE;
 
 /// No record grows larger than this by joining pieces: a later cleaner asks about each as a whole.
 const RECORD_SIZE: u32 = 512 << 10;
+/// Nor larger than this part of a stripe.
+const STRIPE_PART: u32 = 16;
+/// How many records are tried for what is left of a stripe.
+const TRIED: usize = 64;
 
 /// Sorts `pieces` by file and place, cuts those that are larger than `length_max`, and joins neighbours.
-pub fn pack(mut pieces: Vec<Moved>, length_max: u32) -> Vec<Vec<Moved>> {
+pub fn pack(mut pieces: Vec<Moved>, length_max: u32) -> VecDeque<Vec<Moved>> {
     assert!(length_max > 0, "a record has room for something");
     pieces.retain(|piece| piece.old.length > 0);
     pieces.sort_by_key(|piece| (piece.inode, piece.file_offset, piece.old));
     pieces.dedup();
-    let joined_max = RECORD_SIZE.min(length_max);
-    let mut records: Vec<Vec<Moved>> = Vec::new();
+    let joined_max = RECORD_SIZE.min(length_max / STRIPE_PART);
+    let mut records: VecDeque<Vec<Moved>> = VecDeque::new();
     let mut length = 0;
     for piece in pieces.into_iter().flat_map(|piece| cut(piece, length_max)) {
-        let joins = records.last().and_then(|record| record.last()).is_some_and(|last| follows(last, &piece));
-        match records.last_mut() {
+        let joins = records.back().and_then(|record| record.last()).is_some_and(|last| follows(last, &piece));
+        match records.back_mut() {
             Some(record) if joins && length + piece.old.length <= joined_max => {
                 length += piece.old.length;
                 record.push(piece);
             }
             _ => {
                 length = piece.old.length;
-                records.push(vec![piece]);
+                records.push_back(vec![piece]);
             }
         }
     }
     records
+}
+
+/// Takes the next record to append where `left` bytes of the open stripe are not yet taken.
+pub fn take_next(records: &mut VecDeque<Vec<Moved>>, left: u32) -> Option<Vec<Moved>> {
+    let fits = |record: &Vec<Moved>| length(record) + HEADER_SIZE as u32 <= left;
+    let index = records.iter().take(TRIED).position(fits).unwrap_or(0);
+    records.remove(index)
+}
+
+/// How many bytes a record holds.
+pub fn length(record: &[Moved]) -> u32 {
+    record.iter().map(|piece| piece.old.length).sum()
 }
 
 fn follows(last: &Moved, next: &Moved) -> bool {
@@ -61,8 +83,15 @@ mod tests {
     #[test]
     fn neighbours_in_a_file_are_joined_and_no_others() {
         let pieces = vec![piece(2, 0, 900, 10), piece(1, 10, 0, 10), piece(1, 0, 500, 10), piece(1, 30, 10, 10)];
-        let records: Vec<_> = pack(pieces, 100).iter().map(Vec::len).collect();
+        let records: Vec<_> = pack(pieces, 1600).iter().map(Vec::len).collect();
         assert_eq!(records, [2, 1, 1]);
+    }
+
+    #[test]
+    fn what_is_left_of_a_stripe_is_filled() {
+        let mut records = pack(vec![piece(1, 0, 0, 90), piece(2, 0, 100, 40), piece(3, 0, 200, 10)], 100);
+        let mut take = |left| take_next(&mut records, left).map(|record| length(&record));
+        assert_eq!([take(50), take(80), take(0), take(9)], [Some(10), Some(40), Some(90), None]);
     }
 
     #[test]

@@ -71,7 +71,10 @@ pub struct Space {
     pub bytes_free_min: u64,
 }
 
-/// The water marks. All are parts of the room that clients may take, 0 to 1.
+/// The water marks. All are parts of the targets' room, 0 to 1, and speak of what clients can still take.
+///
+/// They are low, for free room is dear: with s of the room neither alive nor free the average stripe is cleaned at 1−s,
+/// and each byte written costs 1/s (LFS 3.4, figure 3).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Waters {
     /// Below this it cleans.
@@ -84,7 +87,7 @@ pub struct Waters {
 
 impl Default for Waters {
     fn default() -> Self {
-        Waters { low: 0.15, high: 0.22, pressure: 0.05 }
+        Waters { low: 0.05, high: 0.08, pressure: 0.02 }
     }
 }
 
@@ -95,8 +98,8 @@ pub enum Need {
     Nothing,
     /// Look for dead stripes: enough was written since the last look.
     Look,
-    /// Look, and clean in this order.
-    Clean(Order),
+    /// Look, and clean.
+    Clean,
 }
 
 /// Stripes that hold fewer than this part of dead room are not worth their copy.
@@ -105,10 +108,20 @@ pub const UTILIZATION_MAX: f64 = 0.95;
 const LOOK_AFTER: f64 = 1.0 / 64.0;
 
 impl Waters {
+    /// The marks where only `slack` of the room is not alive: most of that must stay in stripes that are cleaned later,
+    /// or cleaning would copy nearly everything to win nearly nothing.
+    pub fn within(&self, slack: f64) -> Waters {
+        Waters {
+            low: self.low.min(slack / 4.0),
+            high: self.high.min(slack / 2.5),
+            pressure: self.pressure.min(slack / 10.0),
+        }
+    }
+
     /// What `space` asks for, when `bytes_used` were in use at the last look; `None`: there was none.
     pub fn need(&self, space: Space, last: Option<u64>) -> Need {
         if space.free < self.low {
-            return Need::Clean(self.order(space));
+            return Need::Clean;
         }
         let Some(last) = last else { return Need::Look };
         let change = space.bytes_used.abs_diff(last) as f64;
@@ -198,13 +211,21 @@ mod tests {
     }
 
     #[test]
-    fn water_marks_say_when() {
+    fn water_marks_sink_with_the_slack() {
         let waters = Waters::default();
+        assert_eq!(waters.within(0.9), waters);
+        let tight = waters.within(0.1);
+        assert!(tight.high <= 0.04 && tight.low < tight.high && tight.pressure < tight.low);
+    }
+
+    #[test]
+    fn water_marks_say_when() {
+        let waters = Waters { low: 0.15, high: 0.22, pressure: 0.05 };
         let space = |free| Space { free, bytes_used: 500, bytes_total: 1000, bytes_free_min: 500 };
         assert_eq!(waters.need(space(0.5), None), Need::Look);
         assert_eq!(waters.need(space(0.5), Some(495)), Need::Nothing);
         assert_eq!(waters.need(space(0.5), Some(400)), Need::Look);
-        assert_eq!(waters.need(space(0.1), Some(500)), Need::Clean(Order::Profit));
-        assert_eq!(waters.need(space(0.01), Some(500)), Need::Clean(Order::Emptiest));
+        assert_eq!(waters.need(space(0.1), Some(500)), Need::Clean);
+        assert_eq!(waters.need(space(0.01), Some(500)), Need::Clean);
     }
 }

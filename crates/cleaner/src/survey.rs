@@ -38,6 +38,8 @@ pub struct Survey {
     pub dead: Vec<Stripe>,
     /// Those with file data in which something lives.
     pub alive: Vec<Found>,
+    /// Bytes on the targets that cleaning these would give back, at the most.
+    pub bytes_dead: f64,
 }
 
 /// Looks at all stripes. `own` is the log that this cleaner writes, and its mark, which its fragments may not yet tell.
@@ -70,11 +72,21 @@ pub async fn survey(
             0 => survey.dead.push(stripe),
             // Of its log some slot has not seen all deltas.
             u64::MAX => {}
-            _ => survey.alive.push(Found { stripe, bytes_live, ..listed[&stripe].found }),
+            _ => {
+                let found = Found { stripe, bytes_live, ..listed[&stripe].found };
+                let dead = found.bytes_occupied.saturating_sub(bytes_live);
+                survey.bytes_dead += dead as f64 * raw_per_data(maps, found.group);
+                survey.alive.push(found);
+            }
         }
     }
     survey.dead.extend(managers.dead(&journals).await?);
     Ok(survey)
+}
+
+/// Bytes on the targets for each data byte.
+fn raw_per_data(maps: &Maps, group: GroupId) -> f64 {
+    maps.groups.get(&group).map_or(1.0, |group| group.geometry.width() as f64 / f64::from(group.geometry.data.max(1)))
 }
 
 struct Listed {

@@ -1,0 +1,282 @@
+//! A full file system whose cleaner waits for room is lost: nothing can be written, and nothing freed. And a cleaner
+//! that deletes one stripe too many has lost what fsync promised. Here small targets are overwritten many times over,
+//! through kills and power losses, while all but a quarter of their room lives.
+
+mod book;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cleaner::{Cleaner, CleanerOptions, Goal};
+use host::sim::{self, Dice, DiskOptions, SimDisk, Stop, World};
+use host::{Host, Port};
+use log::{Cluster, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery};
+use protocol::address::{LogAddress, Position};
+use protocol::id::{InodeId, TargetId};
+use protocol::manager::MANAGER_PORT;
+use protocol::maps::{LogState, TargetEntry, TargetState, Writer};
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::{Durability, Room, StorageReply, StorageRequest};
+use registry::Registry;
+use storage::{Storage, TargetOptions};
+
+use book::{BLOCK, Shared};
+
+const CLUSTER: u128 = 7;
+const CELL: u32 = 64 << 10;
+/// With the head of a cell, and what lists take.
+const CELL_ON_DISK: u64 = CELL as u64 + 8192 + 512;
+const OVERHEAD: u64 = 1 << 20;
+const FILES: u64 = 4;
+fn target_options() -> TargetOptions {
+    TargetOptions {
+        cell_data: CELL,
+        window_cells: 16,
+        journal_permille: 40,
+        clean_permille: 40,
+        ..TargetOptions::default()
+    }
+}
+
+/// Disks, what the manager knows, and what every block should hold.
+struct House {
+    disks: Vec<(TargetId, SimDisk)>,
+    book: Shared,
+    /// What was acknowledged. The driver writes, which no crash interrupts: only the cleaner dies in the middle.
+    expected: BTreeMap<(InodeId, u64), u64>,
+    dice: Dice,
+    bytes_written: u64,
+    bytes_copied: u64,
+    stripes_deleted: u64,
+    times_full: u64,
+}
+
+/// What runs on the node in one life.
+struct Life {
+    cluster: Cluster,
+    reader: LogReader,
+    writer: LogWriter,
+    cleaner: Arc<Cleaner>,
+}
+
+impl House {
+    async fn build(world: &World, host: &Host, targets: u32, cells: u64) -> House {
+        let capacity_bytes = OVERHEAD + cells * CELL_ON_DISK;
+        let options = DiskOptions { capacity_bytes, ..DiskOptions::default() };
+        let disks: Vec<(TargetId, SimDisk)> =
+            (0..targets).map(|n| (TargetId(n), world.add_disk(host.node(), &format!("d{n}"), options))).collect();
+        for (id, disk) in &disks {
+            storage::format(&disk.plug(), CLUSTER, *id, target_options())
+                .await
+                .expect("an empty disk can be formatted");
+        }
+        let entry = |n: u32| TargetEntry { node: host.node().0, name: format!("d{n}"), state: TargetState::Whole };
+        let entries = (0..targets).map(|n| (TargetId(n), entry(n))).collect();
+        let mut maps = registry::change::new_cluster(CLUSTER, entries, host.node().0, 1);
+        maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = CELL);
+        let plugged = disks.iter().map(|(id, disk)| (*id, disk.plug())).collect();
+        Registry::create(maps, plugged).await.expect("there is room for a registry");
+        House {
+            disks,
+            book: Shared::default(),
+            expected: BTreeMap::new(),
+            dice: Dice::new(host.random()),
+            bytes_written: 0,
+            bytes_copied: 0,
+            stripes_deleted: 0,
+            times_full: 0,
+        }
+    }
+
+    async fn live(&self, host: &Host, options: CleanerOptions) -> Life {
+        let disks = || self.disks.iter().map(|(id, disk)| (*id, disk.plug())).collect::<Vec<_>>();
+        Registry::start(host, disks()).await.expect("the registry starts");
+        let (_, unopened) = Storage::start(host.clone(), CLUSTER, disks(), target_options()).await;
+        assert!(unopened.is_empty(), "{unopened:?}");
+        let cluster = Cluster::connect(host.clone(), host.node()).await.expect("the registry answers");
+        let former = cluster
+            .maps()
+            .logs
+            .iter()
+            .filter(|(_, entry)| entry.writer == Writer::Client)
+            .map(|(log, _)| *log)
+            .collect::<Vec<_>>();
+        for log in former {
+            if !matches!(cluster.maps().logs[&log].state, LogState::Sealed(_)) {
+                recovery::seal(&cluster, log).await.expect("all targets answer");
+            }
+        }
+        host.listen(Port(MANAGER_PORT), Arc::new(self.book.clone()));
+        let reader = LogReader::new(cluster.clone());
+        let writer =
+            LogWriter::open(cluster.clone(), Writer::Client, Room::Data, WriterOptions::default()).await.unwrap();
+        reader.attach(&writer);
+        let cleaner = Cleaner::start(cluster.clone(), reader.clone(), options).await;
+        Life { cluster, reader, writer, cleaner }
+    }
+
+    /// Writes some blocks, and waits until they are `disk` and the manager knows.
+    async fn write(&mut self, life: &Life, inode: InodeId, first: u64, count: u64) {
+        let seed = self.dice.roll();
+        let bytes: Vec<u8> = (first..first + count).flat_map(|block| content(seed, block)).collect();
+        let owner = Owner::new(inode, first * u64::from(BLOCK));
+        let record = Record { kind: RecordKind::Data, owner, parts: &[&bytes], aligned: false };
+        let appended = life.writer.append(record).expect("an open log takes records");
+        self.commit(life, appended.end).await;
+        self.book.lock().write(inode, first, appended.body);
+        self.expected.extend((first..first + count).map(|block| ((inode, block), seed)));
+        self.bytes_written += bytes.len() as u64;
+        if self.dice.below(8) == 0 {
+            let mark = Record { kind: RecordKind::Mark, owner: Owner::default(), parts: &[], aligned: false };
+            let mark = life.writer.append(mark).expect("an open log takes records");
+            self.commit(life, mark.end).await;
+            life.writer.set_mark(mark.place);
+        }
+    }
+
+    async fn fill(&mut self, life: &Life, blocks: u64) {
+        for inode in 1..=FILES {
+            for first in (0..blocks).step_by(8) {
+                self.write(life, InodeId(inode), first, 8.min(blocks - first)).await;
+            }
+        }
+    }
+
+    async fn overwrite(&mut self, life: &Life, blocks: u64) {
+        let (inode, count) = (1 + self.dice.below(FILES), 1 + self.dice.below(8));
+        let first = self.dice.below(blocks - count);
+        self.write(life, InodeId(inode), first, count).await;
+    }
+
+    async fn commit(&mut self, life: &Life, end: Position) {
+        for _ in 0..600 {
+            match life.writer.commit(end, Durability::Disk).await {
+                Ok(()) => return,
+                Err(LogError::Full) => {
+                    self.times_full += 1;
+                    life.cluster.host().sleep(Duration::from_millis(100)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("full for a minute: {:?}, {:?}", life.cleaner.status(), fill(life).await);
+    }
+
+    async fn verify(&self, life: &Life) {
+        for (&(inode, block), &seed) in &self.expected {
+            let bytes = self.read(life, inode, block).await;
+            assert_eq!(bytes, content(seed, block), "block {block} of inode {}", inode.0);
+        }
+    }
+
+    /// A reader asks the manager again, once, when a stripe was deleted under it (DESIGN §3).
+    async fn read(&self, life: &Life, inode: InodeId, block: u64) -> Vec<u8> {
+        let find = || -> LogAddress { self.book.lock().find(inode, block).expect("it was written") };
+        match life.reader.read(find()).await {
+            Ok(bytes) => bytes.to_vec(),
+            Err(ReadError::Deleted(_)) => life.reader.read(find()).await.expect("the manager knows").to_vec(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn note(&mut self, life: &Life) {
+        let status = life.cleaner.status();
+        self.bytes_copied += status.bytes_copied;
+        self.stripes_deleted += status.stripes_deleted;
+    }
+
+    fn report(&self, title: &str) {
+        let amplification = 1.0 + self.bytes_copied as f64 / self.bytes_written as f64;
+        let bytes_live = self.book.lock().bytes_live();
+        let moves_lost = self.book.lock().moves_lost;
+        println!(
+            "{title}: {} MiB written, {} MiB live, {} MiB copied, write amplification {amplification:.2}, {} stripes \
+             deleted, {} times full, {} moves lost",
+            self.bytes_written >> 20,
+            bytes_live >> 20,
+            self.bytes_copied >> 20,
+            self.stripes_deleted,
+            self.times_full,
+            moves_lost,
+        );
+    }
+}
+
+fn content(seed: u64, block: u64) -> Vec<u8> {
+    let word = (seed ^ block.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
+    word.iter().copied().cycle().take(BLOCK as usize).collect()
+}
+
+async fn fill(life: &Life) -> Vec<(u64, u64)> {
+    let mut fill = Vec::new();
+    for &target in life.cluster.maps().targets.keys() {
+        if let Ok(StorageReply::Stat(stat)) = life.cluster.ask(target, StorageRequest::Stat).await {
+            fill.push((stat.bytes_free / u64::from(CELL), stat.bytes_total / u64::from(CELL)));
+        }
+    }
+    fill
+}
+
+fn options() -> CleanerOptions {
+    CleanerOptions { interval: Duration::from_millis(50), batch_bytes: 1 << 20, ..CleanerOptions::default() }
+}
+
+/// The data bytes that clients may fill, when targets of `cells` hold stripes of k+1.
+fn room(targets: u64, cells: u64) -> u64 {
+    let for_clients = cells - 2 * (cells * 40).div_ceil(1000);
+    for_clients * targets * (targets - 1) / targets * u64::from(CELL)
+}
+
+#[test]
+fn random_overwrites_never_end_in_full() {
+    sim::run(1, async |world, host| {
+        let (targets, cells) = (5, 48);
+        let mut house = House::build(&world, &host, targets, cells).await;
+        let life = house.live(&host, options()).await;
+        let blocks = room(u64::from(targets), cells) * 3 / 4 / u64::from(BLOCK) / FILES;
+        house.fill(&life, blocks).await;
+        for _ in 0..3000 {
+            house.overwrite(&life, blocks).await;
+        }
+        house.verify(&life).await;
+        house.note(&life);
+        house.report("uniform, 75 % live");
+        life.cleaner.stop().await;
+        house.verify(&life).await;
+    });
+}
+
+#[test]
+fn kills_and_power_losses_lose_nothing_and_leave_no_rubbish() {
+    sim::explore(0..4, async |world, host| {
+        let (targets, cells) = (4, 48);
+        let mut house = House::build(&world, &host, targets, cells).await;
+        let blocks = room(u64::from(targets), cells) * 2 / 3 / u64::from(BLOCK) / FILES;
+        let mut host = host;
+        for round in 0..5 {
+            let life = house.live(&host, options()).await;
+            if round == 0 {
+                house.fill(&life, blocks).await;
+            }
+            house.verify(&life).await;
+            for _ in 0..200 + house.dice.below(200) {
+                house.overwrite(&life, blocks).await;
+            }
+            house.note(&life);
+            let stop = if house.dice.coin() { Stop::Kill } else { Stop::PowerLoss };
+            world.crash(host.node(), stop);
+            host = world.restart(host.node());
+        }
+        let life = house.live(&host, options()).await;
+        house.verify(&life).await;
+        life.cleaner.clean_now(Goal::Compact).await.expect("all answer");
+        house.verify(&life).await;
+        // Of all the former logs of clients and cleaners only those that hold something are left.
+        life.cleaner.clean_now(Goal::Compact).await.expect("all answer");
+        let logs = life.cluster.maps().logs.len();
+        assert!(logs <= 5, "{logs} logs are left");
+        house.note(&life);
+        house.report("crashes, 67 % live");
+    });
+}
