@@ -27,20 +27,22 @@ pub(crate) struct NodeOracle {
 
 impl Oracle for NodeOracle {
     fn answer(&self, question: Question, progress: Progress) -> BoxFuture<'static, Result<Value, String>> {
-        let (parts, mount, stop) = (self.parts.clone(), self.mount.clone(), self.stop.clone());
+        let (parts, mount) = (self.parts.clone(), self.mount.clone());
         Box::pin(async move {
             match question {
                 Question::Status => status(&parts).await,
                 Question::Why { path } => why(&parts, Path::new(&path)).await,
                 Question::Check { thorough } => crate::audit::check(&parts, thorough, &progress).await,
                 Question::Repair => crate::audit::repair(&parts, &progress).await,
-                Question::Stop => {
-                    let stopped = parts.stop(mount.as_deref()).await;
-                    stop.notify_one();
-                    stopped.map(|()| Value::Null)
-                }
+                Question::Stop => parts.stop(mount.as_deref()).await.map(|()| Value::Null),
             }
         })
+    }
+
+    fn answered(&self, question: &Question) {
+        if matches!(question, Question::Stop) {
+            self.stop.notify_one();
+        }
     }
 }
 

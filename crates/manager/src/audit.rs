@@ -255,7 +255,7 @@ impl Audit {
                     None => break false,
                 }
             };
-            path.iter().for_each(|&inode| drop(reaches.insert(inode, outcome)));
+            reaches.extend(path.into_iter().map(|inode| (inode, outcome)));
             if !outcome {
                 lost.push(start);
             }

@@ -58,6 +58,8 @@ pub type Progress = mpsc::UnboundedSender<Line>;
 pub trait Oracle: Send + Sync + 'static {
     /// Answers one question.
     fn answer(&self, question: Question, progress: Progress) -> BoxFuture<'static, Result<serde_json::Value, String>>;
+    /// The asker has the whole answer: what had to wait for that may begin.
+    fn answered(&self, question: &Question);
 }
 
 /// Answers on the socket at `path` until dropped.
@@ -82,9 +84,10 @@ async fn converse(stream: UnixStream, oracle: std::sync::Arc<dyn Oracle>) -> std
     let mut line = String::new();
     tokio::io::BufReader::new(tokio::io::AsyncReadExt::take(read, 64 << 10)).read_line(&mut line).await?;
     let (progress, mut lines) = mpsc::unbounded_channel();
-    match serde_json::from_str(&line) {
+    let question = serde_json::from_str::<Question>(&line);
+    match &question {
         Ok(question) => {
-            let answer = oracle.answer(question, progress.clone());
+            let answer = oracle.answer(question.clone(), progress.clone());
             tokio::spawn(async move {
                 let last = answer.await.map_or_else(Line::Failed, Line::Done);
                 let _ = progress.send(last);
@@ -103,7 +106,9 @@ async fn converse(stream: UnixStream, oracle: std::sync::Arc<dyn Oracle>) -> std
             break;
         }
     }
-    write.shutdown().await
+    let ended = write.shutdown().await;
+    question.iter().for_each(|question| oracle.answered(question));
+    ended
 }
 
 /// Asks the daemon at `path`, showing its progress as it comes.
