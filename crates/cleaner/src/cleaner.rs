@@ -28,7 +28,7 @@ use protocol::registry::RegistryRequest;
 use crate::ages::Ages;
 use crate::copier::Copier;
 use crate::managers::{Managers, Unheard};
-use crate::policy::{self, Candidate, Need, Order, Space, Stripe, Waters};
+use crate::policy::{self, Candidate, Looked, Need, Order, Space, Stripe, Waters};
 use crate::standing::{logs_to_forget, logs_to_seal};
 use crate::survey::{Found, Survey, is_gone, space, survey};
 
@@ -135,7 +135,7 @@ struct Work {
     ages: Ages,
     /// Stripes that cleaning left alive, with how much: not touched again until that changes.
     stubborn: BTreeMap<Stripe, u64>,
-    bytes_used: Option<u64>,
+    looked: Option<Looked>,
     /// The water marks, within the slack that the last look found.
     waters: Waters,
 }
@@ -146,7 +146,7 @@ impl Cleaner {
         let managers = Managers::new(cluster.clone());
         let copier = Copier::new(cluster.clone(), reader, managers.clone());
         let work =
-            Work { copier, ages: Ages::default(), stubborn: BTreeMap::new(), bytes_used: None, waters: options.waters };
+            Work { copier, ages: Ages::default(), stubborn: BTreeMap::new(), looked: None, waters: options.waters };
         let cleaner = Arc::new(Cleaner {
             cluster: cluster.clone(),
             managers,
@@ -189,7 +189,11 @@ impl Cleaner {
     async fn tick(&self) -> Result<(), CleanError> {
         let mut work = self.work.lock().await;
         let space = self.space(&self.cluster.maps()).await?;
-        match work.waters.need(space, work.bytes_used) {
+        let need = work.waters.need(space, work.looked);
+        if let Some(last) = &mut work.looked {
+            last.ticks += 1;
+        }
+        match need {
             Need::Nothing => Ok(()),
             Need::Look => self.look(&mut work, None).await,
             Need::Clean => self.look(&mut work, Some(Goal::Marks)).await,
@@ -217,7 +221,7 @@ impl Cleaner {
         if let Some(goal) = goal {
             self.clean(work, &maps, survey.alive, goal).await?;
         }
-        work.bytes_used = Some(self.space(&maps).await?.bytes_used);
+        work.looked = Some(Looked { bytes_used: self.space(&maps).await?.bytes_used, ticks: 0 });
         Ok(())
     }
 

@@ -91,6 +91,15 @@ impl Default for Waters {
     }
 }
 
+/// The last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// Bytes stored on all targets when it ended.
+    pub bytes_used: u64,
+    /// How often it was asked since whether another is needed.
+    pub ticks: u32,
+}
+
 /// What there is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
@@ -104,8 +113,12 @@ pub enum Need {
 
 /// Stripes that hold fewer than this part of dead room are not worth their copy.
 pub const UTILIZATION_MAX: f64 = 0.95;
-/// A look is due after this part of all room was written or freed.
+/// A look is due after this part of all room was written or freed,
 const LOOK_AFTER: f64 = 1.0 / 64.0;
+/// or after so many ticks, since deletions free nothing before a look finds them,
+const TICKS: u32 = 60;
+/// or so many where room is short.
+const TICKS_SHORT: u32 = 5;
 
 impl Waters {
     /// The marks where only `slack` of the room is not alive: most of that must stay in stripes that are cleaned later,
@@ -118,14 +131,18 @@ impl Waters {
         }
     }
 
-    /// What `space` asks for, when `bytes_used` were in use at the last look; `None`: there was none.
-    pub fn need(&self, space: Space, last: Option<u64>) -> Need {
-        if space.free < self.low {
-            return Need::Clean;
+    /// What `space` asks for after the `last` look; `None`: there was none.
+    pub fn need(&self, space: Space, last: Option<Looked>) -> Need {
+        let short = space.free < self.low;
+        let Some(last) = last else { return if short { Need::Clean } else { Need::Look } };
+        let change = space.bytes_used.abs_diff(last.bytes_used);
+        if short {
+            // Where nothing was written there is little that the last look did not find: deleted files at most.
+            let due = change > 0 || last.ticks >= TICKS_SHORT;
+            return if due { Need::Clean } else { Need::Nothing };
         }
-        let Some(last) = last else { return Need::Look };
-        let change = space.bytes_used.abs_diff(last) as f64;
-        if change >= space.bytes_total as f64 * LOOK_AFTER { Need::Look } else { Need::Nothing }
+        let due = change as f64 >= space.bytes_total as f64 * LOOK_AFTER || last.ticks >= TICKS;
+        if due { Need::Look } else { Need::Nothing }
     }
 
     /// The order in which to clean at such a fill.
@@ -222,10 +239,14 @@ mod tests {
     fn water_marks_say_when() {
         let waters = Waters { low: 0.15, high: 0.22, pressure: 0.05 };
         let space = |free| Space { free, bytes_used: 500, bytes_total: 1000, bytes_free_min: 500 };
+        let after = |bytes_used, ticks| Some(Looked { bytes_used, ticks });
         assert_eq!(waters.need(space(0.5), None), Need::Look);
-        assert_eq!(waters.need(space(0.5), Some(495)), Need::Nothing);
-        assert_eq!(waters.need(space(0.5), Some(400)), Need::Look);
-        assert_eq!(waters.need(space(0.1), Some(500)), Need::Clean);
-        assert_eq!(waters.need(space(0.01), Some(500)), Need::Clean);
+        assert_eq!(waters.need(space(0.5), after(495, 0)), Need::Nothing);
+        assert_eq!(waters.need(space(0.5), after(500, TICKS)), Need::Look);
+        assert_eq!(waters.need(space(0.5), after(400, 0)), Need::Look);
+        assert_eq!(waters.need(space(0.1), after(500, 0)), Need::Nothing);
+        assert_eq!(waters.need(space(0.1), after(500, TICKS_SHORT)), Need::Clean);
+        assert_eq!(waters.need(space(0.1), after(499, 0)), Need::Clean);
+        assert_eq!((waters.order(space(0.1)), waters.order(space(0.01))), (Order::Profit, Order::Emptiest));
     }
 }

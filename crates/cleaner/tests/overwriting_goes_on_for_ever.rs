@@ -13,10 +13,12 @@ use host::sim::{self, Dice, DiskOptions, SimDisk, Stop, World};
 use host::{Host, Port};
 use log::{Cluster, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery};
 use protocol::address::{LogAddress, Position};
+use protocol::fragment::Geometry;
 use protocol::id::{InodeId, TargetId};
 use protocol::manager::MANAGER_PORT;
-use protocol::maps::{LogState, TargetEntry, TargetState, Writer};
+use protocol::maps::{GroupEntry, LogState, TargetEntry, TargetState, Writer};
 use protocol::record::{Owner, RecordKind};
+use protocol::registry::RegistryRequest;
 use protocol::storage::{Durability, Room, StorageReply, StorageRequest};
 use registry::Registry;
 use storage::{Storage, TargetOptions};
@@ -149,6 +151,23 @@ impl House {
         self.write(life, InodeId(inode), first, count).await;
     }
 
+    /// Whether there was room for it.
+    async fn try_overwrite(&mut self, life: &Life, blocks: u64) -> bool {
+        let (inode, first, seed) = (InodeId(1 + self.dice.below(FILES)), self.dice.below(blocks), self.dice.roll());
+        let owner = Owner::new(inode, first * u64::from(BLOCK));
+        let bytes = content(seed, first);
+        let record = Record { kind: RecordKind::Data, owner, parts: &[&bytes], aligned: false };
+        let appended = life.writer.append(record).expect("an open log takes records");
+        match life.writer.commit(appended.end, Durability::Disk).await {
+            Ok(()) => {}
+            Err(LogError::Full) => return false,
+            Err(error) => panic!("{error}"),
+        }
+        self.book.lock().write(inode, first, appended.body);
+        self.expected.insert((inode, first), seed);
+        true
+    }
+
     async fn commit(&mut self, life: &Life, end: Position) {
         for _ in 0..600 {
             match life.writer.commit(end, Durability::Disk).await {
@@ -278,5 +297,72 @@ fn kills_and_power_losses_lose_nothing_and_leave_no_rubbish() {
         assert!(logs <= 5, "{logs} logs are left");
         house.note(&life);
         house.report("crashes, 67 % live");
+    });
+}
+
+#[test]
+fn with_nothing_but_the_reserve_left_cleaning_goes_on() {
+    sim::explore(0..4, async |world, host| {
+        let (targets, cells) = (3, 40);
+        let mut house = House::build(&world, &host, targets, cells).await;
+        let asleep = CleanerOptions { interval: Duration::from_secs(36_000), ..options() };
+        let life = house.live(&host, asleep).await;
+        let blocks = room(u64::from(targets), cells) * 7 / 10 / u64::from(BLOCK) / FILES;
+        house.fill(&life, blocks).await;
+        // Nobody cleans until a commit meets the end.
+        while house.try_overwrite(&life, blocks).await {}
+        assert_eq!(life.cleaner.status().stripes_deleted, 0);
+        life.cleaner.clean_now(Goal::Marks).await.expect("the reserve is enough to begin");
+        house.overwrite(&life, blocks).await;
+        house.verify(&life).await;
+        house.note(&life);
+        house.report("from full, 70 % live");
+    });
+}
+
+#[test]
+fn a_target_that_is_to_leave_is_emptied() {
+    sim::explore(0..2, async |world, host| {
+        let mut house = House::build(&world, &host, 4, 60).await;
+        let life = house.live(&host, options()).await;
+        house.fill(&life, 200).await;
+        world.crash(host.node(), Stop::Kill);
+        let host = world.restart(host.node());
+        // The former log is sealed now, so that all of it may be judged.
+        let life = house.live(&host, options()).await;
+        let leaving = TargetId(2);
+        let others = vec![TargetId(0), TargetId(1), TargetId(3)];
+        let maps = life.cluster.maps();
+        let (&old, group) = maps.groups.iter().next().expect("there is a group");
+        let geometry = Geometry { data: 2, ..group.geometry };
+        let narrower = GroupEntry { targets: others, geometry, current: true };
+        life.cluster.registry(RegistryRequest::FormGroup(narrower)).await.expect("the registry answers");
+        life.cluster.registry(RegistryRequest::RetireGroup(old)).await.expect("the registry answers");
+        life.cleaner.clean_now(Goal::Empty(leaving)).await.expect("all answer");
+        life.cleaner.clean_now(Goal::Empty(leaving)).await.expect("all answer");
+        house.verify(&life).await;
+        let stat = match life.cluster.ask(leaving, StorageRequest::Stat).await {
+            Ok(StorageReply::Stat(stat)) => stat,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(stat.fragments, 0, "{:?}", life.cleaner.status());
+    });
+}
+
+#[test]
+fn without_its_manager_nothing_is_deleted() {
+    sim::run(3, async |world, host| {
+        let mut house = House::build(&world, &host, 3, 40).await;
+        let asleep = CleanerOptions { interval: Duration::from_secs(36_000), ..options() };
+        let life = house.live(&host, asleep).await;
+        house.fill(&life, 60).await;
+        house.fill(&life, 60).await;
+        house.book.lock().is_silent = true;
+        assert!(life.cleaner.clean_now(Goal::Compact).await.is_err());
+        assert_eq!(life.cleaner.status().stripes_deleted, 0);
+        house.book.lock().is_silent = false;
+        life.cleaner.clean_now(Goal::Compact).await.expect("all answer");
+        assert!(life.cleaner.status().stripes_deleted > 0);
+        house.verify(&life).await;
     });
 }

@@ -18,6 +18,8 @@ pub struct Book {
     live: BTreeMap<(LogId, StripeNumber), u64>,
     pub bytes_moved: u64,
     pub moves_lost: u64,
+    /// Refuses to answer.
+    pub is_silent: bool,
 }
 
 impl Book {
@@ -80,6 +82,7 @@ impl Book {
 
     fn answer(&mut self, request: ManagerRequest) -> Result<Answer, ManagerError> {
         match request {
+            _ if self.is_silent => Err(ManagerError::Failed("not now".into())),
             ManagerRequest::Live(stripes) => {
                 Ok(Answer::Live(stripes.iter().map(|stripe| self.live.get(stripe).copied().unwrap_or(0)).collect()))
             }
