@@ -37,7 +37,11 @@ pub(crate) async fn scan(
         };
         let start = if number == range.start.stripe { range.start.offset } else { 0 };
         let mut stripe = StripeScan { reader, log, number, length, window: Bytes::new(), window_start: 0 };
-        stripe.scan(start, bodies, visit).await?;
+        match stripe.scan(start, bodies, visit).await {
+            // Of the last stripe the length is known however little is left of it.
+            Ok(()) | Err(ReadError::Deleted(_)) => {}
+            Err(error) => return Err(error),
+        }
         number.0 += 1;
     }
     Ok(())
