@@ -165,11 +165,16 @@ impl Inner {
         Ok(attributes)
     }
 
-    /// A name is gone; with the last one of a file that nobody has open, its unwritten bytes are gone too.
+    /// Names changed, and the next fsync of their inodes covers that; with the last name of a file that nobody has open,
+    /// its unwritten bytes are gone too.
     fn removed(&self, directory: InodeId, reply: &ManagerReply) -> Result<(), ClientError> {
-        match reply.answer {
-            Answer::Removed(Some((inode, 0))) => self.unlinked(inode),
-            Answer::Removed(Some((inode, _))) => self.note(directory, inode, reply),
+        match &reply.answer {
+            Answer::Removed(Some((inode, 0))) => self.unlinked(*inode),
+            Answer::Removed(Some((inode, _))) => self.note(directory, *inode, reply),
+            Answer::Renamed { changed, removed } => {
+                changed.iter().for_each(|&inode| self.note(directory, inode, reply));
+                removed.iter().for_each(|&inode| self.unlinked(inode));
+            }
             Answer::Removed(None) | Answer::Done => {}
             _ => return Err(ClientError::Foreign("remove")),
         }

@@ -66,7 +66,7 @@ pub enum ManagerRequest {
         /// The name.
         name: Bytes,
     },
-    /// Renames. Answers `Removed` with what the new name had named and lost its last name, if any.
+    /// Renames. Answers `Renamed`.
     Rename(Rename),
     /// Where a symbolic link leads.
     ReadLink(InodeId),
@@ -333,6 +333,13 @@ pub enum Answer {
     Why(Box<Why>),
     /// Stripes, in the order asked.
     Stripes(Vec<(LogId, StripeNumber)>),
+    /// What a rename did to inodes.
+    Renamed {
+        /// These have other names now than before: their next fsync covers that.
+        changed: Vec<InodeId>,
+        /// This one lost its last name.
+        removed: Option<InodeId>,
+    },
 }
 
 /// Everything a manager knows about an inode.

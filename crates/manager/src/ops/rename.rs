@@ -33,7 +33,7 @@ pub(super) fn run(tx: &mut Transaction<'_>, rename: &Rename) -> Result<Done, Sto
     match (rename.mode, to) {
         (RenameMode::Keep, Some(_)) => return Err(ManagerError::Exists.into()),
         (RenameMode::Exchange, None) => return Err(ManagerError::NotFound.into()),
-        (_, Some(to)) if to.inode == from.inode => return Ok(Answer::Removed(None).into()),
+        (_, Some(to)) if to.inode == from.inode => return Ok(renamed(&[], None)),
         _ => {}
     }
     check_circle(tx, from, rename.from_directory, rename.to_directory)?;
@@ -43,7 +43,7 @@ pub(super) fn run(tx: &mut Transaction<'_>, rename: &Rename) -> Result<Done, Sto
         (_, None) => {
             tx.add_name(rename.to_directory, &rename.to_name, (from.inode, from.kind))?;
             leave(tx, rename, from)?;
-            Ok(Answer::Removed(None).into())
+            Ok(renamed(&[from.inode], None))
         }
     }
 }
@@ -55,7 +55,7 @@ fn exchange(tx: &mut Transaction<'_>, rename: &Rename, from: Found, to: Found) -
     tx.replace_name(rename.from_directory, &rename.from_name, from, (to.inode, to.kind))?;
     moved(tx, from.inode, rename.to_directory)?;
     moved(tx, to.inode, rename.from_directory)?;
-    Ok(Answer::Removed(None).into())
+    Ok(renamed(&[from.inode, to.inode], None))
 }
 
 /// The new name's inode loses that name.
@@ -69,7 +69,11 @@ fn replace(tx: &mut Transaction<'_>, rename: &Rename, from: Found, to: Found) ->
     tx.replace_name(rename.to_directory, &rename.to_name, to, (from.inode, from.kind))?;
     leave(tx, rename, from)?;
     let links = drop_link(tx, to.inode)?;
-    Ok(Answer::Removed((links == 0).then_some((to.inode, 0))).into())
+    Ok(if links == 0 { renamed(&[from.inode], Some(to.inode)) } else { renamed(&[from.inode, to.inode], None) })
+}
+
+fn renamed(changed: &[InodeId], removed: Option<InodeId>) -> Done {
+    Answer::Renamed { changed: changed.to_vec(), removed }.into()
 }
 
 /// The old name goes, or a whiteout takes its place.
