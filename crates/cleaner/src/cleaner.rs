@@ -189,7 +189,13 @@ impl Cleaner {
     async fn tick(&self) -> Result<(), CleanError> {
         let mut work = self.work.lock().await;
         let space = self.space(&self.cluster.maps()).await?;
-        let need = work.waters.need(space, work.looked);
+        let mut need = work.waters.need(space, work.looked);
+        if need == Need::Nothing
+            && let Some(last) = work.looked
+            && last.is_outdated(self.managers.bytes_live().await?)
+        {
+            need = Need::Look;
+        }
         if let Some(last) = &mut work.looked {
             last.ticks += 1;
         }
@@ -221,7 +227,8 @@ impl Cleaner {
         if let Some(goal) = goal {
             self.clean(work, &maps, survey.alive, goal).await?;
         }
-        work.looked = Some(Looked { bytes_used: self.space(&maps).await?.bytes_used, ticks: 0 });
+        let (bytes_used, bytes_live) = (self.space(&maps).await?.bytes_used, self.managers.bytes_live().await?);
+        work.looked = Some(Looked { bytes_used, bytes_live, ticks: 0 });
         Ok(())
     }
 

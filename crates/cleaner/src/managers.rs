@@ -41,6 +41,16 @@ impl Managers {
         Managers { cluster }
     }
 
+    /// Bytes of file data that live, over all slots.
+    pub async fn bytes_live(&self) -> Result<u64, Unheard> {
+        let mut sum = 0;
+        for (node, answer) in self.ask_all(ManagerRequest::Census).await? {
+            let Answer::Census(_, bytes) = answer else { return Err(unexpected(node, &answer)) };
+            sum += bytes;
+        }
+        Ok(sum)
+    }
+
     /// Live bytes of each stripe, over all slots.
     pub async fn live(&self, stripes: &[Stripe]) -> Result<Vec<u64>, Unheard> {
         let mut sums = Vec::with_capacity(stripes.len());

@@ -96,8 +96,18 @@ impl Default for Waters {
 pub struct Looked {
     /// Bytes stored on all targets when it ended.
     pub bytes_used: u64,
+    /// Bytes of file data that lived then.
+    pub bytes_live: u64,
     /// How often it was asked since whether another is needed.
     pub ticks: u32,
+}
+
+impl Looked {
+    /// Whether so much was removed or overwritten since that `df` would tell an untruth: files' room is given back when
+    /// their stripes are found dead.
+    pub fn is_outdated(&self, bytes_live: u64) -> bool {
+        self.bytes_live.saturating_sub(bytes_live) >= DEAD_MAX
+    }
 }
 
 /// What there is to do.
@@ -117,8 +127,10 @@ pub const UTILIZATION_MAX: f64 = 0.95;
 const LOOK_AFTER: f64 = 1.0 / 64.0;
 /// or after so many ticks, since deletions free nothing before a look finds them,
 const TICKS: u32 = 60;
-/// or so many where room is short.
+/// or so many where room is short,
 const TICKS_SHORT: u32 = 5;
+/// or as soon as so many bytes of file data have died.
+const DEAD_MAX: u64 = 8 << 20;
 
 impl Waters {
     /// The marks where only `slack` of the room is not alive: most of that must stay in stripes that are cleaned later,
@@ -239,7 +251,7 @@ mod tests {
     fn water_marks_say_when() {
         let waters = Waters { low: 0.15, high: 0.22, pressure: 0.05 };
         let space = |free| Space { free, bytes_used: 500, bytes_total: 1000, bytes_free_min: 500 };
-        let after = |bytes_used, ticks| Some(Looked { bytes_used, ticks });
+        let after = |bytes_used, ticks| Some(Looked { bytes_used, bytes_live: 0, ticks });
         assert_eq!(waters.need(space(0.5), None), Need::Look);
         assert_eq!(waters.need(space(0.5), after(495, 0)), Need::Nothing);
         assert_eq!(waters.need(space(0.5), after(500, TICKS)), Need::Look);

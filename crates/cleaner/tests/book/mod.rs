@@ -93,6 +93,7 @@ impl Book {
                 list.into_iter().for_each(|moved| self.moved(moved));
                 Ok(Answer::Done)
             }
+            ManagerRequest::Census => Ok(Answer::Census(0, self.live.values().sum())),
             ManagerRequest::DeadStripes(_) => Ok(Answer::Stripes(Vec::new())),
             _ => Err(ManagerError::Unsupported),
         }
