@@ -13,14 +13,17 @@ use protocol::address::Position;
 use protocol::id::InodeId;
 use protocol::manager::ManagerReply;
 
-/// When so many inodes are noted, those that are `disk` by now are dropped.
-const NOTES_MAX: usize = 4096;
+/// When so many inodes are noted, those that are `disk` by now are dropped; and again when twice as many as then remained
+/// are, so that dropping costs each note little.
+const NOTES_FEW: usize = 4096;
 
 /// What replies told about journals.
 #[derive(Debug, Default)]
 pub(crate) struct Journals {
     managers: BTreeMap<NodeId, Manager>,
     notes: FastMap<InodeId, Note>,
+    /// How many notes remained when they were looked through last.
+    remained: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,9 +55,10 @@ impl Journals {
         if reply.journal <= self.disk(manager) {
             return;
         }
-        if self.notes.len() >= NOTES_MAX {
+        if self.notes.len() >= NOTES_FEW.max(2 * self.remained) {
             let managers = &self.managers;
             self.notes.retain(|_, note| managers.get(&note.manager).is_none_or(|known| note.position > known.disk));
+            self.remained = self.notes.len();
         }
         let note = self.notes.entry(inode).or_insert(Note { manager, position: reply.journal });
         // An inode whose slot moved has its newest record in the new manager's journal.
