@@ -9,7 +9,8 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -24,10 +25,13 @@ use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
 use super::blocking;
-use super::mount::{self, MountError};
+use super::mount::{self, MountError, UnmountError, Users};
 
 /// Most requests end in memory on the thread that read them; the others are there for those that wait for a disk.
 const SERVING_THREADS: usize = 8;
+
+/// Several requests of a megabyte under way while a program reads in order.
+const READ_AHEAD_KIB: u32 = 2048;
 
 /// Who answers requests.
 pub trait Face: Send + Sync + 'static {
@@ -46,6 +50,9 @@ pub struct Mount {
     path: PathBuf,
     device: Arc<OwnedFd>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    /// This daemon itself unmounts, or has.
+    leaving: AtomicBool,
+    ended: AtomicBool,
 }
 
 impl Mount {
@@ -68,6 +75,7 @@ impl Mount {
         let device = mount::mount(&path, source, options)?;
         let refused = |reason: String| MountError::Refused(path.clone(), reason);
         let session = shake_hands(&device, &wishes).map_err(refused)?;
+        mount::raise_read_ahead(&path, READ_AHEAD_KIB);
         let server = Arc::new(Server {
             face,
             runtime,
@@ -83,7 +91,8 @@ impl Mount {
             let thread = std::thread::Builder::new().name(format!("fuse-{number}")).spawn(move || server.run(&own));
             running.push(thread.map_err(|error| refused(format!("no thread could be started: {error}")))?);
         }
-        Ok(Mount { path, device, threads: Mutex::new(running) })
+        let (leaving, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Mount { path, device, threads: Mutex::new(running), leaving, ended })
     }
 
     /// Tells the kernel something; it may have forgotten the inode by now, which is no error.
@@ -94,22 +103,33 @@ impl Mount {
         }
     }
 
-    /// Unmounts, and waits until no thread serves any more.
-    pub fn unmount(&self) {
-        if let Err(error) = mount::unmount(&self.path) {
-            warn!(%error, path = %self.path.display(), "unmounting failed");
-        }
-        self.wait();
+    /// Unmounts. A mount in use stays, unless its users are to be dismissed.
+    pub fn unmount(&self, users: Users) -> Result<(), UnmountError> {
+        self.leaving.store(true, Ordering::Release);
+        let unmounted = mount::unmount(&self.path, users);
+        self.leaving.store(unmounted.is_ok(), Ordering::Release);
+        unmounted
     }
 
-    /// Waits until the mount has ended, whoever ends it.
+    /// Whether this daemon unmounts by itself.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Whether no thread serves any more.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Waits until the mount has ended, whoever ends it. All who wait return then.
     pub fn wait(&self) {
-        let threads = std::mem::take(&mut *self.threads.lock().expect("no panic while threads are held"));
-        for thread in threads {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
             if thread.join().is_err() {
                 warn!("a serving thread panicked");
             }
         }
+        self.ended.store(true, Ordering::Release);
     }
 }
 

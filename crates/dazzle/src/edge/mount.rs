@@ -47,20 +47,60 @@ pub fn mount(path: &Path, source: &Path, options: MountOptions) -> Result<OwnedF
     }
 }
 
-/// Unmounts `path`, now for its name and once unused for good.
-pub fn unmount(path: &Path) -> io::Result<()> {
+/// What becomes of programs that use a mount when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Users {
+    /// They are left alone: a mount in use stays.
+    Respect,
+    /// Their calls fail from now on.
+    Dismiss,
+}
+
+/// Unmounts `path`.
+pub fn unmount(path: &Path, users: Users) -> Result<(), UnmountError> {
+    let failed = |error: io::Error| UnmountError::Failed(path.to_owned(), error);
     if rustix::process::geteuid().is_root() {
-        return Ok(rustix::mount::unmount(path, UnmountFlags::DETACH)?);
+        let flags = match users {
+            Users::Respect => UnmountFlags::NOFOLLOW,
+            Users::Dismiss => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
+        };
+        return match rustix::mount::unmount(path, flags) {
+            Err(Errno::BUSY) => Err(UnmountError::InUse(path.to_owned())),
+            done => done.map_err(|error| failed(error.into())),
+        };
     }
-    let status = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(path).status()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(format!("fusermount3 -u ended with {status}"))) }
+    let flags: &[&str] = match users {
+        Users::Respect => &["-u", "-q", "--"],
+        Users::Dismiss => &["-u", "-z", "-q", "--"],
+    };
+    let status = Command::new("fusermount3").args(flags).arg(path).status().map_err(failed)?;
+    match (status.success(), users) {
+        (true, _) => Ok(()),
+        // It does not tell why; but there is one usual reason.
+        (false, Users::Respect) => Err(UnmountError::InUse(path.to_owned())),
+        (false, Users::Dismiss) => Err(failed(io::Error::other(format!("fusermount3 -u ended with {status}")))),
+    }
+}
+
+/// Why a directory is still mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum UnmountError {
+    /// Programs use it.
+    #[error(
+        "{0} is in use: a program has a file open or its working directory there (`fuser -vm {0}` names it); nothing \
+         was stopped. End it and try again, or use `dazzle down --force`"
+    )]
+    InUse(PathBuf),
+    /// The kernel refused.
+    #[error("{0} cannot be unmounted: {1}")]
+    Failed(PathBuf, io::Error),
 }
 
 /// A dead daemon leaves a mount that answers nothing but "not connected": that one is ours to clear away.
 fn is_free(path: &Path) -> Result<(), MountError> {
     match std::fs::metadata(path) {
         Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
-            unmount(path).map_err(|error| MountError::Refused(path.to_owned(), error.to_string()))?;
+            unmount(path, Users::Dismiss).map_err(|error| MountError::Refused(path.to_owned(), error.to_string()))?;
         }
         Err(error) => return Err(MountError::NoPlace(path.to_owned(), error)),
         Ok(metadata) if !metadata.is_dir() => {
@@ -69,6 +109,14 @@ fn is_free(path: &Path) -> Result<(), MountError> {
         Ok(_) => {}
     }
     if is_mount_point(path) { Err(MountError::Busy(path.to_owned())) } else { Ok(()) }
+}
+
+/// Lets the kernel read ahead so many KiB on the mount at `path`. It offers 128 at most when mounting; only this file
+/// takes more, and only from root. Without it cold reads are a little slower, so a refusal is no error.
+pub fn raise_read_ahead(path: &Path, kib: u32) {
+    let mounts = mounts();
+    let Some(mounted) = mounts.iter().rev().find(|mounted| mounted.point == path) else { return };
+    let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.device), kib.to_string());
 }
 
 /// Whether something is mounted on exactly `path`.
@@ -87,6 +135,8 @@ pub fn owner(path: &Path) -> Option<(PathBuf, PathBuf)> {
 }
 
 struct Mounted {
+    /// Major and minor number, as in `0:51`.
+    device: String,
     point: PathBuf,
     kind: String,
     source: PathBuf,
@@ -98,6 +148,7 @@ fn mounts() -> Vec<Mounted> {
         let (left, right) = line.split_once(" - ")?;
         let mut right = right.split(' ');
         Some(Mounted {
+            device: left.split(' ').nth(2)?.to_owned(),
             point: unescape(left.split(' ').nth(4)?).into(),
             kind: right.next()?.to_owned(),
             source: unescape(right.next()?).into(),
