@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
-# Every test that fits half an hour. The last line counts: N passed, N failed.
+# Every test that fits half an hour, or those that are named. The last line counts: N passed, N failed.
 #
-# Environment: DAZZLE_TEST_DIR, where file systems are made (default: a fresh directory under /var/tmp).
+#     install/test.sh                       all of them
+#     install/test.sh bad-input postgres    these
+#     install/test.sh --list                what there is
+#
+# Environment: DAZZLE_TEST_DIR, where file systems are made (default: a fresh directory under /var/tmp);
+# DAZZLE, the program (default: the release binary, built first).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 top=$PWD
 programs=$top/crates/testbed/programs
 work=$(mktemp -d "${DAZZLE_TEST_DIR:-/var/tmp}/dazzle-test.XXXXXX")
-dazzle=$top/target/release/dazzle
+dazzle=${DAZZLE:-$top/target/release/dazzle}
+chosen=("$@")
 passed=0 failed=0 broken=""
 
 # Takes down every file system of this run, whatever state it is in.
@@ -20,11 +26,16 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Runs one test, and counts it.
+# run NAME WORDS FUNCTION [arguments...]: runs one test if it is chosen, and counts it.
 run() {
-    local name=$1 start=$SECONDS
-    shift
-    echo "== $name"
+    local name=$1 words=$2 start=$SECONDS
+    shift 2
+    if [ "${chosen[0]:-}" = --list ]; then
+        printf '%-18s %s\n' "$name" "$words"
+        return
+    fi
+    [ ${#chosen[@]} -eq 0 ] || [[ " ${chosen[*]} " == *" $name "* ]] || return 0
+    echo "== $name: $words"
     if "$@" </dev/null; then
         passed=$((passed + 1))
         echo "== $name: passed in $((SECONDS - start)) s"
@@ -48,20 +59,27 @@ end() { "$dazzle" check "$work/$1" && "$dazzle" down "$work/$1"; }
 # shellcheck source=/dev/null
 source "$top/install/scenarios.sh"
 
-cargo build --release --quiet -p dazzle || exit 1
+[ -n "${DAZZLE:-}" ] || [ "${chosen[0]:-}" = --list ] || cargo build --release --quiet -p dazzle || exit 1
 
-run "format, lints and tidy" make --silent check
-run "unit, property, model and simulation tests" cargo test --workspace --quiet
-run "posix details" on_fresh details --targets 5 -- "$programs/posix_details.py" --quiet
-run "pjdfstest as ext4" on_fresh pjdfstest --targets 5 -- "$programs/pjdfstest.sh"
-run "real programs" real_programs
-run "kill -9 under load" crash
-run "loss of any one target" loss_of_each 5 1
-run "loss of any two targets" loss_of_two
-run "a flipped bit is found and never served" flipped_bits
-run "fill to the last byte and empty" fill_and_empty
-run "bad input" bad_input
+run gate "format, lints and tidy" make --silent check
+run units "unit, property, model and simulation tests" cargo test --workspace --quiet
+run details "posix details" on_fresh details --targets 5 -- "$programs/posix_details.py" --quiet
+run pjdfstest "pjdfstest as ext4" on_fresh pjdfstest --targets 5 -- "$programs/pjdfstest.sh"
+run programs "real programs" real_programs
+run crash "kill -9 under load" crash
+run postgres-killed "kill -9 of the daemon under pgbench" postgres_killed
+run loss-of-each "loss of any one target" loss_of_each 5 1
+run loss-of-two "loss of any two targets" loss_of_two
+run comes-back "a target that missed writes comes back" comes_back
+run flipped-bits "a flipped bit is found and never served" flipped_bits
+run bad-targets "targets missing, truncated, foreign, scribbled over, too new" bad_targets
+run fill-and-empty "fill to the last byte and empty" fill_and_empty
+run full-beneath "the disk beneath a target fills up" full_beneath
+run bad-input "bad input" bad_input
+run bad-mounts "no /dev/fuse, a busy mount point, a dead daemon's mount, an ordinary user" bad_mounts
+run devices "preallocated files and block devices as targets" devices
 
+[ "${chosen[0]:-}" != --list ] || exit 0
 [ -z "$broken" ] || echo "Failed:$broken"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use cleaner::Goal;
 use log::stripes::{self, Problem, StripeState};
 use log::{LogError, ReadError};
 use protocol::id::TargetId;
@@ -32,8 +33,13 @@ pub(crate) async fn check(parts: &Parts, thorough: bool, progress: &Progress) ->
         }
     }
     let maps = parts.cluster.maps();
+    problems.extend(maps.targets.values().filter_map(|entry| not_whole(&entry.name, entry.state)));
     for (index, state) in (1u64..).zip(&states) {
-        problems.extend(state.missing.iter().filter(|damage| serves(&maps, damage.target)).map(|damage| {
+        // A stripe in which nothing lives waits for the cleaner; a target that was away may still have a part of one that
+        // the others have deleted.
+        let in_use = audit.live.contains_key(&(state.log, state.number));
+        let missing = state.missing.iter().filter(|damage| in_use && is_whole(&maps, damage.target));
+        problems.extend(missing.map(|damage| {
             format!(
                 "stripe {} of log {} lacks {:?} on target {}; `dazzle repair` makes it again",
                 state.number.0, state.log.0, damage.id.part, damage.target.0
@@ -64,6 +70,9 @@ async fn verify(parts: &Parts, state: &StripeState, problems: &mut Vec<String>) 
 
 /// Makes every missing or damaged fragment again; targets that then have all they should have are whole.
 pub(crate) async fn repair(parts: &Parts, progress: &Progress) -> Result<Value, String> {
+    report(progress, "deleted stripes", 0, 1);
+    // What the others deleted while a target was away is deleted there too, before anything is rebuilt of it.
+    parts.cleaner.clean_now(Goal::Marks).await.map_err(|error| format!("dead stripes cannot be deleted: {error}"))?;
     let states = stripes::list(&parts.cluster, None).await;
     let (mut repaired, mut failed) = (0u64, 0u64);
     for (index, state) in (1u64..).zip(&states) {
@@ -76,17 +85,37 @@ pub(crate) async fn repair(parts: &Parts, progress: &Progress) -> Result<Value, 
         }
         report(progress, "stripes", index, states.len() as u64);
     }
+    let lacking = lacking(parts).await;
     if failed == 0 {
-        whole_again(parts).await.map_err(|error| error.to_string())?;
+        whole_again(parts, &lacking).await.map_err(|error| error.to_string())?;
     }
-    Ok(json!({"stripes": states.len(), "repaired": repaired, "failed": failed}))
+    let maps = parts.cluster.maps();
+    let names = |state| -> Vec<_> {
+        maps.targets.values().filter(|entry| entry.state == state).map(|entry| entry.name.clone()).collect()
+    };
+    Ok(json!({
+        "stripes": states.len(), "repaired": repaired, "failed": failed, "lacking": lacking.values().sum::<u64>(),
+        "missing": names(TargetState::Failed), "behind": names(TargetState::Behind),
+    }))
+}
+
+/// How many fragments each target lacks that serves.
+async fn lacking(parts: &Parts) -> BTreeMap<TargetId, u64> {
+    let maps = parts.cluster.maps();
+    let mut lacking = BTreeMap::new();
+    for damage in stripes::list(&parts.cluster, None).await.iter().flat_map(|state| &state.missing) {
+        if maps.targets.get(&damage.target).is_some_and(|entry| entry.state != TargetState::Failed) {
+            *lacking.entry(damage.target).or_default() += 1;
+        }
+    }
+    lacking
 }
 
 /// Targets that were behind and lack nothing any more are whole.
-async fn whole_again(parts: &Parts) -> Result<(), LogError> {
+async fn whole_again(parts: &Parts, lacking: &BTreeMap<TargetId, u64>) -> Result<(), LogError> {
     let maps = parts.cluster.maps();
     for (target, entry) in &maps.targets {
-        if entry.state == TargetState::Behind {
+        if entry.state == TargetState::Behind && !lacking.contains_key(target) {
             let whole = RegistryRequest::SetTarget(*target, TargetState::Whole);
             parts.cluster.registry(whole).await.map_err(|error| LogError::Unavailable(error.to_string()))?;
         }
@@ -94,8 +123,20 @@ async fn whole_again(parts: &Parts) -> Result<(), LogError> {
     Ok(())
 }
 
-fn serves(maps: &Maps, target: TargetId) -> bool {
-    maps.targets.get(&target).is_some_and(|entry| entry.state != TargetState::Failed)
+/// What is wrong with a target that is not whole.
+fn not_whole(name: &str, state: TargetState) -> Option<String> {
+    match state {
+        TargetState::Whole => None,
+        TargetState::Behind => Some(format!("{name} missed writes; `dazzle repair` rebuilds what it lacks")),
+        TargetState::Failed => Some(format!(
+            "{name} is missing: what lies on it has less redundancy; bring it back or put an empty one in its place, then \
+             `dazzle up` and `dazzle repair`"
+        )),
+    }
+}
+
+fn is_whole(maps: &Maps, target: TargetId) -> bool {
+    maps.targets.get(&target).is_some_and(|entry| entry.state == TargetState::Whole)
 }
 
 fn report(progress: &Progress, what: &str, done: u64, total: u64) {

@@ -10,6 +10,20 @@ use crate::edge::storage_place;
 /// The name of the file.
 pub const FILE_NAME: &str = "dazzle.toml";
 
+/// What stands above the settings in the file.
+const EXPLANATION: &str = "\
+# The settings of a Dazzle file system; they are read when its daemon starts.
+#
+# parity     how many targets may be lost at once without losing a byte; fixed
+# mount      where it is mounted; `dazzle up --mount` changes it
+# cache      memory for file data: read ahead, recently read, written but not yet stored
+# dirty      the part of cache for what is written but not yet stored
+# metadata   memory for inodes, names and maps of files
+# [[target]] path: a directory, block device or preallocated file, relative to this directory or absolute
+#            limit: the most that it may take of the file system it lies in; sizes read \"64 MiB\" or \"1.5 GiB\"
+
+";
+
 /// All settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -100,7 +114,7 @@ impl Config {
     /// The settings as the file holds them.
     pub fn to_text(&self) -> String {
         let body = toml::to_string(self).expect("settings have no unserializable part");
-        format!("# A Dazzle file system. `dazzle help config` explains the settings.\n{body}")
+        format!("{EXPLANATION}{body}")
     }
 
     /// Whether the settings make sense together.

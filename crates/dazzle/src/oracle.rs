@@ -7,7 +7,7 @@ use bytes::Bytes;
 use host::BoxFuture;
 use protocol::address::LogAddress;
 use protocol::fragment::Part;
-use protocol::id::InodeId;
+use protocol::id::{InodeId, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerRequest, Why};
 use protocol::maps::{LogState, Maps, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use crate::edge::control::{Oracle, Progress, Question};
 use crate::edge::fuse_device::Mount;
+use crate::edge::mount::Users;
 use crate::node::{NODE, Parts};
 
 /// Answers for one node.
@@ -34,13 +35,17 @@ impl Oracle for NodeOracle {
                 Question::Why { path } => why(&parts, Path::new(&path)).await,
                 Question::Check { thorough } => crate::audit::check(&parts, thorough, &progress).await,
                 Question::Repair => crate::audit::repair(&parts, &progress).await,
-                Question::Stop => parts.stop(mount.as_deref()).await.map(|()| Value::Null),
+                Question::Stop { force } => {
+                    let users = if force { Users::Dismiss } else { Users::Respect };
+                    parts.stop(mount, users).await.map(|()| Value::Null)
+                }
             }
         })
     }
 
     fn answered(&self, question: &Question) {
-        if matches!(question, Question::Stop) {
+        // A mount in use was left as it is.
+        if matches!(question, Question::Stop { .. }) && self.parts.is_stopped() {
             self.stop.notify_one();
         }
     }
@@ -56,8 +61,9 @@ async fn status(parts: &Parts) -> Result<Value, String> {
             _ => TargetStat::default(),
         };
         targets.push(json!({
-            "id": id.0, "name": entry.name, "state": target_state(entry.state), "stored": stat.bytes_total - stat.bytes_free,
-            "free": stat.bytes_free, "fragments": stat.fragments,
+            "id": id.0, "name": entry.name, "state": target_state(entry.state),
+            "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
+            "fragments": stat.fragments, "why": why_absent(parts, *id),
         }));
     }
     let groups: Vec<_> = maps
@@ -81,15 +87,30 @@ async fn status(parts: &Parts) -> Result<Value, String> {
     }))
 }
 
+/// Why a target does not serve, if it does not.
+fn why_absent(parts: &Parts, target: TargetId) -> Option<&str> {
+    parts.absent.iter().find(|absent| absent.target == target).map(|absent| absent.why.as_str())
+}
+
 fn health(maps: &Maps) -> String {
-    let missing = maps.targets.values().filter(|target| target.state != TargetState::Whole).count();
-    match (missing, usize::from(maps.parity)) {
-        (0, 0) => "healthy, without redundancy".to_owned(),
-        (0, parity) => format!("healthy, any {parity} target(s) may be lost"),
-        (missing, parity) if missing <= parity => {
-            format!("degraded: {missing} target(s) missing, nothing lost; `dazzle repair` restores redundancy")
-        }
-        (missing, _) => format!("broken: {missing} targets missing; bring them back to reach what they hold"),
+    let count = |state| maps.targets.values().filter(|target| target.state == state).count();
+    let (missing, behind, parity) = (count(TargetState::Failed), count(TargetState::Behind), usize::from(maps.parity));
+    match (missing, behind) {
+        (0, 0) if parity == 0 => "healthy, without redundancy".to_owned(),
+        (0, 0) => format!("healthy, any {parity} target(s) may be lost"),
+        (0, behind) => format!("degraded: {behind} target(s) missed writes; `dazzle repair` rebuilds what they lack"),
+        (missing, 0) if missing <= parity => format!(
+            "degraded: {missing} target(s) missing, nothing lost; bring them back, or put empty directories in their \
+             place, and run `dazzle up` and `dazzle repair`"
+        ),
+        (missing, behind) if missing + behind <= parity => format!(
+            "degraded: {missing} target(s) missing, {behind} missed writes, nothing lost; `dazzle repair` rebuilds what \
+             can be"
+        ),
+        (missing, behind) => format!(
+            "broken: {missing} target(s) missing, {behind} missed writes, and parity makes up for {parity}; bring the \
+             missing ones back to reach what they hold"
+        ),
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Registry {
     maps: Mutex<Arc<Maps>>,
     /// Held through a whole change: changes are rare, and each builds on the one before.
     replicas: AsyncMutex<Vec<(TargetId, Replica)>>,
+    /// Targets whose copy was older at the start than a crash makes it.
+    outdated: Vec<TargetId>,
 }
 
 /// Why a registry did not start.
@@ -53,14 +55,20 @@ impl Registry {
     pub async fn start(host: &Host, disks: Vec<(TargetId, Disk)>) -> Result<Arc<Registry>, RegistryStart> {
         let (mut replicas, found) = open_all(disks).await;
         let copies = found.len();
-        let maps = found.into_iter().max_by_key(|maps| maps.epoch).ok_or(RegistryStart::Nothing)?;
+        let epochs: Vec<_> = found.iter().map(|(target, maps)| (*target, maps.epoch)).collect();
+        let maps = found.into_iter().map(|(_, maps)| maps).max_by_key(|maps| maps.epoch);
+        let maps = maps.ok_or(RegistryStart::Nothing)?;
+        // A crash leaves a copy one change behind the others; one that missed more was away while they changed.
+        let missed_changes = epochs.into_iter().filter(|(_, epoch)| epoch.0 + 1 < maps.epoch.0);
+        let outdated: Vec<_> = missed_changes.map(|(target, _)| target).collect();
         let total = maps.targets.len();
         let needed = total - usize::from(maps.parity).min(total - 1);
         if copies < needed {
             return Err(RegistryStart::TooFew { found: copies, total, needed });
         }
         store_all(&mut replicas, &maps).await.map_err(RegistryStart::Unwritten)?;
-        let registry = Arc::new(Registry { maps: Mutex::new(Arc::new(maps)), replicas: AsyncMutex::new(replicas) });
+        let (maps, replicas) = (Mutex::new(Arc::new(maps)), AsyncMutex::new(replicas));
+        let registry = Arc::new(Registry { maps, replicas, outdated });
         host.listen(Port(REGISTRY_PORT), Arc::new(Service(registry.clone())));
         Ok(registry)
     }
@@ -68,6 +76,12 @@ impl Registry {
     /// The maps now.
     pub fn maps(&self) -> Arc<Maps> {
         self.maps.lock().expect("no panic while the maps are held").clone()
+    }
+
+    /// Targets that missed changes before this start, whatever state the maps call them: they were away, or stand in for
+    /// others.
+    pub fn outdated(&self) -> Vec<TargetId> {
+        self.outdated.clone()
     }
 
     /// Carries out one request.
@@ -83,14 +97,15 @@ impl Registry {
     }
 }
 
-async fn open_all(disks: Vec<(TargetId, Disk)>) -> (Vec<(TargetId, Replica)>, Vec<Maps>) {
+/// Opens the copies on `disks`, and reads the maps in those that hold any.
+async fn open_all(disks: Vec<(TargetId, Disk)>) -> (Vec<(TargetId, Replica)>, Vec<(TargetId, Maps)>) {
     let opened = join_all(disks.iter().map(|(id, disk)| async move { (*id, Replica::open(disk).await) })).await;
     let mut replicas = Vec::new();
     let mut found = Vec::new();
     for (id, result) in opened {
         if let Ok((replica, maps)) = result {
             replicas.push((id, replica));
-            found.extend(maps);
+            found.extend(maps.map(|maps| (id, maps)));
         }
     }
     (replicas, found)

@@ -446,7 +446,8 @@ impl Catalog {
         let free = self.cells_free().min(cells_backed);
         let reserved = (self.reserve.journal + self.reserve.clean).min(free);
         TargetStat {
-            bytes_total: u64::from(self.cells.total()) * data,
+            // Cells that others' files beneath have taken the room of are neither used nor free.
+            bytes_total: u64::from(self.cells.total() - (self.cells_free() - free)) * data,
             bytes_free: u64::from(free) * data,
             bytes_reserved: u64::from(reserved) * data,
             fragments: self.fragments.len() as u64,

@@ -37,7 +37,7 @@ mod superblock;
 mod tail;
 mod target;
 
-pub use open::{FormatError, OpenError, TargetOptions, format};
+pub use open::{FormatError, OpenError, TargetOptions, format, is_blank, owner};
 pub use scrub::Damage;
 pub use service::{Storage, Unopened};
 pub use superblock::FORMAT_VERSION;

@@ -71,22 +71,27 @@ impl Default for TargetOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// There is no target on this disk.
-    #[error("the disk holds no target: format it first")]
+    #[error("it has no superblock, though it is not empty; empty it, and it is rebuilt from the others")]
     Unformatted,
     /// Something else lies there, or the superblock is lost.
-    #[error("the disk holds something that is no target, or its superblock is damaged")]
+    #[error(
+        "it holds something that is no target, or its superblock is damaged; nothing was changed. If nothing in it is \
+         needed, empty it, and it is rebuilt from the others"
+    )]
     Rubbish,
     /// A newer program made it.
-    #[error("the target has format version {0}, which is newer than this program")]
+    #[error(
+        "it has format version {0}, which is newer than this program; use the program that wrote it. Nothing was changed"
+    )]
     Newer(u32),
     /// It belongs to another cluster.
-    #[error("the target belongs to cluster {found:032x}")]
+    #[error("it belongs to another file system, {found:032x}; nothing was changed")]
     OtherCluster {
         /// The cluster that it names.
         found: u128,
     },
     /// It is another target of this cluster.
-    #[error("this is target {}", .found.0)]
+    #[error("it is target {} of this file system, in the wrong place; nothing was changed", .found.0)]
     OtherTarget {
         /// The target that it says it is.
         found: TargetId,
@@ -110,13 +115,35 @@ pub enum FormatError {
     Disk(#[from] DiskError),
 }
 
-/// Makes a target of an empty disk.
-pub async fn format(disk: &Disk, cluster: u128, target: TargetId, options: TargetOptions) -> Result<(), FormatError> {
+/// Which cluster's target a disk says it is, and which of it; `None` when it is blank. Nothing is changed.
+pub async fn owner(disk: &Disk) -> Result<Option<(u128, TargetId)>, OpenError> {
+    match decode_superblock(&disk.open(SPACES[0])?).await {
+        Ok(superblock) => Ok(Some((superblock.cluster, superblock.target))),
+        Err(OpenError::Unformatted) if is_blank(disk).await? => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a disk holds nothing of a target.
+pub async fn is_blank(disk: &Disk) -> Result<bool, DiskError> {
+    Ok(occupied_space(disk).await?.is_none())
+}
+
+/// The first byte space that holds something.
+async fn occupied_space(disk: &Disk) -> Result<Option<&'static str>, DiskError> {
     for space in SPACES {
         // A device's spaces have their size from the beginning: what counts is whether anything lies there.
         if disk.open(space)?.read(0, BLOCK_SIZE).await?.iter().any(|&byte| byte != 0) {
-            return Err(FormatError::NotEmpty(space));
+            return Ok(Some(space));
         }
+    }
+    Ok(None)
+}
+
+/// Makes a target of an empty disk.
+pub async fn format(disk: &Disk, cluster: u128, target: TargetId, options: TargetOptions) -> Result<(), FormatError> {
+    if let Some(space) = occupied_space(disk).await? {
+        return Err(FormatError::NotEmpty(space));
     }
     let cell_data = options.cell_data;
     let largest = protocol::fragment::FRAGMENT_SIZE_MAX;
@@ -227,11 +254,7 @@ fn open_error(error: StorageError) -> OpenError {
 }
 
 async fn read_superblock(file: &File, cluster: u128, id: TargetId) -> Result<Superblock, OpenError> {
-    let superblock = Superblock::decode(&file.read(0, SUPERBLOCK_SPACE).await?).map_err(|why| match why {
-        Unreadable::Blank => OpenError::Unformatted,
-        Unreadable::Rubbish => OpenError::Rubbish,
-        Unreadable::Newer(version) => OpenError::Newer(version),
-    })?;
+    let superblock = decode_superblock(file).await?;
     if superblock.cluster != cluster {
         return Err(OpenError::OtherCluster { found: superblock.cluster });
     }
@@ -239,6 +262,14 @@ async fn read_superblock(file: &File, cluster: u128, id: TargetId) -> Result<Sup
         return Err(OpenError::OtherTarget { found: superblock.target });
     }
     Ok(superblock)
+}
+
+async fn decode_superblock(file: &File) -> Result<Superblock, OpenError> {
+    Superblock::decode(&file.read(0, SUPERBLOCK_SPACE).await?).map_err(|why| match why {
+        Unreadable::Blank => OpenError::Unformatted,
+        Unreadable::Rubbish => OpenError::Rubbish,
+        Unreadable::Newer(version) => OpenError::Newer(version),
+    })
 }
 
 /// Reads the current list; if it is damaged, the other one too, for fences. Without a place a new list is due.

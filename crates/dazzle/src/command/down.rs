@@ -13,14 +13,24 @@ use crate::edge::process::DirectoryLock;
 pub(super) struct Down {
     /// The directory of the file system.
     dir: PathBuf,
+    /// Even if programs use it: their calls fail from then on. What they wrote before is stored all the same.
+    #[arg(long)]
+    force: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 impl Down {
     pub(super) fn run(self) -> Outcome {
-        super::ask(&self.dir, &Question::Stop)?;
+        super::ask(&self.dir, &Question::Stop { force: self.force })?;
         // The daemon has answered; its lock goes when its process ends, a moment later.
         DirectoryLock::wait(&super::lock_path(&super::existing(&self.dir)?))?;
-        println!("{} is stopped; everything is stored", self.dir.display());
+        if self.json {
+            super::print_json(&serde_json::json!({"stopped": self.dir}));
+        } else {
+            println!("{} is stopped; everything is stored", self.dir.display());
+        }
         Ok(())
     }
 }

@@ -24,6 +24,19 @@ impl Repair {
             print_json(&answer);
         } else {
             println!("{} stripes were looked at, {} repaired", answer["stripes"], answer["repaired"]);
+            for name in answer["missing"].as_array().into_iter().flatten() {
+                println!(
+                    "{} is missing still; bring it back or put an empty one in its place, then `dazzle up` and \
+                     `dazzle repair`",
+                    name.as_str().unwrap_or("a target")
+                );
+            }
+        }
+        if let (Some(0), Some(lacking @ 1..)) = (answer["failed"].as_u64(), answer["lacking"].as_u64()) {
+            return Err(Failure::found(format!(
+                "{lacking} fragments could not be written again; their targets are full or fail. What they held is \
+                 readable from the others"
+            )));
         }
         match answer["failed"].as_u64() {
             None | Some(0) => Ok(()),

@@ -51,6 +51,11 @@ impl Status {
             ]);
         }
         println!("{table}");
+        for target in answer["targets"].as_array().into_iter().flatten() {
+            if let Some(why) = target["why"].as_str() {
+                println!("{}: {why}", target["name"].as_str().unwrap_or("?"));
+            }
+        }
         for group in answer["groups"].as_array().into_iter().flatten() {
             println!(
                 "group {:<4} {}+{} {}",
@@ -61,7 +66,8 @@ impl Status {
             );
         }
         for log in answer["logs"].as_array().into_iter().flatten() {
-            println!("log {:<6} {:<8} {}", log["id"].to_string(), log["writer"].as_str().unwrap_or("?"), log["state"]);
+            let text = |field: &str| log[field].as_str().unwrap_or("?").to_lowercase();
+            println!("log {:<6} {:<8} {}", log["id"].to_string(), text("writer"), text("state"));
         }
         Ok(())
     }

@@ -93,6 +93,16 @@ impl Up {
         let targets = paths.into_iter().map(|path| TargetConfig { path, limit: self.limit }).collect();
         let config = Config::new(parity, mount, targets);
         config.verify()?;
+        // What a former attempt or a disk's own file system may have left; anything else is somebody's.
+        let own = ["lost+found", "dazzle.log", "lock"].map(OsStr::new);
+        let expected: Vec<&OsStr> = config.targets.iter().map(|target| target.path.as_os_str()).chain(own).collect();
+        if let Some(other) = storage_place::unexpected(dir, &expected)? {
+            return Err(Failure::from(format!(
+                "{} holds {} and no Dazzle file system; a new one needs a directory of its own",
+                dir.display(),
+                other.display()
+            )));
+        }
         create::create(dir, &config)?;
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! A target on a block device or a preallocated file: byte spaces at fixed places, the data behind them all.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ impl BlockDevice {
         if bytes < 512 * MIB {
             return Err(DiskError::Failed(format!("{name} has {} MiB; a target needs at least 512", bytes / MIB)));
         }
+        refuse_foreign(&file, &name)?;
         Ok(Disk::new(Arc::new(BlockDevice { path: path.to_owned(), bytes, runtime })))
     }
 
@@ -52,6 +54,21 @@ impl BlockDevice {
         }
         (name == "data").then(|| (at, self.bytes - at))
     }
+}
+
+/// A device without a target on it must be blank where file systems, volumes and partition tables have their marks: all
+/// of them in the first mebibyte.
+fn refuse_foreign(file: &OwnedFd, name: &str) -> Result<(), DiskError> {
+    let mut start = vec![0; BASE as usize + 4096];
+    let count = rustix::io::pread(file, &mut start, 0).map_err(|error| disk_error(name, error))?;
+    let (before, superblock) = start[..count].split_at(count.min(BASE as usize));
+    if superblock.iter().all(|&byte| byte == 0) && before.iter().any(|&byte| byte != 0) {
+        return Err(DiskError::Failed(format!(
+            "{name} holds something that is not Dazzle's, and was left as it is; if it is not needed, wipe it with \
+             `wipefs -a {name}` and `dd if=/dev/zero of={name} bs=1M count=1 conv=notrunc`"
+        )));
+    }
+    Ok(())
 }
 
 impl StoredDisk for BlockDevice {

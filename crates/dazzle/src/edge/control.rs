@@ -29,7 +29,11 @@ pub enum Question {
     /// Rebuild what is missing.
     Repair,
     /// Stop, after storing everything.
-    Stop,
+    Stop {
+        /// Even if programs have files open.
+        #[serde(default)]
+        force: bool,
+    },
 }
 
 /// One line of an answer.
@@ -72,19 +76,23 @@ pub async fn listen(path: &Path, oracle: std::sync::Arc<dyn Oracle>) -> std::io:
             let oracle = oracle.clone();
             tokio::spawn(async move {
                 // The asker may hang up at any time; nothing hangs on it.
-                let _ = converse(stream, oracle).await;
+                let (question, _) = converse(stream, oracle.clone()).await;
+                question.iter().for_each(|question| oracle.answered(question));
             });
         }
     });
     Ok(())
 }
 
-async fn converse(stream: UnixStream, oracle: std::sync::Arc<dyn Oracle>) -> std::io::Result<()> {
+async fn converse(stream: UnixStream, oracle: std::sync::Arc<dyn Oracle>) -> (Option<Question>, std::io::Result<()>) {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    tokio::io::BufReader::new(tokio::io::AsyncReadExt::take(read, 64 << 10)).read_line(&mut line).await?;
-    let (progress, mut lines) = mpsc::unbounded_channel();
+    let read = tokio::io::AsyncReadExt::take(read, 64 << 10);
+    if let Err(error) = tokio::io::BufReader::new(read).read_line(&mut line).await {
+        return (None, Err(error));
+    }
     let question = serde_json::from_str::<Question>(&line);
+    let (progress, mut lines) = mpsc::unbounded_channel();
     match &question {
         Ok(question) => {
             let answer = oracle.answer(question.clone(), progress.clone());
@@ -98,17 +106,20 @@ async fn converse(stream: UnixStream, oracle: std::sync::Arc<dyn Oracle>) -> std
             drop(progress);
         }
     }
+    let mut told = Ok(());
     while let Some(line) = lines.recv().await {
         let mut text = serde_json::to_string(&line).expect("a line has no unserializable part");
         text.push('\n');
-        write.write_all(text.as_bytes()).await?;
+        // Who hung up hears no more, but what was asked for is carried out to its end.
+        if told.is_ok() {
+            told = write.write_all(text.as_bytes()).await;
+        }
         if !matches!(line, Line::Progress { .. }) {
             break;
         }
     }
     let ended = write.shutdown().await;
-    question.iter().for_each(|question| oracle.answered(question));
-    ended
+    (question.ok(), told.and(ended))
 }
 
 /// Asks the daemon at `path`, showing its progress as it comes.

@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::FlockOperation;
 
+/// Stands for a line break in the one line that a daemon tells its starter.
+const LINE_BREAK: &str = "\u{2028}";
+
 /// Holds a directory: while it lives, no second daemon gets it.
 pub struct DirectoryLock(#[allow(dead_code, reason = "dropping it lets the lock go")] File);
 
@@ -72,14 +75,14 @@ pub fn start_daemon(arguments: &[&std::ffi::OsStr], messages: &Path) -> io::Resu
         let status = child.wait()?;
         return Err(io::Error::other(format!("the daemon ended before it was ready: {status}")));
     }
-    Ok(line.trim_end().to_owned())
+    Ok(line.trim_end().replace(LINE_BREAK, "\n"))
 }
 
 /// Tells whoever started this daemon how the start went, and lets go of the terminal.
 pub fn tell_starter(line: &str) {
     let mut out = io::stdout();
     // Whoever started us may have gone; the daemon goes on.
-    let _ = writeln!(out, "{line}");
+    let _ = writeln!(out, "{}", line.replace('\n', LINE_BREAK));
     let _ = out.flush();
     let _ = rustix::process::setsid();
     if let Ok(null) = File::options().write(true).open("/dev/null") {

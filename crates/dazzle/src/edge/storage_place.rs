@@ -1,5 +1,6 @@
 //! The directory of a file system: its settings file, and its targets' places.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,9 +26,15 @@ pub fn write_text(path: &Path, text: &str) -> io::Result<()> {
     std::fs::File::open(parent)?.sync_all()
 }
 
-/// Whether a directory holds nothing.
-pub fn is_empty(path: &Path) -> io::Result<bool> {
-    Ok(std::fs::read_dir(path)?.next().is_none())
+/// Something in a directory that is not among `expected`.
+pub fn unexpected(path: &Path, expected: &[&OsStr]) -> io::Result<Option<PathBuf>> {
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        if !expected.contains(&entry.file_name().as_os_str()) {
+            return Ok(Some(entry.path()));
+        }
+    }
+    Ok(None)
 }
 
 /// Makes a directory and those above it.
