@@ -139,27 +139,229 @@ expect() {
 
 bad_input() {
     local bad=$work/bad
-    mkdir -p "$bad-mount" "$work/not-a-fs" && echo precious >"$work/not-a-fs/file"
+    mkdir -p "$work/not-a-fs" && echo precious >"$work/not-a-fs/file" || return 1
     expect 2 "unrecognized subcommand" "$dazzle" frobnicate || return 1
-    expect 1 "holds no Dazzle file system" "$dazzle" status "$work/not-a-fs" || return 1
-    expect 1 "needs more than 3 targets" "$dazzle" up "$work/never" --targets 2 --parity 3 || return 1
     expect 2 "unknown unit" "$dazzle" up "$work/never" --limit "5 parsecs" || return 1
-    "$dazzle" up "$bad" --mount "$bad-mount" --targets 3 || return 1
-    echo kept >"$bad-mount/file" || return 1
+    expect 2 "cannot be used with" "$dazzle" up "$work/never" --targets 2 --target "$work/x" || return 1
+    expect 1 "needs more than 3 targets" "$dazzle" up "$work/never" --targets 2 --parity 3 || return 1
+    expect 1 "holds no Dazzle file system" "$dazzle" status "$work/not-a-fs" || return 1
+    expect 1 "needs a directory of its own" "$dazzle" up "$work/not-a-fs" --targets 3 || return 1
+    expect 1 "No such file" "$dazzle" status "$work/nowhere" || return 1
+    expect 1 "lies in no mounted Dazzle" "$dazzle" why "$work/not-a-fs/file" || return 1
+    [ "$(cat "$work/not-a-fs/file")" = precious ] || { echo "a stranger's file was touched"; return 1; }
+    fresh bad --targets 3 && echo kept >"$bad-mount/file" || return 1
     expect 1 "a daemon runs" "$dazzle" up "$bad" || return 1
     expect 1 "another daemon runs" "$dazzle" daemon --foreground "$bad" || return 1
-    expect 1 "mount point already" "$dazzle" up "$work/other" --mount "$bad-mount" --targets 2 || return 1
+    expect 1 "no such name" "$dazzle" why "$bad-mount/absent" || return 1
     "$dazzle" down "$bad" || return 1
     expect 1 "no daemon runs" "$dazzle" status "$bad" || return 1
-    # A target of another file system is recognised and left alone; the others serve.
-    mv "$bad/target-1" "$work/own" && cp -r "$work/other/target-1" "$bad/target-1" || return 1
-    "$dazzle" up "$bad" && [ "$(cat "$bad-mount/file")" = kept ] && "$dazzle" down "$bad" || return 1
-    rm -rf "$bad/target-1" && mv "$work/own" "$bad/target-1" || return 1
+    expect 1 "no daemon runs" "$dazzle" down "$bad" || return 1
+    expect 1 "do not apply" "$dazzle" up "$bad" --targets 4 || return 1
     # Settings that are not understood are named, and nothing is changed.
-    cp "$bad/dazzle.toml" "$work/settings" && echo 'speed = "ludicrous"' >>"$bad/dazzle.toml"
+    cp "$bad/dazzle.toml" "$work/settings" && sed -i '1i speed = "ludicrous"' "$bad/dazzle.toml" || return 1
     expect 1 "not understood" "$dazzle" up "$bad" || return 1
-    cp "$work/settings" "$bad/dazzle.toml"
-    # Every part of one target scribbled over.
-    for file in "$bad"/target-0/*; do head -c 64K /dev/urandom | dd of="$file" conv=notrunc status=none; done
-    "$dazzle" up "$bad" && [ "$(cat "$bad-mount/file")" = kept ] && "$dazzle" down "$bad"
+    cp "$work/settings" "$bad/dazzle.toml" && "$dazzle" up "$bad" || return 1
+    [ "$(cat "$bad-mount/file")" = kept ] || { echo "the file is not there"; return 1; }
+    for command in "status $bad" "check $bad" "why $bad-mount/file" "repair $bad" "down $bad"; do
+        # shellcheck disable=SC2086
+        "$dazzle" $command --json | python3 -m json.tool >/dev/null || { echo "no JSON from: $command"; return 1; }
+    done
+}
+
+# Without one of three targets: it is named with WORDS, the others serve, and what is put back is repaired.
+# without_target WORDS: target-1 of $work/targets has been made unusable; $work/own holds it as it was.
+without_target() {
+    local dir=$work/targets said
+    said=$("$dazzle" up "$dir") || return 1
+    [[ "$said" == *"goes on without target-1: "*"$1"* ]] || { echo "expected '$1' in: $said"; return 1; }
+    grep -q "$1" <<<"$("$dazzle" status "$dir")" || { echo "status does not tell: $1"; return 1; }
+    [ "$(digest "$dir-mount")" = "$2" ] || { echo "bytes differ: $1"; return 1; }
+    expect 3 "target-1 is missing" "$dazzle" check "$dir" || return 1
+    "$dazzle" down "$dir" || return 1
+}
+
+bad_targets() {
+    local dir=$work/targets expected file
+    fresh targets --targets 3 && fill_some "$dir-mount" || return 1
+    fresh other --targets 3 && "$dazzle" down "$work/other" || return 1
+    expected=$(digest "$dir-mount")
+    "$dazzle" down "$dir" && cp -r "$dir/target-1" "$work/own" || return 1
+    rm -r "$dir/target-1"
+    without_target "No such file" "$expected" || return 1
+    # Of another file system: recognised, and left as it is.
+    cp -r "$work/other/target-1" "$dir/target-1" || return 1
+    without_target "belongs to another file system" "$expected" || return 1
+    diff -r "$work/other/target-1" "$dir/target-1" || { echo "a foreign target was changed"; return 1; }
+    rm -r "$dir/target-1" && cp -r "$dir/target-2" "$dir/target-1" || return 1
+    without_target "in the wrong place" "$expected" || return 1
+    # A newer format: recognised by its version, and left as it is.
+    rm -r "$dir/target-1" && cp -r "$work/own" "$dir/target-1" && newer_version "$dir/target-1/target" || return 1
+    without_target "newer than this program" "$expected" || return 1
+    # Every file of it scribbled over, or its superblock lost.
+    for file in "$dir"/target-1/*; do head -c 64K /dev/urandom | dd of="$file" conv=notrunc status=none; done
+    without_target "no target, or its superblock is damaged" "$expected" || return 1
+    rm -r "$dir/target-1" && cp -r "$work/own" "$dir/target-1" && : >"$dir/target-1/target" || return 1
+    without_target "has no superblock" "$expected" || return 1
+    # Cut short: what is left of it serves until it is repaired.
+    rm -r "$dir/target-1" && cp -r "$work/own" "$dir/target-1" && truncate -s 3M "$dir/target-1/data" || return 1
+    "$dazzle" up "$dir" && [ "$(digest "$dir-mount")" = "$expected" ] || { echo "bytes differ: truncated"; return 1; }
+    "$dazzle" repair "$dir" && "$dazzle" check "$dir" --thorough && "$dazzle" down "$dir" || return 1
+    # Two of three are more than parity makes up for: nothing starts, nothing is changed, and it says so.
+    mkdir "$work/aside" && mv "$dir/target-0" "$dir/target-2" "$work/aside/" || return 1
+    expect 1 "bring the missing targets back" "$dazzle" up "$dir" || return 1
+    mv "$work"/aside/* "$dir/" && "$dazzle" up "$dir" || return 1
+    [ "$(digest "$dir-mount")" = "$expected" ] || { echo "bytes differ at the end"; return 1; }
+    "$dazzle" repair "$dir" && end targets
+}
+
+# Makes both copies of a superblock those of format version 99, with a checksum that is right.
+newer_version() {
+    python3 - "$1" <<'EOT'
+import sys
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+with open(sys.argv[1], "r+b") as superblock:
+    for place in (0, 4096):
+        superblock.seek(place)
+        sector = bytearray(superblock.read(512))
+        assert int.from_bytes(sector[508:], "little") == crc32c(sector[:508]), "the checksum is another one"
+        sector[8:12] = (99).to_bytes(4, "little")
+        sector[508:] = crc32c(sector[:508]).to_bytes(4, "little")
+        superblock.seek(place)
+        superblock.write(sector)
+EOT
+}
+
+# A target that was away while others wrote and deleted comes back: its old fragments do no harm, and repair makes it whole.
+comes_back() {
+    local dir=$work/back expected
+    fresh back --targets 4 && fill_some "$dir-mount" && "$dazzle" down "$dir" || return 1
+    mv "$dir/target-1" "$work/away" && "$dazzle" up "$dir" || return 1
+    rm -r "$dir-mount/crates" && head -c 30M /dev/urandom >"$dir-mount/large" || return 1
+    for file in 1 2 3 4 5 6; do head -c 20M /dev/urandom >"$dir-mount/more-$file" || return 1; done
+    rm "$dir-mount"/more-[135] && "$dazzle" down "$dir" && "$dazzle" up "$dir" || return 1
+    expected=$(digest "$dir-mount")
+    "$dazzle" down "$dir" && mv "$work/away" "$dir/target-1" && "$dazzle" up "$dir" || return 1
+    [ "$(digest "$dir-mount")" = "$expected" ] || { echo "stale bytes were served"; return 1; }
+    grep -q "missed writes" <<<"$("$dazzle" status "$dir")" || { echo "status calls it whole"; return 1; }
+    "$dazzle" repair "$dir" && "$dazzle" check "$dir" --thorough || return 1
+    grep -q "healthy" <<<"$("$dazzle" status "$dir")" || { echo "it is not whole again"; return 1; }
+    # Now another may be lost.
+    "$dazzle" down "$dir" && mv "$dir/target-2" "$work/away" && "$dazzle" up "$dir" || return 1
+    [ "$(digest "$dir-mount")" = "$expected" ] || { echo "bytes differ without another target"; return 1; }
+    "$dazzle" down "$dir" && mv "$work/away" "$dir/target-2" && "$dazzle" up "$dir" && "$dazzle" repair "$dir" && end back
+}
+
+# kill_daemon DIR: SIGKILL, and returns when its process is gone.
+kill_daemon() {
+    kill -KILL "$(cat "$1/lock")" && flock "$1/lock" true
+}
+
+postgres_killed() {
+    fresh postgres --targets 5 || return 1
+    ON_KILL="kill -KILL \$(cat '$work/postgres/lock') && flock '$work/postgres/lock' true" \
+        ON_RESTART="'$dazzle' up '$work/postgres'" "$programs/postgres.sh" "$work/postgres-mount" 5 15 || return 1
+    end postgres
+}
+
+# The disk beneath one target is filled by others, then freed; and it turns read-only, in use and before the start.
+full_beneath() {
+    local dir=$work/beneath disk=$work/small expected
+    mkdir "$disk" "$work/b1" "$work/b2" && mount -t tmpfs -o size=400M dazzle-test "$disk" && mkdir "$disk/target" || return 1
+    fresh beneath --target "$disk/target" --target "$work/b1" --target "$work/b2" || return 1
+    fill_some "$dir-mount" || return 1
+    expected=$(digest "$dir-mount")
+    head -c 1G /dev/zero >"$disk/others" 2>/dev/null
+    head -c 1G /dev/zero >"$dir-mount/fill" 2>"$work/message" && { echo "more was stored than there is room for"; return 1; }
+    grep -q "No space left" "$work/message" || { cat "$work/message"; return 1; }
+    rm "$dir-mount/fill" || return 1
+    [ "$(digest "$dir-mount")" = "$expected" ] || { echo "bytes differ when full"; return 1; }
+    rm "$disk/others" && head -c 40M /dev/urandom >"$dir-mount/again" && sync -f "$dir-mount/again" || return 1
+    expected=$(digest "$dir-mount")
+    "$dazzle" check "$dir" && "$dazzle" down "$dir" && mount -o remount,ro "$disk" && "$dazzle" up "$dir" || return 1
+    [ "$(digest "$dir-mount")" = "$expected" ] || { echo "bytes differ without the read-only target"; return 1; }
+    echo more >"$dir-mount/more" && "$dazzle" down "$dir" && mount -o remount,rw "$disk" && "$dazzle" up "$dir" || return 1
+    "$dazzle" repair "$dir" && end beneath && umount "$disk"
+}
+
+# Mount points that are busy, dead or nobody's; a machine without FUSE; programs that still use the mount; any user.
+bad_mounts() {
+    local dir=$work/mounts user
+    fresh mounts --targets 3 && echo kept >"$dir-mount/file" && sync -f "$dir-mount/file" || return 1
+    expect 1 "mount point already" "$dazzle" up "$work/second" --mount "$dir-mount" --targets 2 || return 1
+    [ ! -e "$work/second/dazzle.toml" ] || { echo "a file system was made that cannot be mounted"; return 1; }
+    expect 1 "cannot be mounted on" "$dazzle" up "$work/second" --mount "$dir-mount/file" --targets 2 || return 1
+    # In use: it stays, until it is to go by force.
+    sleep 600 <"$dir-mount/file" &
+    user=$!
+    expect 1 "is in use" "$dazzle" down "$dir" || return 1
+    [ "$(cat "$dir-mount/file")" = kept ] && "$dazzle" down "$dir" --force || return 1
+    kill "$user"
+    wait "$user" 2>/dev/null
+    # A killed daemon leaves a dead mount behind.
+    "$dazzle" up "$dir" && echo "and more" >>"$dir-mount/file" && sync "$dir-mount/file" && kill_daemon "$dir" || return 1
+    cat "$dir-mount/file" 2>/dev/null && { echo "a dead mount answers"; return 1; }
+    "$dazzle" up "$dir" && [ "$(tail -1 "$dir-mount/file")" = "and more" ] || return 1
+    # Somebody else unmounts: the daemon stores everything and ends.
+    umount "$dir-mount" && flock "$dir/lock" true && "$dazzle" up "$dir" && end mounts || return 1
+    expect 1 "/dev/fuse cannot be opened" unshare --mount sh -c \
+        "mount -t tmpfs none /dev && '$dazzle' up '$work/third' --mount '$work/third-mount' --targets 3" || return 1
+    [ ! -e "$work/third/dazzle.toml" ] || { echo "a file system was made that cannot be mounted"; return 1; }
+    any_user
+}
+
+# A user who is not root mounts with fusermount3.
+any_user() {
+    local dir=$work/user as="runuser -u nobody --"
+    command -v fusermount3 >/dev/null || { echo "fusermount3 is not installed: left out"; return 0; }
+    chmod 711 "$work" && install -d -o nobody "$work/user" "$work/user-mount" && cp "$dazzle" "$work/user/../program" || return 1
+    (
+        cd /
+        $as "$work/program" up "$dir" --mount "$work/user-mount" --targets 3 &&
+            $as sh -c "echo mine >'$work/user-mount/file' && grep -q mine '$work/user-mount/file'" &&
+            $as "$work/program" check "$dir" && $as "$work/program" down "$dir"
+    )
+}
+
+# Targets on preallocated files and, where there are any, on block devices.
+devices() {
+    local dir=$work/devices expected file loops=()
+    for file in 0 1 2; do truncate -s 1G "$work/disk-$file"; done
+    # What is somebody else's is not taken for a target.
+    mkfs.ext4 -q "$work/disk-2" || return 1
+    expect 1 "holds something that is not Dazzle's" "$dazzle" up "$dir" --target "$work/disk-0" --target "$work/disk-2" || return 1
+    rm "$work/disk-0" "$work/disk-2" && truncate -s 1G "$work/disk-0" "$work/disk-2" || return 1
+    truncate -s 100M "$work/tiny"
+    expect 1 "at least 512" "$dazzle" up "$dir" --target "$work/disk-0" --target "$work/tiny" || return 1
+    loops=("$work/disk-0" "$work/disk-1" "$work/disk-2")
+    used_and_back files "${loops[@]}" || return 1
+    loops=()
+    for file in 0 1 2; do
+        truncate -s 0 "$work/disk-$file" && truncate -s 1G "$work/disk-$file" || return 1
+        loops+=("$(losetup -f --show "$work/disk-$file" 2>/dev/null)") || { echo "no loop devices here: left out"; return 0; }
+    done
+    used_and_back loops "${loops[@]}"
+    expected=$?
+    losetup -d "${loops[@]}"
+    return "$expected"
+}
+
+# used_and_back NAME TARGET...: up, use, down, up, the same bytes; the last target wiped, up, repair, the same bytes.
+used_and_back() {
+    local name=$1 expected targets=() path
+    shift
+    for path in "$@"; do targets+=(--target "$path"); done
+    fresh "$name" "${targets[@]}" && fill_some "$work/$name-mount" || return 1
+    expected=$(digest "$work/$name-mount")
+    "$dazzle" check "$work/$name" && "$dazzle" down "$work/$name" && "$dazzle" up "$work/$name" || return 1
+    [ "$(digest "$work/$name-mount")" = "$expected" ] || { echo "bytes differ on $name"; return 1; }
+    "$dazzle" down "$work/$name" && dd if=/dev/zero of="$path" bs=1M count=1024 conv=notrunc status=none || return 1
+    "$dazzle" up "$work/$name" && "$dazzle" repair "$work/$name" || return 1
+    [ "$(digest "$work/$name-mount")" = "$expected" ] || { echo "bytes differ on $name after repair"; return 1; }
+    "$dazzle" check "$work/$name" --thorough && "$dazzle" down "$work/$name"
 }

@@ -19,9 +19,10 @@ passed=0 failed=0 broken=""
 # Takes down every file system of this run, whatever state it is in.
 clean_up() {
     for dir in "$work"/*/; do
-        [ -e "$dir/dazzle.toml" ] && "$dazzle" down "$dir" >/dev/null 2>&1
+        [ -e "$dir/dazzle.toml" ] && "$dazzle" down --force "$dir" >/dev/null 2>&1
     done
     grep -o "$work[^ ]*" /proc/self/mountinfo | sort -ru | while read -r point; do umount -l "$point" 2>/dev/null; done
+    losetup -n -O NAME,BACK-FILE 2>/dev/null | awk -v work="$work" 'index($2, work) { print $1 }' | xargs -r losetup -d
     rm -rf "$work"
 }
 trap clean_up EXIT
@@ -80,6 +81,7 @@ run bad-mounts "no /dev/fuse, a busy mount point, a dead daemon's mount, an ordi
 run devices "preallocated files and block devices as targets" devices
 
 [ "${chosen[0]:-}" != --list ] || exit 0
+[ $((passed + failed)) -gt 0 ] || { echo "no such test; install/test.sh --list names them"; exit 2; }
 [ -z "$broken" ] || echo "Failed:$broken"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

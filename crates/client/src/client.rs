@@ -89,9 +89,7 @@ impl Client {
 
     /// Writes everything out, waits until managers have it, and closes the log. Calls after that fail.
     pub async fn stop(&self) -> Result<(), ClientError> {
-        self.sync_all().await?;
-        let recorded = lock(&self.0.outbox).end();
-        self.0.applied(recorded).await?;
+        self.settle().await?;
         self.0.stopped.store(true, Ordering::Release);
         self.0.outbox_filled.notify(usize::MAX);
         self.0.budget.wake();

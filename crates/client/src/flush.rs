@@ -67,6 +67,13 @@ impl Client {
         stored?;
         journals.into_iter().collect()
     }
+
+    /// `sync`, and managers know of it all: what they say of any file is what a reader would see.
+    pub async fn settle(&self) -> Result<(), ClientError> {
+        self.sync_all().await?;
+        let recorded = lock(&self.0.outbox).end();
+        self.0.applied(recorded).await
+    }
 }
 
 impl Inner {

@@ -16,7 +16,7 @@ use crate::node::Parts;
 
 /// Checks everything. With `thorough`, every byte of every fragment is read.
 pub(crate) async fn check(parts: &Parts, thorough: bool, progress: &Progress) -> Result<Value, String> {
-    parts.client.sync_all().await.map_err(|error| format!("what is in memory cannot be stored: {error}"))?;
+    parts.client.settle().await.map_err(|error| format!("what is in memory cannot be stored: {error}"))?;
     report(progress, "names and maps", 0, 1);
     let audit = parts.manager.audit().await.map_err(|error| format!("the slots cannot be read: {error}"))?;
     let mut problems = audit.problems;

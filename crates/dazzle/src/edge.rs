@@ -6,6 +6,7 @@
 
 pub mod block_device;
 pub mod blocking;
+pub mod buffers;
 pub mod control;
 pub mod directory;
 pub mod fuse_device;

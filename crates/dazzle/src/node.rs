@@ -1,9 +1,10 @@
 //! One machine's roles, put together: storage, registry, manager, client, cleaner and the mount, in the order in which
 //! each can lean on the one before (DESIGN §9), and stopped in the reverse order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cleaner::Cleaner;
 use client::{Client, ClientOptions};
@@ -31,6 +32,9 @@ use crate::oracle::NodeOracle;
 /// The number of the one node, until more machines join.
 pub(crate) const NODE: NodeId = NodeId(1);
 
+/// How often targets are looked at whether they have failed.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A running node.
 pub(crate) struct Node {
     parts: Arc<Parts>,
@@ -44,8 +48,7 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) cluster: Cluster,
     pub(crate) reader: LogReader,
-    /// Answers for as long as it is kept.
-    _storage: Storage,
+    pub(crate) storage: Storage,
     pub(crate) manager: Arc<Manager>,
     pub(crate) client: Client,
     pub(crate) cleaner: Arc<Cleaner>,
@@ -72,6 +75,7 @@ impl Node {
             Some(point) => Some(Arc::new(parts.mount(point, runtime)?)),
             None => None,
         };
+        runtime.spawn(watch(parts.clone()));
         let stop = Arc::new(Notify::new());
         let oracle = Arc::new(NodeOracle { parts: parts.clone(), mount: mount.clone(), stop: stop.clone() });
         control::listen(&control_path(dir), oracle)
@@ -154,7 +158,7 @@ impl Parts {
             Client::start(cluster.clone(), reader.clone(), client_options).await.map_err(|error| error.to_string())?;
         let cleaner = Cleaner::start(cluster.clone(), reader.clone(), Default::default()).await;
         let (dir, stopped) = (dir.to_owned(), OnceCell::new());
-        Ok(Parts { dir, config, cluster, reader, _storage: storage, manager, client, cleaner, absent, stopped })
+        Ok(Parts { dir, config, cluster, reader, storage, manager, client, cleaner, absent, stopped })
     }
 
     fn mount(&self, point: &Path, runtime: &Handle) -> Result<Mount, String> {
@@ -290,6 +294,23 @@ async fn settle_targets(cluster: &Cluster, serving: &[TargetId], outdated: &[Tar
         }
     }
     Ok(())
+}
+
+/// Tells the registry when a target fails while it serves: new stripes are laid without it, and `status` says so.
+async fn watch(parts: Arc<Parts>) {
+    let mut failed: BTreeSet<TargetId> = BTreeSet::new();
+    loop {
+        parts.cluster.host().sleep(WATCH_INTERVAL).await;
+        let targets = parts.storage.targets();
+        let fresh: Vec<_> = targets.iter().filter(|target| !failed.contains(&target.id())).collect();
+        for (target, why) in fresh.iter().filter_map(|target| Some((target.id(), target.failure()?))) {
+            error!(target = target.0, why, "a target has failed; going on without it");
+            match mark(&parts.cluster, target, TargetState::Failed).await {
+                Ok(()) => drop(failed.insert(target)),
+                Err(error) => warn!(error, "the registry does not know of it yet"),
+            }
+        }
+    }
 }
 
 async fn mark(cluster: &Cluster, target: TargetId, state: TargetState) -> Result<(), String> {

@@ -89,6 +89,9 @@ async fn status(parts: &Parts) -> Result<Value, String> {
 
 /// Why a target does not serve, if it does not.
 fn why_absent(parts: &Parts, target: TargetId) -> Option<&str> {
+    if let Some(serving) = parts.storage.target(target) {
+        return serving.failure();
+    }
     parts.absent.iter().find(|absent| absent.target == target).map(|absent| absent.why.as_str())
 }
 
@@ -138,7 +141,7 @@ async fn why(parts: &Parts, path: &Path) -> Result<Value, String> {
         inode = found.map_err(|error| format!("{}: {error}", path.display()))?.inode;
     }
     // What is still only in memory has no address yet.
-    parts.client.sync_all().await.map_err(|error| error.to_string())?;
+    parts.client.settle().await.map_err(|error| error.to_string())?;
     let why = ask_why(parts, inode).await?;
     let maps = parts.cluster.maps();
     let extents: Vec<_> = why

@@ -35,7 +35,7 @@ pub enum LogError {
 /// Why bytes could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// All targets of the stripe say that it was deleted, or the registry forgot the log: ask for the new address, once.
+    /// Its targets say that it was deleted, or the registry forgot the log: ask for the new address, once.
     #[error("stripe {} of log {} was deleted", .0.stripe.0, .0.log.0)]
     Deleted(LogAddress),
     /// The address lies beyond the end of a sealed log: nobody was ever given it.

@@ -16,6 +16,7 @@ use protocol::storage::StoredFragment;
 
 use crate::decode::{self, Plan};
 use crate::fetch::{self, Refusal};
+use crate::scan::may_hide;
 use crate::sender::Shared;
 use crate::{Cluster, LogWriter, ReadError};
 
@@ -69,7 +70,7 @@ impl Place<'_> {
 
 /// Why one run did not give the bytes.
 struct Miss {
-    /// Every target of the group answered, and none has anything of the stripe.
+    /// So many targets of the group answered, and none has anything of the stripe, that it was deleted.
     empty: bool,
     reason: String,
 }
@@ -190,7 +191,8 @@ impl LogReader {
         let stripes = (place.stripe, place.stripe);
         let asks = place.group.targets.iter().map(|&target| fetch::held(&self.cluster, target, place.log, stripes));
         let answers = join_all(asks).await;
-        let all_answered = answers.iter().all(Result::is_ok);
+        let silent: BTreeSet<TargetId> =
+            place.group.targets.iter().zip(&answers).filter(|(_, answer)| answer.is_err()).map(|(&it, _)| it).collect();
         let held: Vec<(TargetId, StoredFragment)> = place
             .group
             .targets
@@ -203,7 +205,8 @@ impl LogReader {
             None => self.decode(place, index, &range, &held).await,
         };
         let Some(bytes) = found else {
-            return Err(Miss { empty: all_answered && held.is_empty(), reason: refusal.to_string() });
+            let hidden = may_hide(&self.cluster.maps(), place.group, |target| !silent.contains(&target));
+            return Err(Miss { empty: held.is_empty() && !hidden, reason: refusal.to_string() });
         };
         self.inner.decoded.fetch_add(1, Ordering::Relaxed);
         if matches!(refusal, Refusal::Missing | Refusal::Damaged) {

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use protocol::address::{LogAddress, Position};
 use protocol::fragment::Part;
 use protocol::id::{LogId, StripeNumber, TargetId};
-use protocol::maps::{LogState, Maps};
+use protocol::maps::{GroupEntry, LogState, Maps, TargetState};
 use protocol::record::{HEADER_SIZE, RecordError, RecordHeader, RecordKind};
 use protocol::storage::{StorageReply, StorageRequest, StoredFragment};
 
@@ -106,14 +106,18 @@ impl StripeScan<'_> {
     }
 }
 
-/// The targets of all groups that hold or may hold stripe `number`.
-fn targets_of(maps: &Maps, log: LogId, number: StripeNumber) -> BTreeSet<TargetId> {
-    let runs = maps.logs.get(&log).into_iter().flat_map(|entry| &entry.layout).filter(|run| run.covers(number));
-    let groups = runs.filter_map(|run| maps.groups.get(&run.group(number)));
-    groups.flat_map(|group| group.targets.iter().copied()).collect()
+/// The groups over which stripe `number` lies or may lie.
+fn runs_of(maps: &Maps, log: LogId, number: StripeNumber) -> impl Iterator<Item = &GroupEntry> {
+    let runs = maps.logs.get(&log).into_iter().flat_map(|entry| &entry.layout);
+    runs.filter(move |run| run.covers(number)).filter_map(move |run| maps.groups.get(&run.group(number)))
 }
 
-/// How many data bytes a stripe of a log has: `None` when all answer that it was deleted. A header of the next stripe
+/// The targets of all groups that hold or may hold stripe `number`.
+fn targets_of(maps: &Maps, log: LogId, number: StripeNumber) -> BTreeSet<TargetId> {
+    runs_of(maps, log, number).flat_map(|group| group.targets.iter().copied()).collect()
+}
+
+/// How many data bytes a stripe of a log has: `None` when so many answer that they have none of it that it was deleted. A header of the next stripe
 /// knows it best, then the newest run's parity, then, where there is none, the data itself.
 pub(crate) async fn stripe_length(
     cluster: &Cluster,
@@ -130,16 +134,26 @@ pub(crate) async fn stripe_length(
     let mut targets = targets_of(&maps, log, number);
     targets.extend(targets_of(&maps, log, next));
     let answers = join_all(targets.iter().map(|&target| fetch::held(cluster, target, log, (number, next)))).await;
-    let failure = answers.iter().find_map(|answer| answer.as_ref().err().map(ToString::to_string));
+    let silent: BTreeSet<TargetId> =
+        targets.iter().zip(&answers).filter(|(_, answer)| answer.is_err()).map(|(&target, _)| target).collect();
     let held: Vec<StoredFragment> = answers.into_iter().flatten().flatten().collect();
-    match (length_from(&held, number), failure) {
-        (Some(length), _) => Ok(Some(length)),
-        (None, None) => Ok(None),
-        (None, Some(reason)) => {
-            let address = LogAddress { log, stripe: number, offset: 0, length: 0 };
-            Err(ReadError::Unreadable { address, reason })
-        }
+    if let Some(length) = length_from(&held, number) {
+        return Ok(Some(length));
     }
+    let mut groups = runs_of(&maps, log, number);
+    if groups.any(|group| may_hide(&maps, group, |target| !silent.contains(&target))) {
+        let address = LogAddress { log, stripe: number, offset: 0, length: 0 };
+        return Err(ReadError::Unreadable { address, reason: "too few targets tell what they hold".into() });
+    }
+    Ok(None)
+}
+
+/// Whether a stripe may lie over `group` though no target of it shows anything of it. A stripe that was ended has at
+/// least m+1 fragments: data, and all parity. So m targets that tell nothing, or may have missed something, hide none.
+pub(crate) fn may_hide(maps: &Maps, group: &GroupEntry, answered: impl Fn(TargetId) -> bool) -> bool {
+    let is_whole = |target| maps.targets.get(&target).is_some_and(|entry| entry.state == TargetState::Whole);
+    let unheard = group.targets.iter().filter(|&&target| !answered(target) || !is_whole(target)).count();
+    unheard > usize::from(group.geometry.parity)
 }
 
 fn length_from(held: &[StoredFragment], number: StripeNumber) -> Option<u32> {

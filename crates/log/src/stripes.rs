@@ -96,26 +96,38 @@ async fn list_target(cluster: &Cluster, target: TargetId, log: Option<LogId>) ->
 }
 
 fn state_of(maps: &Maps, log: LogId, number: StripeNumber, held: &Held) -> Option<StripeState> {
-    // Parity decides where a stripe lies; before there is any, the newest run does.
-    let ended_run = held.iter().filter(|(_, found)| found.header.ended()).map(|(_, found)| found.header.id.run).max();
-    let newest = held.iter().map(|(_, found)| found.header.id.run).max()?;
-    let run = ended_run.unwrap_or(newest);
-    let of_run = || held.iter().filter(move |(_, found)| found.header.id.run == run).map(|(_, found)| found);
-    let header = &of_run().max_by_key(|found| found.header.ended())?.header;
-    let no_parity = header.geometry.parity == 0;
-    let lengths: Vec<u32> = match header.data_lengths.is_empty() {
-        false => header.data_lengths.clone(),
-        true => (0..header.geometry.data)
-            .map(|index| {
-                of_run().filter(|f| f.header.id.part == Part::Data(index)).map(|f| f.length).max().unwrap_or(0)
-            })
-            .collect(),
-    };
-    let ended = header.ended() || (no_parity && is_closed(maps, log, number));
+    let (header, lengths) = shape_of(held)?;
+    let ended = header.ended() || is_closed(maps, log, number);
     let cut_off = is_cut_off(maps, log, number);
     let missing = if ended && !cut_off { missing(maps, header, &lengths, held) } else { Vec::new() };
     let length = lengths.iter().fold(0, |sum: u32, length| sum.saturating_add(*length));
     Some(StripeState { log, number, length, ended, group: header.group, cut_off, missing })
+}
+
+/// What the newest fragments say of a stripe: a header of the run in which it lies, that of a parity if there is one, and
+/// the lengths of its data fragments.
+///
+/// Parity decides in which run a stripe lies. Where none is left, or there is none yet, the run that holds most of it
+/// does: all runs have the same bytes. As much as parity makes up for is lost then, so no data fragment is missing.
+fn shape_of(held: &Held) -> Option<(&FragmentHeader, Vec<u32>)> {
+    let of_run =
+        |run: RunNumber| held.iter().filter(move |(_, found)| found.header.id.run == run).map(|(_, found)| found);
+    let data_of = |run| of_run(run).filter(|found| matches!(found.header.id.part, Part::Data(_)));
+    let bytes = |run| data_of(run).map(|found| u64::from(found.length)).sum::<u64>();
+    let runs = || held.iter().map(|(_, found)| found.header.id.run);
+    let ended_run = held.iter().filter(|(_, found)| found.header.ended()).map(|(_, found)| found.header.id.run).max();
+    let run = ended_run.or_else(|| runs().max_by_key(|&run| (bytes(run), run)))?;
+    let header = &of_run(run).max_by_key(|found| found.header.ended())?.header;
+    let lengths = match header.data_lengths.is_empty() {
+        false => header.data_lengths.clone(),
+        true => (0..header.geometry.data)
+            .map(|index| {
+                let of_part = data_of(run).filter(|found| found.header.id.part == Part::Data(index));
+                of_part.map(|found| found.length).max().unwrap_or(0)
+            })
+            .collect(),
+    };
+    Some((header, lengths))
 }
 
 /// Whether no address can lie in the stripe: beyond a sealed length there is nothing, whatever targets hold (rule 23).
@@ -127,7 +139,7 @@ fn is_cut_off(maps: &Maps, log: LogId, number: StripeNumber) -> bool {
     }
 }
 
-/// Whether a stripe without parity is known to be ended: its log is.
+/// Whether a stripe is ended whatever its fragments say, for all parity may be lost or there be none: its log is sealed.
 fn is_closed(maps: &Maps, log: LogId, number: StripeNumber) -> bool {
     let state = maps.logs.get(&log).map(|entry| entry.state);
     matches!(state, Some(LogState::Sealed(length)) if number <= length.stripe)
@@ -186,13 +198,13 @@ impl Whole {
         for (&target, found) in targets.iter().zip(answers) {
             held.extend(found.unwrap_or_default().into_iter().map(|fragment| (target, fragment)));
         }
-        let Some(ended) = held.iter().filter(|(_, f)| f.header.ended()).max_by_key(|(_, f)| f.header.id.run) else {
+        let Some((header, lengths)) = shape_of(&held) else { return Ok(None) };
+        if !header.ended() && !is_closed(&maps, log, stripe) {
             return Ok(None);
-        };
-        let header = ended.1.header.clone();
+        }
+        let header = header.clone();
         held.retain(|(_, fragment)| fragment.header.id.run == header.id.run);
         let gathered = gather(cluster, &held).await;
-        let lengths = header.data_lengths.clone();
         Ok(Some(Whole { maps, header, lengths, held, gathered }))
     }
 

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -209,6 +210,32 @@ fn damage_is_read_around_reported_and_repaired() {
         assert_eq!(repaired, data + parity);
         right(&reader, &records).await;
         assert_eq!(reader.take_damages(), vec![]);
+    });
+}
+
+/// The danger: a stripe whose only parity is lost looks like an open one, which repair leaves alone.
+#[test]
+fn an_emptied_target_gets_all_of_a_sealed_log_again() {
+    run(8, async |world, host| {
+        let fakes = Fakes::new(&world, 5, 1, 16 << 10);
+        let writer = open(&fakes, &host).await;
+        let records: Vec<_> = (0..40).map(|_| append(&writer, 5000)).collect();
+        writer.close().await.unwrap();
+        let cluster = fakes.cluster(&host).await;
+        recovery::seal(&cluster, writer.log()).await.unwrap();
+        let reader = LogReader::new(cluster.clone());
+        for store in &fakes.stores {
+            let before = std::mem::take(&mut store.lock().unwrap().fragments);
+            for stripe in stripes::list(&cluster, Some(writer.log())).await {
+                stripes::repair(&cluster, &reader, stripe.log, stripe.number).await.unwrap();
+                assert_eq!(stripes::verify(&cluster, stripe.log, stripe.number).await, Ok(vec![]));
+            }
+            let bytes = |fragments: &BTreeMap<_, support::Fragment>| -> Vec<_> {
+                fragments.iter().map(|(&id, fragment)| (id, fragment.bytes.clone())).collect()
+            };
+            assert_eq!(bytes(&store.lock().unwrap().fragments), bytes(&before));
+        }
+        right(&reader, &records).await;
     });
 }
 

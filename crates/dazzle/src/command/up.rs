@@ -8,6 +8,7 @@ use clap::Args;
 use super::{Failure, Outcome, lock_path};
 use crate::config::{Config, FILE_NAME, Size, TargetConfig};
 use crate::create;
+use crate::edge::mount;
 use crate::edge::process::{self, DirectoryLock};
 use crate::edge::storage_place;
 
@@ -50,6 +51,9 @@ impl Up {
             )));
         }
         let mount = self.mount.as_ref().map(std::path::absolute).transpose()?;
+        if let Some(mount) = &mount {
+            mount::prepare(mount)?;
+        }
         if !dir.join(FILE_NAME).exists() {
             self.make(&dir, mount.clone())?;
         } else if self.targets.is_some() || !self.target.is_empty() || self.parity.is_some() || self.limit.is_some() {
@@ -65,8 +69,7 @@ impl Up {
             storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())?;
         }
         if let Some(mount) = &config.mount {
-            // A mount whose daemon died cannot even be looked at; mounting clears it away.
-            let _ = storage_place::make_directory(mount);
+            mount::prepare(mount)?;
         }
         if self.foreground {
             return super::daemon::Daemon::foreground(dir).run();
@@ -95,7 +98,10 @@ impl Up {
         config.verify()?;
         // What a former attempt or a disk's own file system may have left; anything else is somebody's.
         let own = ["lost+found", "dazzle.log", "lock"].map(OsStr::new);
-        let expected: Vec<&OsStr> = config.targets.iter().map(|target| target.path.as_os_str()).chain(own).collect();
+        let inside =
+            config.mount.as_deref().and_then(|mount| mount.strip_prefix(dir).ok()).map(std::path::Path::as_os_str);
+        let targets = config.targets.iter().map(|target| target.path.as_os_str());
+        let expected: Vec<&OsStr> = targets.chain(own).chain(inside).collect();
         if let Some(other) = storage_place::unexpected(dir, &expected)? {
             return Err(Failure::from(format!(
                 "{} holds {} and no Dazzle file system; a new one needs a directory of its own",

@@ -1,6 +1,6 @@
 //! A target in a directory: one file for each byte space.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use tokio::runtime::Handle;
 
 use super::blocking::{self, WRITE_INLINE_MAX, disk_error};
+use super::buffers::ReadBuffer;
 
 /// A directory that holds a target.
 pub struct Directory {
@@ -97,13 +98,17 @@ impl StoredFile for OpenFile {
     fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DiskError>> {
         Box::pin(async move {
             let length = self.0.within(offset, length);
-            let mut buffer = Vec::with_capacity(length);
-            self.0.read_cached(&mut buffer, offset, length);
-            if buffer.len() == length {
-                return Ok(buffer.into());
+            let mut buffer = ReadBuffer::new(length);
+            let filled = self.0.read_cached(&mut buffer.bytes_mut()[..length], offset);
+            if filled == length {
+                return Ok(buffer.into_bytes(length));
             }
             let inner = self.0.clone();
-            blocking::wait_for(&self.0.runtime, move || inner.read_rest(buffer, offset, length)).await
+            let rest = move || {
+                let filled = inner.read_rest(&mut buffer.bytes_mut()[..length], offset, filled)?;
+                Ok(buffer.into_bytes(filled))
+            };
+            blocking::wait_for(&self.0.runtime, rest).await
         })
     }
 
@@ -159,24 +164,16 @@ impl Inner {
         length.min(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
-    /// Reads what the page cache has, without waiting. A refusal leaves the buffer as it is.
-    fn read_cached(&self, buffer: &mut Vec<u8>, offset: u64, length: usize) {
-        let spare = &mut buffer.spare_capacity_mut()[..length];
+    /// Reads what the page cache has, without waiting. Returns how much that was.
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> usize {
         let at = self.base + offset;
-        // SAFETY: the kernel writes at most `spare.len()` bytes into `spare` and tells how many.
-        let count = unsafe {
-            let slice = std::slice::from_raw_parts_mut(spare.as_mut_ptr().cast::<u8>(), spare.len());
-            rustix::io::preadv2(&self.file, &mut [std::io::IoSliceMut::new(slice)], at, ReadWriteFlags::NOWAIT)
-                .unwrap_or(0)
-        };
-        // SAFETY: the kernel has written `count` bytes from the start.
-        unsafe { buffer.set_len(count) };
+        // A refusal is no error: whoever may wait asks again.
+        rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], at, ReadWriteFlags::NOWAIT).unwrap_or(0)
     }
 
-    fn read_rest(&self, mut buffer: Vec<u8>, offset: u64, length: usize) -> Result<Bytes, DiskError> {
-        let mut filled = buffer.len();
-        buffer.resize(length, 0);
-        while filled < length {
+    /// Reads what lies behind the first `filled` bytes. Returns how many there are then: fewer only at the end.
+    fn read_rest(&self, buffer: &mut [u8], offset: u64, mut filled: usize) -> Result<usize, DiskError> {
+        while filled < buffer.len() {
             match rustix::io::pread(&self.file, &mut buffer[filled..], self.base + offset + filled as u64) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
@@ -184,8 +181,7 @@ impl Inner {
                 Err(error) => return Err(self.error(error)),
             }
         }
-        buffer.truncate(filled);
-        Ok(buffer.into())
+        Ok(filled)
     }
 
     fn write_all(&self, offset: u64, parts: &[Bytes]) -> Result<(), DiskError> {

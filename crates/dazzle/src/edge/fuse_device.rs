@@ -4,11 +4,9 @@
 //! another thread having heard of it. What must wait goes to the runtime, so that twenty callers who wait for a lock
 //! occupy no thread at all.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -18,13 +16,14 @@ use fuse::device::{self, IOC_CLONE, MountOptions, READ_OFFSET};
 use fuse::negotiate::{self, Handshake, Session, Wishes};
 use fuse::operation::Operation;
 use fuse::request::{Dialect, Request};
-use fuse::{Frame, notify::Notification};
+use fuse::Frame;
 use host::BoxFuture;
 use rustix::io::Errno;
 use tokio::runtime::Handle;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::blocking;
+use super::buffers::{Buffer, BufferPool};
 use super::mount::{self, MountError, UnmountError, Users};
 
 /// Most requests end in memory on the thread that read them; the others are there for those that wait for a disk.
@@ -48,7 +47,6 @@ impl Face for fuse::Face {
 /// A mount being served.
 pub struct Mount {
     path: PathBuf,
-    device: Arc<OwnedFd>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// This daemon itself unmounts, or has.
     leaving: AtomicBool,
@@ -85,22 +83,15 @@ impl Mount {
         let device = Arc::new(device);
         let mut running = Vec::with_capacity(threads);
         for number in 0..threads {
-            let own = if number == 0 { Ok(device.clone()) } else { clone_device(&device).map(Arc::new) };
-            let own = own.map_err(|error| refused(format!("the device cannot be cloned: {error}")))?;
+            // Whom only fusermount3 lets at the device shares one queue among all threads.
+            let own = if number == 0 { None } else { clone_device(&device).ok() };
+            let own = own.map_or_else(|| device.clone(), Arc::new);
             let server = server.clone();
             let thread = std::thread::Builder::new().name(format!("fuse-{number}")).spawn(move || server.run(&own));
             running.push(thread.map_err(|error| refused(format!("no thread could be started: {error}")))?);
         }
         let (leaving, ended) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Mount { path, device, threads: Mutex::new(running), leaving, ended })
-    }
-
-    /// Tells the kernel something; it may have forgotten the inode by now, which is no error.
-    pub fn notify(&self, notification: &Notification) {
-        match send(&self.device, &notification.encode()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => debug!(%error, "a notification was refused"),
-        }
+        Ok(Mount { path, threads: Mutex::new(running), leaving, ended })
     }
 
     /// Unmounts. A mount in use stays, unless its users are to be dismissed.
@@ -248,92 +239,4 @@ fn clone_device(device: &OwnedFd) -> Result<OwnedFd, Errno> {
         rustix::ioctl::ioctl(&clone, request)?;
     }
     Ok(clone)
-}
-
-/// Page-aligned buffers for requests, kept for reuse: fresh memory is the most expensive memory.
-struct BufferPool {
-    buffer_bytes: usize,
-    free: Mutex<Vec<Allocation>>,
-}
-
-/// How many idle buffers are kept.
-const FREE_MAX: usize = 64;
-
-impl BufferPool {
-    fn new(buffer_bytes: usize) -> Self {
-        BufferPool { buffer_bytes, free: Mutex::default() }
-    }
-
-    fn take(self: &Arc<Self>) -> Buffer {
-        let kept = self.free.lock().expect("no panic while buffers are held").pop();
-        Buffer { memory: Some(kept.unwrap_or_else(|| Allocation::new(self.buffer_bytes))), pool: self.clone() }
-    }
-}
-
-/// A buffer that goes back to its pool when the last request that points into it is gone.
-struct Buffer {
-    memory: Option<Allocation>,
-    pool: Arc<BufferPool>,
-}
-
-impl Buffer {
-    fn bytes(&self) -> &[u8] {
-        self.memory.as_ref().expect("memory is there until the drop").bytes()
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self.memory.as_mut().expect("memory is there until the drop").bytes_mut()
-    }
-}
-
-impl AsRef<[u8]> for Buffer {
-    fn as_ref(&self) -> &[u8] {
-        self.bytes()
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let mut free = self.pool.free.lock().expect("no panic while buffers are held");
-        if free.len() < FREE_MAX {
-            free.extend(self.memory.take());
-        }
-    }
-}
-
-/// Zeroed, page-aligned memory.
-struct Allocation {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: an allocation is owned memory, reached through no other pointer.
-unsafe impl Send for Allocation {}
-// SAFETY: shared access only reads.
-unsafe impl Sync for Allocation {}
-
-impl Allocation {
-    fn new(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes, 4096).expect("a request's buffer is a few megabytes at most");
-        // SAFETY: the layout is not empty: a buffer holds at least a request's header.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) });
-        Allocation { start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), layout }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is allocated with this size, was zeroed, and lives as long as self.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and self is borrowed alone.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
-    }
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed once.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
-    }
 }

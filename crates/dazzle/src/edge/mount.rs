@@ -47,6 +47,18 @@ pub fn mount(path: &Path, source: &Path, options: MountOptions) -> Result<OwnedF
     }
 }
 
+/// Whether `path` can be mounted on, before anything depends on it. A dead daemon's mount is cleared away.
+pub fn prepare(path: &Path) -> Result<(), MountError> {
+    // A mount whose daemon died cannot even be looked at.
+    let _ = std::fs::create_dir_all(path);
+    is_free(path)?;
+    match rustix::fs::access("/dev/fuse", rustix::fs::Access::EXISTS) {
+        Err(error) => Err(MountError::NoDevice(error)),
+        Ok(()) if rustix::process::geteuid().is_root() => open_device().map(drop).map_err(MountError::NoDevice),
+        Ok(()) => Ok(()),
+    }
+}
+
 /// What becomes of programs that use a mount when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Users {
