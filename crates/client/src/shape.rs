@@ -155,7 +155,7 @@ impl Inner {
     /// A log gives no room to bytes that do not exist, so room cannot be set aside: this says whether there is any.
     async fn fits(&self, bytes: u64) -> Result<(), ClientError> {
         if !self.budget.fits(bytes) {
-            self.refresh_space().await;
+            self.await_room(bytes).await;
         }
         if self.budget.fits(bytes) { Ok(()) } else { Err(ClientError::NoRoom) }
     }

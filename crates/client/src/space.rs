@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use event_listener::{Event, EventListener};
+use host::Moment;
 use protocol::id::TargetId;
 use protocol::maps::Maps;
 use protocol::storage::TargetStat;
@@ -59,6 +61,10 @@ pub(crate) fn margin(maps: &Maps) -> u64 {
 
 /// Of all bytes written, one in so many goes to headers, padding and deltas.
 const OVERHEAD_SHARE: u64 = 32;
+/// Of all room, one part in so many is not worth the cleaner's work: it lies among live bytes.
+const SLACK_SHARE: u64 = 12;
+/// How long nobody waits for room after it did not come.
+const VAIN: Duration = Duration::from_secs(60);
 /// So many stripes may be under way when the targets tell how full they are.
 const OPEN_STRIPES: u64 = 3;
 
@@ -72,6 +78,8 @@ pub(crate) struct Budget {
     blocked: Mutex<Option<ClientError>>,
     freed: Event,
     filled: Event,
+    /// Room that was to come did not: nobody waits for it before this moment.
+    vain_until: Mutex<Moment>,
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +113,7 @@ impl Budget {
             blocked: Mutex::default(),
             freed: Event::new(),
             filled: Event::new(),
+            vain_until: Mutex::default(),
         }
     }
 
@@ -130,6 +139,18 @@ impl Budget {
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         let taken = lock(&self.taken);
         taken.spent.saturating_add(bytes) <= taken.usable
+    }
+
+    /// Whether it makes sense to wait for room that dead stripes take, when so many bytes of it are needed and all targets
+    /// together could hold `usable`, of which `live` are in use. Stripes that mostly live keep a part of it for good.
+    pub(crate) fn may_come(&self, bytes: u64, (usable, live): (u64, u64), now: Moment) -> bool {
+        let kept = usable / SLACK_SHARE + live / OVERHEAD_SHARE + self.under_way();
+        now >= *lock(&self.vain_until) && live.saturating_add(kept).saturating_add(bytes) < usable
+    }
+
+    /// It did not come.
+    pub(crate) fn did_not_come(&self, now: Moment) {
+        *lock(&self.vain_until) = now + VAIN;
     }
 
     /// So many bytes are no longer dirty, or never became.
@@ -256,5 +277,16 @@ mod tests {
         budget.learn(50);
         assert_eq!(budget.under_way(), 50);
         assert!(!budget.fits(1));
+    }
+
+    #[test]
+    fn room_is_awaited_only_where_it_can_come() {
+        let budget = Budget::new(100);
+        let now = Moment(0);
+        assert!(budget.may_come(1000, (120_000, 60_000), now));
+        assert!(!budget.may_come(1000, (120_000, 110_000), now));
+        budget.did_not_come(now);
+        assert!(!budget.may_come(1000, (120_000, 0), now));
+        assert!(budget.may_come(1000, (120_000, 0), now + VAIN));
     }
 }

@@ -1,6 +1,7 @@
 //! `statfs`. Awaits.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use host::NodeId;
@@ -15,6 +16,9 @@ use crate::space::{Statfs, margin, usable};
 
 /// An inode needs about so much room, in bytes: what `statfs` makes of free room.
 const INODE_BYTES: u64 = 512;
+/// How long room that was given back is awaited, and how often it is looked for.
+const ROOM_WAIT: Duration = Duration::from_secs(10);
+const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Client {
     /// `statfs`: the truth after redundancy, of the fullest targets (DESIGN §4).
@@ -51,17 +55,49 @@ impl Inner {
         stats
     }
 
+    /// Looks how much room there is for `bytes`, and waits a while for what removed files gave back: their stripes are
+    /// deleted some moments later (DESIGN §8), and a program that makes room and takes it again is not to notice.
+    pub(crate) async fn await_room(&self, bytes: u64) {
+        let until = self.host.now() + ROOM_WAIT;
+        loop {
+            self.refresh_space().await;
+            let now = self.host.now();
+            if self.budget.fits(bytes) || self.is_stopped() {
+                return;
+            }
+            if !self.budget.may_come(bytes, self.in_use().await, now) {
+                return;
+            }
+            if now >= until {
+                return self.budget.did_not_come(now);
+            }
+            self.host.sleep(ROOM_INTERVAL).await;
+        }
+    }
+
+    /// How many bytes of files the targets could hold in all, and how many live, as far as managers answer.
+    async fn in_use(&self) -> (u64, u64) {
+        let (maps, stats) = (self.cluster.maps(), self.stats().await);
+        let room = |stat: &TargetStat| stat.bytes_total.saturating_sub(stat.bytes_reserved);
+        (usable(&maps, &stats, room).saturating_sub(margin(&maps)), self.census().await.1)
+    }
+
     /// How many inodes there are, as far as managers answer.
     async fn inodes(&self) -> u64 {
+        self.census().await.0
+    }
+
+    /// How many inodes and live bytes of files there are, as far as managers answer.
+    async fn census(&self) -> (u64, u64) {
         let managers: BTreeSet<NodeId> = self.cluster.maps().slots.values().map(|slot| NodeId(slot.node)).collect();
         let calls = managers.into_iter().map(|manager| self.ask_node(manager, ManagerRequest::Census));
         let counts = join_all(calls).await.into_iter().map(|answer| match answer {
             Ok(Ok(reply)) => match reply.answer {
-                Answer::Census(inodes, _) => inodes,
-                _ => 0,
+                Answer::Census(inodes, bytes) => (inodes, bytes),
+                _ => (0, 0),
             },
-            _ => 0,
+            _ => (0, 0),
         });
-        counts.sum()
+        counts.fold((0, 0), |(inodes, bytes), (more_inodes, more_bytes)| (inodes + more_inodes, bytes + more_bytes))
     }
 }

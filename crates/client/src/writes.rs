@@ -66,7 +66,7 @@ impl Inner {
                 (Admission::NoRoom, _) if has_asked => return Err(ClientError::NoRoom),
                 (Admission::NoRoom, _) => {
                     has_asked = true;
-                    self.refresh_space().await;
+                    self.await_room(bytes).await;
                 }
             }
         }
