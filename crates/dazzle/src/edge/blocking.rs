@@ -14,9 +14,9 @@ use tokio::runtime::Handle;
 /// Up to this many bytes a write goes to the page cache in place.
 pub const WRITE_INLINE_MAX: usize = 64 << 10;
 
-/// Serving threads that read requests at once. The kernel wakes readers in turn, so more of them only means colder
-/// caches; the others stand by for those that wait for a disk.
-const READERS: usize = 2;
+/// Serving threads that read requests at once. The kernel wakes sleeping readers in turn, so a second one would be woken
+/// for what the first, still looking, takes; the others stand by for those that wait for a disk.
+const READERS: usize = 1;
 
 /// How many serving threads there are, and how many of them may read now.
 static SERVING: Mutex<Serving> = Mutex::new(Serving { threads: 0, waiting: 0, permits: READERS });
