@@ -12,5 +12,5 @@
 mod site;
 mod witness;
 
-pub use site::{Parts, Site};
-pub use witness::Witness;
+pub use site::{Parts, Shape, Site, some_time};
+pub use witness::{Counts, Witness};

@@ -6,15 +6,20 @@
 //! 3. When only the daemon stops, every answered operation on names survives. When the power goes, it survives fsync of
 //!    the file or of the directory.
 //! 4. A file that was fsynced and then renamed over another: the name holds all of the one or all of the other.
+//! 5. What finds no room says so, and changes nothing that it did not name.
+//!
+//! The workload may be dropped at any moment: of the operation that was under way, either outcome is right.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use client::{Client, ClientError, WriteAt};
-use host::sim::{Dice, Stop};
+use host::sim::{Dice, Stop, World};
 use protocol::file::{Caller, Kind, NewInode, SetAttributes};
 use protocol::id::InodeId;
 use protocol::manager::{ManagerError, Rename, RenameMode};
+
+use crate::site::some_time;
 
 const FILE_BYTES_MAX: u64 = 300_000;
 const WRITE_BYTES_MAX: u64 = 50_000;
@@ -24,6 +29,20 @@ const FILES_MAX: usize = 12;
 pub struct Witness {
     files: Vec<Tracked>,
     next_name: u64,
+    /// The name that is being made, if one is.
+    making: Option<String>,
+    counts: Counts,
+}
+
+/// What a witness has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations that were answered.
+    pub operations: u64,
+    /// Among them those that found no room.
+    pub times_full: u64,
+    /// Files compared after a restart.
+    pub files_compared: u64,
 }
 
 /// One file and what may be found of it.
@@ -35,18 +54,38 @@ struct Tracked {
     contents: Vec<Vec<u8>>,
     /// Whether there was an fsync: before it the file may be missing after a power loss.
     synced: bool,
+    /// The file that was renamed over this one, and the name that it had before.
+    heir: Option<(usize, String)>,
 }
 
 impl Witness {
     /// A workload on an empty root directory.
     pub fn new() -> Witness {
-        Witness { files: Vec::new(), next_name: 0 }
+        Witness { files: Vec::new(), next_name: 0, making: None, counts: Counts::default() }
     }
 
-    /// Does `count` random operations. Ends early, without complaint, when the client can do no more: the node died.
-    pub async fn work(&mut self, client: &Client, dice: &mut Dice, count: u64) -> Result<(), ClientError> {
+    /// What it has seen so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Does `count` random operations, some of them after a pause.
+    pub async fn work(
+        &mut self,
+        world: &World,
+        client: &Client,
+        dice: &mut Dice,
+        count: u64,
+    ) -> Result<(), ClientError> {
         for _ in 0..count {
-            self.step(client, dice).await?;
+            if dice.below(16) == 0 {
+                world.sleep(some_time(dice)).await;
+            }
+            match self.step(client, dice).await {
+                Err(ClientError::NoRoom) => self.counts.times_full += 1,
+                other => other?,
+            }
+            self.counts.operations += 1;
         }
         Ok(())
     }
@@ -75,16 +114,17 @@ impl Witness {
 
     async fn create(&mut self, client: &Client) -> Result<(), ClientError> {
         let name = self.fresh_name();
+        self.making = Some(name.clone());
         let attributes = client.create(InodeId::ROOT, Bytes::from(name.clone()), plain_file()).await?;
-        let names = vec![None, Some(name)];
-        self.files.push(Tracked { inode: attributes.inode, names, contents: vec![Vec::new()], synced: false });
+        self.making = None;
+        self.files.push(Tracked::new(attributes.inode, name));
         Ok(())
     }
 
     async fn write(&mut self, client: &Client, dice: &mut Dice, index: usize) -> Result<(), ClientError> {
         let file = &mut self.files[index];
         let offset = dice.below(FILE_BYTES_MAX - WRITE_BYTES_MAX);
-        let length_max = if dice.chance(4) { WRITE_BYTES_MAX } else { 6000 };
+        let length_max = if dice.coin() { WRITE_BYTES_MAX } else { 6000 };
         let length = 1 + dice.below(length_max);
         let fill = dice.below(255) as u8 + 1;
         let bytes: Vec<u8> = (0..length).map(|n| fill.wrapping_add((n / 100) as u8)).collect();
@@ -93,7 +133,11 @@ impl Witness {
         content.resize(content.len().max(end), 0);
         content[offset as usize..end].copy_from_slice(&bytes);
         file.contents.push(content);
-        client.write(file.inode, WriteAt::Offset(offset), bytes.into()).await
+        let written = client.write(file.inode, WriteAt::Offset(offset), bytes.into()).await;
+        if written == Err(ClientError::NoRoom) {
+            file.contents.pop();
+        }
+        written
     }
 
     async fn fsync(&mut self, client: &Client, index: usize) -> Result<(), ClientError> {
@@ -138,6 +182,7 @@ impl Witness {
         let from = self.files[fresh].name().expect("just made");
         self.files[index].names.push(None);
         self.files[fresh].names.push(Some(name.clone()));
+        self.files[index].heir = Some((fresh, from.clone()));
         client.rename(plain_rename(&from, &name)).await
     }
 
@@ -170,13 +215,31 @@ impl Witness {
                     let content = read_all(client, file.inode).await.expect("what has a name can be read");
                     file.verify(&content, &name);
                     (file.names, file.contents, file.synced) = (vec![Some(name)], vec![content], true);
+                    self.counts.files_compared += 1;
                     continue;
                 }
             }
             file.names = vec![None];
         }
+        self.check_heirs();
         self.files.retain(|file| file.name().is_some());
+        if let Some(name) = self.making.take()
+            && let Some(inode) = found.remove(&name)
+        {
+            assert_eq!(read_all(client, inode).await, Ok(Vec::new()), "{name} was just being made");
+            self.files.push(Tracked { names: vec![Some(name.clone())], ..Tracked::new(inode, name) });
+        }
         assert!(found.is_empty(), "names that nobody made: {found:?}");
+    }
+
+    /// A file that was replaced is gone only when the one that replaced it has left its old name.
+    fn check_heirs(&mut self) {
+        for index in 0..self.files.len() {
+            let Some((heir, name)) = self.files[index].heir.take() else { continue };
+            let (file, heir) = (&self.files[index], &self.files[heir]);
+            let both_lost = file.name().is_none() && heir.name().as_ref() == Some(&name);
+            assert!(!both_lost, "{:?} made way for {name}, which never came", file.inode);
+        }
     }
 }
 
@@ -187,6 +250,10 @@ impl Default for Witness {
 }
 
 impl Tracked {
+    fn new(inode: InodeId, name: String) -> Tracked {
+        Tracked { inode, names: vec![None, Some(name)], contents: vec![Vec::new()], synced: false, heir: None }
+    }
+
     fn name(&self) -> Option<String> {
         self.names.last().cloned().flatten()
     }
