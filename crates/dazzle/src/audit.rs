@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use cleaner::Goal;
 use log::stripes::{self, Problem, StripeState};
-use log::{LogError, ReadError};
+use log::{Damage, LogError, ReadError};
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetState};
 use protocol::registry::RegistryRequest;
@@ -39,12 +39,7 @@ pub(crate) async fn check(parts: &Parts, thorough: bool, progress: &Progress) ->
         // the others have deleted.
         let in_use = audit.live.contains_key(&(state.log, state.number));
         let missing = state.missing.iter().filter(|damage| in_use && is_whole(&maps, damage.target));
-        problems.extend(missing.map(|damage| {
-            format!(
-                "stripe {} of log {} lacks {:?} on target {}; `dazzle repair` makes it again",
-                state.number.0, state.log.0, damage.id.part, damage.target.0
-            )
-        }));
+        problems.extend(missing.map(|damage| format!("{}; `dazzle repair` makes it again", in_words(damage))));
         if thorough && state.ended {
             verify(parts, state, &mut problems).await;
         }
@@ -94,25 +89,31 @@ pub(crate) async fn repair(parts: &Parts, progress: &Progress) -> Result<Value, 
         maps.targets.values().filter(|entry| entry.state == state).map(|entry| entry.name.clone()).collect()
     };
     Ok(json!({
-        "stripes": states.len(), "repaired": repaired, "failed": failed, "lacking": lacking.values().sum::<u64>(),
+        "stripes": states.len(), "repaired": repaired, "failed": failed,
+        "lacking": lacking.values().flatten().collect::<Vec<_>>(),
         "missing": names(TargetState::Failed), "behind": names(TargetState::Behind),
     }))
 }
 
-/// How many fragments each target lacks that serves.
-async fn lacking(parts: &Parts) -> BTreeMap<TargetId, u64> {
+/// Which fragments each target lacks that serves, in words.
+async fn lacking(parts: &Parts) -> BTreeMap<TargetId, Vec<String>> {
     let maps = parts.cluster.maps();
-    let mut lacking = BTreeMap::new();
+    let mut lacking: BTreeMap<TargetId, Vec<String>> = BTreeMap::new();
     for damage in stripes::list(&parts.cluster, None).await.iter().flat_map(|state| &state.missing) {
         if maps.targets.get(&damage.target).is_some_and(|entry| entry.state != TargetState::Failed) {
-            *lacking.entry(damage.target).or_default() += 1;
+            lacking.entry(damage.target).or_default().push(in_words(damage));
         }
     }
     lacking
 }
 
+fn in_words(damage: &Damage) -> String {
+    let id = damage.id;
+    format!("stripe {} of log {} lacks {:?} on target {}", id.stripe.0, id.log.0, id.part, damage.target.0)
+}
+
 /// Targets that were behind and lack nothing any more are whole.
-async fn whole_again(parts: &Parts, lacking: &BTreeMap<TargetId, u64>) -> Result<(), LogError> {
+async fn whole_again(parts: &Parts, lacking: &BTreeMap<TargetId, Vec<String>>) -> Result<(), LogError> {
     let maps = parts.cluster.maps();
     for (target, entry) in &maps.targets {
         if entry.state == TargetState::Behind && !lacking.contains_key(target) {

@@ -25,14 +25,22 @@ async fn create_on(dir: &Path, config: &Config, runtime: &tokio::runtime::Handle
     }
     let mut disks = Vec::with_capacity(config.targets.len());
     let mut entries = Vec::with_capacity(config.targets.len());
+    // All are looked at before the first is changed.
     for ((id, opened), target) in open_disks(dir, config, runtime).into_iter().zip(&config.targets) {
         let name = target.path.display().to_string();
         let disk = opened.map_err(|error| error.to_string())?;
-        storage::format(&disk, cluster, id, TargetOptions::default())
-            .await
-            .map_err(|error| format!("{name} cannot become a target: {error}"))?;
+        if storage::owner(&disk).await.map_err(|error| format!("{name} cannot become a target: {error}"))?.is_some() {
+            return Err(format!(
+                "{name} is a target of a file system already; if that is not needed, empty it, or name another"
+            ));
+        }
         disks.push((id, disk));
         entries.push((id, TargetEntry { node: NODE.0, name, state: TargetState::Whole }));
+    }
+    for (id, disk) in &disks {
+        storage::format(disk, cluster, *id, TargetOptions::default())
+            .await
+            .map_err(|error| format!("target {} cannot be formatted: {error}", id.0))?;
     }
     let maps = change::new_cluster(cluster, entries, NODE.0, config.parity);
     Registry::create(maps, disks).await.map_err(|error| error.to_string())?;

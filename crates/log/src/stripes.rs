@@ -96,7 +96,7 @@ async fn list_target(cluster: &Cluster, target: TargetId, log: Option<LogId>) ->
 }
 
 fn state_of(maps: &Maps, log: LogId, number: StripeNumber, held: &Held) -> Option<StripeState> {
-    let (header, lengths) = shape_of(held)?;
+    let (header, lengths) = shape_of(maps, (log, number), held)?;
     let ended = header.ended() || is_closed(maps, log, number);
     let cut_off = is_cut_off(maps, log, number);
     let missing = if ended && !cut_off { missing(maps, header, &lengths, held) } else { Vec::new() };
@@ -104,30 +104,38 @@ fn state_of(maps: &Maps, log: LogId, number: StripeNumber, held: &Held) -> Optio
     Some(StripeState { log, number, length, ended, group: header.group, cut_off, missing })
 }
 
-/// What the newest fragments say of a stripe: a header of the run in which it lies, that of a parity if there is one, and
-/// the lengths of its data fragments.
+/// In which run a stripe lies: a header of that run, a parity's if there is one, and the lengths of its data fragments.
 ///
-/// Parity decides in which run a stripe lies. Where none is left, or there is none yet, the run that holds most of it
-/// does: all runs have the same bytes. As much as parity makes up for is lost then, so no data fragment is missing.
-fn shape_of(held: &Held) -> Option<(&FragmentHeader, Vec<u32>)> {
-    let of_run =
-        |run: RunNumber| held.iter().filter(move |(_, found)| found.header.id.run == run).map(|(_, found)| found);
-    let data_of = |run| of_run(run).filter(|found| matches!(found.header.id.part, Part::Data(_)));
-    let bytes = |run| data_of(run).map(|found| u64::from(found.length)).sum::<u64>();
-    let runs = || held.iter().map(|(_, found)| found.header.id.run);
-    let ended_run = held.iter().filter(|(_, found)| found.header.ended()).map(|(_, found)| found.header.id.run).max();
-    let run = ended_run.or_else(|| runs().max_by_key(|&run| (bytes(run), run)))?;
-    let header = &of_run(run).max_by_key(|found| found.header.ended())?.header;
-    let lengths = match header.data_lengths.is_empty() {
-        false => header.data_lengths.clone(),
-        true => (0..header.geometry.data)
-            .map(|index| {
-                let of_part = data_of(run).filter(|found| found.header.id.part == Part::Data(index));
-                of_part.map(|found| found.length).max().unwrap_or(0)
-            })
-            .collect(),
+/// All runs have the same bytes, as far as they go. Of those that go farthest the one counts that lacks least, and among
+/// equals the newest: an older run may have been left incomplete, and a newer one may have lost all its parity since.
+fn shape_of<'a>(
+    maps: &Maps,
+    (log, number): (LogId, StripeNumber),
+    held: &'a Held,
+) -> Option<(&'a FragmentHeader, Vec<u32>)> {
+    let end = match maps.logs.get(&log).map(|entry| entry.state) {
+        Some(LogState::Sealed(length)) if length.stripe == number => length.offset,
+        _ => u32::MAX,
     };
-    Some((header, lengths))
+    let reach = |lengths: &[u32]| lengths.iter().fold(0, |sum: u32, length| sum.saturating_add(*length)).min(end);
+    let runs: BTreeSet<RunNumber> = held.iter().map(|(_, found)| found.header.id.run).collect();
+    let shapes: Vec<_> = runs.into_iter().rev().filter_map(|run| shape_in(held, run)).collect();
+    let farthest = shapes.iter().map(|(_, lengths)| reach(lengths)).max()?;
+    let farthest = shapes.into_iter().filter(|(_, lengths)| reach(lengths) == farthest);
+    farthest.min_by_key(|(header, lengths)| missing(maps, header, lengths, held).len())
+}
+
+/// What the fragments of one run say. Where no parity is left, or there is none yet, the lengths are those of the data
+/// that is there: when as much is lost as parity makes up for, no data fragment is.
+fn shape_in(held: &Held, run: RunNumber) -> Option<(&FragmentHeader, Vec<u32>)> {
+    let of_run = || held.iter().filter(move |(_, found)| found.header.id.run == run).map(|(_, found)| found);
+    let header = &of_run().max_by_key(|found| found.header.ended())?.header;
+    if !header.data_lengths.is_empty() {
+        return Some((header, header.data_lengths.clone()));
+    }
+    let length =
+        |index| of_run().filter(|found| found.header.id.part == Part::Data(index)).map(|found| found.length).max();
+    Some((header, (0..header.geometry.data).map(|index| length(index).unwrap_or(0)).collect()))
 }
 
 /// Whether no address can lie in the stripe: beyond a sealed length there is nothing, whatever targets hold (rule 23).
@@ -198,7 +206,7 @@ impl Whole {
         for (&target, found) in targets.iter().zip(answers) {
             held.extend(found.unwrap_or_default().into_iter().map(|fragment| (target, fragment)));
         }
-        let Some((header, lengths)) = shape_of(&held) else { return Ok(None) };
+        let Some((header, lengths)) = shape_of(&maps, (log, stripe), &held) else { return Ok(None) };
         if !header.ended() && !is_closed(&maps, log, stripe) {
             return Ok(None);
         }

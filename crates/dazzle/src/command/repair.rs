@@ -32,10 +32,12 @@ impl Repair {
                 );
             }
         }
-        if let (Some(0), Some(lacking @ 1..)) = (answer["failed"].as_u64(), answer["lacking"].as_u64()) {
+        let lacking = answer["lacking"].as_array().map_or(&[][..], Vec::as_slice);
+        if let (Some(0), Some(first)) = (answer["failed"].as_u64(), lacking.first()) {
             return Err(Failure::found(format!(
-                "{lacking} fragments could not be written again; their targets are full or fail. What they held is \
-                 readable from the others"
+                "{} fragments could not be written again (the first: {first}); their targets are full or fail. What \
+                 they held is readable from the others",
+                lacking.len()
             )));
         }
         match answer["failed"].as_u64() {

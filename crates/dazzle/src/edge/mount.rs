@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use fuse::device::MountOptions;
 use rustix::fs::{Mode, OFlags};
@@ -206,7 +206,7 @@ fn mount_with_help(path: &Path, source: &Path, options: MountOptions) -> Result<
     let (ours, theirs) = UnixStream::pair().map_err(MountError::NoHelper)?;
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())
         .map_err(|error| MountError::NoHelper(error.into()))?;
-    let mut helper = Command::new("fusermount3")
+    let helper = Command::new("fusermount3")
         // The last fsname counts; a comma in it would end it.
         .args([
             "-o",
@@ -215,16 +215,15 @@ fn mount_with_help(path: &Path, source: &Path, options: MountOptions) -> Result<
         ])
         .arg(path)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(MountError::NoHelper)?;
     drop(theirs);
     let device = receive_descriptor(&ours);
-    let status = helper.wait().map_err(MountError::NoHelper)?;
+    let ended = helper.wait_with_output().map_err(MountError::NoHelper)?;
     match device {
-        Some(device) if status.success() => Ok(device),
-        _ => {
-            Err(MountError::Refused(path.to_owned(), format!("fusermount3 ended with {status}; its message is above")))
-        }
+        Some(device) if ended.status.success() => Ok(device),
+        _ => Err(MountError::Refused(path.to_owned(), String::from_utf8_lossy(&ended.stderr).trim().to_owned())),
     }
 }
 
