@@ -81,7 +81,8 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         .map(|(id, log)| json!({"id": id.0, "writer": format!("{:?}", log.writer), "state": log_state(log.state)}))
         .collect();
     Ok(json!({
-        "mount": parts.config.mount, "health": health(&maps), "parity": maps.parity, "inodes": space.inodes_total - space.inodes_free,
+        "mount": parts.config.mount, "health": health(&maps), "parity": maps.parity,
+        "inodes": space.inodes_total - space.inodes_free,
         "space": {"total": space.bytes_total, "free": space.bytes_free, "used": space.bytes_total - space.bytes_free},
         "targets": targets, "groups": groups, "logs": logs,
     }))

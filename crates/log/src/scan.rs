@@ -117,8 +117,8 @@ fn targets_of(maps: &Maps, log: LogId, number: StripeNumber) -> BTreeSet<TargetI
     runs_of(maps, log, number).flat_map(|group| group.targets.iter().copied()).collect()
 }
 
-/// How many data bytes a stripe of a log has: `None` when so many answer that they have none of it that it was deleted. A header of the next stripe
-/// knows it best, then the newest run's parity, then, where there is none, the data itself.
+/// How many data bytes a stripe of a log has: `None` when so many answer that they have none of it that it was deleted.
+/// A header of the next stripe knows it best, then the newest run's parity, then, where there is none, the data itself.
 pub(crate) async fn stripe_length(
     cluster: &Cluster,
     log: LogId,

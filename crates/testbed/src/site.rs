@@ -101,8 +101,11 @@ impl Site {
         let site = Site { world: world.clone(), node: host.node(), shape, disks };
         let mut entries = Vec::new();
         for (target, disk) in site.plugged() {
-            storage::format(&disk, CLUSTER, target, shape.target_options()).await.expect("an empty disk becomes a target");
-            let entry = TargetEntry { node: host.node().0, name: format!("target-{}", target.0), state: TargetState::Whole };
+            storage::format(&disk, CLUSTER, target, shape.target_options())
+                .await
+                .expect("an empty disk becomes a target");
+            let entry =
+                TargetEntry { node: host.node().0, name: format!("target-{}", target.0), state: TargetState::Whole };
             entries.push((target, entry));
         }
         let mut maps = change::new_cluster(CLUSTER, entries, host.node().0, shape.parity);
@@ -160,8 +163,7 @@ async fn start(host: Host, disks: Vec<(TargetId, Disk)>, options: TargetOptions)
     settle_targets(&cluster, &serving).await?;
     let reader = LogReader::new(cluster.clone());
     let options = ManagerOptions { memory_bytes: 16 << 20, ..Default::default() };
-    let manager =
-        Manager::start(cluster.clone(), reader.clone(), options).await.map_err(|error| error.to_string())?;
+    let manager = Manager::start(cluster.clone(), reader.clone(), options).await.map_err(|error| error.to_string())?;
     let options = ClientOptions { cache_bytes: 4 << 20, dirty_bytes: 4 << 20, ..ClientOptions::default() };
     let client = Client::start(cluster.clone(), reader.clone(), options).await.map_err(|error| error.to_string())?;
     let cleaner = Cleaner::start(cluster.clone(), reader.clone(), Default::default()).await;

@@ -99,7 +99,10 @@ fn files_stay_readable() {
             }
         }
     }
-    complain("a file has at most 800 product lines, a lib.rs is a map of under 100, a line has at most 128 columns", &broken);
+    complain(
+        "a file has at most 800 product lines, a lib.rs is a map of under 100, a line has at most 128 columns",
+        &broken,
+    );
 }
 
 #[test]
