@@ -30,8 +30,13 @@ fix:             ## what the gate can repair by itself
 	@$(CARGO) fmt --all
 	@$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --quiet
 
-bench: packages  ## the comparison with ext4, a FUSE passthrough and MooseFS
-	@bench/compare.sh
+bench:           ## the comparison with ext4, a FUSE passthrough and MooseFS
+	@install/packages.sh build bench
+	@$(CARGO) build --release --quiet -p dazzle
+	@DAZZLE_UP='$(CURDIR)/target/release/dazzle up "$$BASE" --mount "$$MOUNT" --targets 5' \
+	 DAZZLE_DOWN='$(CURDIR)/target/release/dazzle down "$$BASE"' bench/compare.sh
 
-long-test: packages ## more seeds, more rounds, hours
-	@install/long-test.sh
+long-test: packages ## 10,000 simulated worlds, 200 kills: hours
+	@DAZZLE_SEEDS=2000 $(CARGO) test --release -p dazzle-testbed --test a_node_keeps_its_word -- --nocapture
+	@ROUNDS=200 install/test.sh crash
+	@install/test.sh

@@ -25,7 +25,7 @@ real_programs() {
 
 crash() {
     fresh crash --targets 5 || return 1
-    "$programs/crash.py" "$dazzle" "$work/crash" "$work/crash-mount" --rounds 10 --seed "${SEED:-$RANDOM}" || return 1
+    "$programs/crash.py" "$dazzle" "$work/crash" "$work/crash-mount" --rounds "${ROUNDS:-10}" --seed "${SEED:-$RANDOM}" || return 1
     end crash
 }
 
