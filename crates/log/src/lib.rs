@@ -14,6 +14,7 @@
 //!
 //! *Never*: what a record means; storage's and the registry's code; an inode, a slot, a token.
 
+mod absence;
 mod buffer;
 mod cluster;
 mod decode;

@@ -14,9 +14,9 @@ use protocol::id::{LogId, RunNumber, StripeNumber, TargetId};
 use protocol::maps::{GroupEntry, LogState, Maps};
 use protocol::storage::StoredFragment;
 
+use crate::absence::Told;
 use crate::decode::{self, Plan};
 use crate::fetch::{self, Refusal};
-use crate::scan::may_hide;
 use crate::sender::Shared;
 use crate::{Cluster, LogWriter, ReadError};
 
@@ -70,8 +70,8 @@ impl Place<'_> {
 
 /// Why one run did not give the bytes.
 struct Miss {
-    /// So many targets of the group answered, and none has anything of the stripe, that it was deleted.
-    empty: bool,
+    /// It was deleted from this run, or never lay there.
+    gone: bool,
     reason: String,
 }
 
@@ -139,25 +139,25 @@ impl LogReader {
         if matches!(entry.state, LogState::Sealed(length) if address.end() > length) {
             return Err(ReadError::Beyond(address));
         }
-        let (mut empty, mut reason) = (true, String::from("no run of its log covers it"));
+        let (mut gone, mut reason) = (true, String::from("no run of its log covers it"));
         for run in entry.layout.iter().rev().filter(|run| run.covers(address.stripe)) {
             let Some(group) = maps.groups.get(&run.group(address.stripe)) else { continue };
             let place = Place { log: address.log, stripe: address.stripe, run: run.number, group };
             match self.read_run(place, address.offset..address.offset + address.length).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(miss) => {
-                    empty &= miss.empty;
+                    gone &= miss.gone;
                     reason = miss.reason;
                 }
             }
         }
-        Err(if empty { ReadError::Deleted(address) } else { ReadError::Unreadable { address, reason } })
+        Err(if gone { ReadError::Deleted(address) } else { ReadError::Unreadable { address, reason } })
     }
 
     async fn read_run(&self, place: Place<'_>, range: Range<u32>) -> Result<Bytes, Miss> {
         let geometry = place.group.geometry;
         if range.end > geometry.stripe_size() {
-            return Err(Miss { empty: false, reason: "the address reaches beyond its stripe".into() });
+            return Err(Miss { gone: false, reason: "the address reaches beyond its stripe".into() });
         }
         let pieces = decode::pieces(geometry, range);
         if let [(index, range)] = &pieces[..] {
@@ -205,8 +205,11 @@ impl LogReader {
             None => self.decode(place, index, &range, &held).await,
         };
         let Some(bytes) = found else {
-            let hidden = may_hide(&self.cluster.maps(), place.group, |target| !silent.contains(&target));
-            return Err(Miss { empty: held.is_empty() && !hidden, reason: refusal.to_string() });
+            let maps = self.cluster.maps();
+            let told = Told { maps: &maps, group: place.group, held: &held, silent: &silent };
+            let length = u32::from(index) * place.group.geometry.fragment_size + range.end;
+            let gone = told.is_gone((place.stripe, place.run), length);
+            return Err(Miss { gone, reason: refusal.to_string() });
         };
         self.inner.decoded.fetch_add(1, Ordering::Relaxed);
         if matches!(refusal, Refusal::Missing | Refusal::Damaged) {

@@ -8,10 +8,11 @@ use futures_util::future::join_all;
 use protocol::address::{LogAddress, Position};
 use protocol::fragment::Part;
 use protocol::id::{LogId, StripeNumber, TargetId};
-use protocol::maps::{GroupEntry, LogState, Maps, TargetState};
+use protocol::maps::{GroupEntry, LogState, Maps};
 use protocol::record::{HEADER_SIZE, RecordError, RecordHeader, RecordKind};
 use protocol::storage::{StorageReply, StorageRequest, StoredFragment};
 
+use crate::absence::may_hide;
 use crate::fetch;
 use crate::recovery::{DataBodies, Scanned};
 use crate::{Cluster, LogReader, ReadError};
@@ -38,7 +39,7 @@ pub(crate) async fn scan(
         let start = if number == range.start.stripe { range.start.offset } else { 0 };
         let mut stripe = StripeScan { reader, log, number, length, window: Bytes::new(), window_start: 0 };
         match stripe.scan(start, bodies, visit).await {
-            // Of the last stripe the length is known however little is left of it.
+            // The length of a stripe may be known however little is left of it.
             Ok(()) | Err(ReadError::Deleted(_)) => {}
             Err(error) => return Err(error),
         }
@@ -141,19 +142,11 @@ pub(crate) async fn stripe_length(
         return Ok(Some(length));
     }
     let mut groups = runs_of(&maps, log, number);
-    if groups.any(|group| may_hide(&maps, group, |target| !silent.contains(&target))) {
+    if groups.any(|group| may_hide(&maps, group, &silent)) {
         let address = LogAddress { log, stripe: number, offset: 0, length: 0 };
         return Err(ReadError::Unreadable { address, reason: "too few targets tell what they hold".into() });
     }
     Ok(None)
-}
-
-/// Whether a stripe may lie over `group` though no target of it shows anything of it. A stripe that was ended has at
-/// least m+1 fragments: data, and all parity. So m targets that tell nothing, or may have missed something, hide none.
-pub(crate) fn may_hide(maps: &Maps, group: &GroupEntry, answered: impl Fn(TargetId) -> bool) -> bool {
-    let is_whole = |target| maps.targets.get(&target).is_some_and(|entry| entry.state == TargetState::Whole);
-    let unheard = group.targets.iter().filter(|&&target| !answered(target) || !is_whole(target)).count();
-    unheard > usize::from(group.geometry.parity)
 }
 
 fn length_from(held: &[StoredFragment], number: StripeNumber) -> Option<u32> {

@@ -142,6 +142,12 @@ impl LogWriter {
         state.mark = mark.max(state.mark);
     }
 
+    /// Ends the open stripe: the next record begins another, whose fragments tell how far the log is.
+    pub fn end_stripe(&self) {
+        self.shared.lock().end_stripe();
+        Shared::pump(&self.shared);
+    }
+
     /// Ends the last stripe with parity and makes everything durable. Sealing is the recoverer's.
     pub async fn close(&self) -> Result<(), LogError> {
         Shared::close(&self.shared).await

@@ -1,0 +1,134 @@
+//! Whether a stripe is gone: deleted on purpose, as distinguished from lost. Decides, never awaits.
+//!
+//! 1. A stripe that was ended has at least m+1 fragments: data, and all parity. So m targets that tell nothing, or may
+//!    have missed something, hide none.
+//! 2. Deleting is one message to each target, and a crash may come between them. Of what is needed no more than m
+//!    fragments are ever lost; where more are missing on targets that never missed anything, the stripe was deleted, and
+//!    the rest of it is only what the messages did not reach.
+
+use std::collections::BTreeSet;
+
+use protocol::fragment::Part;
+use protocol::id::{RunNumber, StripeNumber, TargetId};
+use protocol::maps::{GroupEntry, Maps, TargetState};
+use protocol::storage::StoredFragment;
+
+/// What the targets of a group told of one stripe.
+pub(crate) struct Told<'a> {
+    pub(crate) maps: &'a Maps,
+    pub(crate) group: &'a GroupEntry,
+    pub(crate) held: &'a [(TargetId, StoredFragment)],
+    /// Those that did not answer.
+    pub(crate) silent: &'a BTreeSet<TargetId>,
+}
+
+impl Told<'_> {
+    /// Whether the stripe is gone from the run that lies over the group. It has at least `length` data bytes.
+    pub(crate) fn is_gone(&self, (number, run): (StripeNumber, RunNumber), length: u32) -> bool {
+        let geometry = self.group.geometry;
+        let of_run =
+            || self.held.iter().filter(|(_, found)| (found.header.id.stripe, found.header.id.run) == (number, run));
+        if of_run().next().is_none() {
+            return !may_hide(self.maps, self.group, self.silent);
+        }
+        let ended = of_run().find(|(_, found)| found.header.ended());
+        let lengths = match ended {
+            Some((_, found)) => found.header.data_lengths.clone(),
+            None => geometry.data_lengths(length.min(geometry.stripe_size())),
+        };
+        let data = (0..geometry.data).filter(|&index| lengths.get(usize::from(index)).is_some_and(|&some| some > 0));
+        let parts = data.map(Part::Data).chain((0..geometry.parity).map(Part::Parity));
+        let missing = parts.filter(|&part| {
+            let target = self.group.targets[geometry.member(number, part)];
+            let is_there = of_run().any(|(at, found)| *at == target && stands_for(found.header.id.part, part));
+            !is_there && is_witness(self.maps, self.silent, target)
+        });
+        missing.count() > usize::from(geometry.parity)
+    }
+}
+
+/// Whether a stripe may lie over `group` though no target of it shows anything of it.
+pub(crate) fn may_hide(maps: &Maps, group: &GroupEntry, silent: &BTreeSet<TargetId>) -> bool {
+    let unheard = group.targets.iter().filter(|&&target| !is_witness(maps, silent, target)).count();
+    unheard > usize::from(group.geometry.parity)
+}
+
+/// Whether what `target` does not show, it does not have though it should.
+fn is_witness(maps: &Maps, silent: &BTreeSet<TargetId>, target: TargetId) -> bool {
+    let is_whole = maps.targets.get(&target).is_some_and(|entry| entry.state == TargetState::Whole);
+    is_whole && !silent.contains(&target)
+}
+
+/// Before a stripe is ended, its parity targets hold copies.
+fn stands_for(found: Part, part: Part) -> bool {
+    match (found, part) {
+        (Part::Copy { at, .. }, Part::Parity(wanted)) => at == wanted,
+        _ => found == part,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use protocol::address::Position;
+    use protocol::fragment::{FragmentHeader, FragmentId, Geometry};
+    use protocol::id::{GroupId, LogId, MapEpoch};
+    use protocol::maps::TargetEntry;
+
+    use super::*;
+
+    const NUMBER: StripeNumber = StripeNumber(0);
+    const RUN: RunNumber = RunNumber(0);
+
+    fn maps() -> (Maps, GroupEntry) {
+        let geometry = Geometry { data: 3, parity: 1, fragment_size: 4096 };
+        let group = GroupEntry { targets: (0..4).map(TargetId).collect(), geometry, current: true };
+        let entry = || TargetEntry { node: 1, name: String::new(), state: TargetState::Whole };
+        let maps = Maps {
+            epoch: MapEpoch(1),
+            cluster: 1,
+            parity: 1,
+            targets: (0..4).map(|target| (TargetId(target), entry())).collect(),
+            groups: [(GroupId(0), group.clone())].into(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            next_log: LogId(2),
+        };
+        (maps, group)
+    }
+
+    fn fragment(part: Part) -> (TargetId, StoredFragment) {
+        let (_, group) = maps();
+        let data_lengths = if matches!(part, Part::Parity(_)) { vec![4096, 4096, 7] } else { vec![] };
+        let header = FragmentHeader {
+            id: FragmentId { log: LogId(1), stripe: NUMBER, run: RUN, part },
+            group: GroupId(0),
+            geometry: group.geometry,
+            mark: Position::START,
+            previous_end: 0,
+            complete_below: NUMBER,
+            data_lengths,
+        };
+        (group.targets[group.geometry.member(NUMBER, part)], StoredFragment { header, length: 7 })
+    }
+
+    fn is_gone(parts: &[Part], length: u32, silent: &[u32]) -> bool {
+        let (maps, group) = maps();
+        let held: Vec<_> = parts.iter().copied().map(fragment).collect();
+        let silent = silent.iter().copied().map(TargetId).collect();
+        Told { maps: &maps, group: &group, held: &held, silent: &silent }.is_gone((NUMBER, RUN), length)
+    }
+
+    #[test]
+    fn what_is_deleted_in_part_is_gone_and_what_is_lost_is_not() {
+        let (one, two, parity) = (Part::Data(1), Part::Data(2), Part::Parity(0));
+        let copy = Part::Copy { at: 0, of: 0 };
+        assert!(is_gone(&[], 1, &[]) && is_gone(&[], 1, &[2]) && !is_gone(&[], 1, &[0, 2]));
+        assert!(!is_gone(&[one, two, parity], 1, &[]), "one fragment was lost");
+        assert!(is_gone(&[two, parity], 1, &[]) && !is_gone(&[two, parity], 1, &[0]));
+        assert!(is_gone(&[one, two], 1, &[]), "neither the first nor the parity is there");
+        assert!(!is_gone(&[copy], 1, &[]), "an open stripe has copies");
+        assert!(is_gone(&[copy], 4097, &[]));
+    }
+}
