@@ -170,7 +170,7 @@ fn one_target_or_two_parities_are_no_exception() {
 
 #[test]
 fn full_disks_break_no_promise() {
-    let counts = explore(100, |dice| {
+    let counts = explore(60, |dice| {
         let shape = Shape::new(5, 1).with_small_disks(dice.within(16..32));
         Story { work: 2000, ..Story::of(shape) }
     });
