@@ -33,6 +33,15 @@ const BREATH: Duration = Duration::from_millis(5);
 /// So many files are recorded together.
 const FILES_MAX: usize = 64;
 
+/// How far others can know the log to be.
+#[derive(Default)]
+struct Told {
+    /// The mark that the newest fragments name, or nearly.
+    mark: Position,
+    /// Where the log ended when it was looked at last.
+    end: Position,
+}
+
 impl Inner {
     /// Begins what goes on until the client stops.
     pub(crate) fn begin_background(self: Arc<Self>) {
@@ -45,6 +54,7 @@ impl Inner {
 
     async fn write_out_forever(&self) {
         let mut next = self.host.now() + TICK;
+        let mut told = Told::default();
         while !self.is_stopped() {
             let filled = self.budget.filled();
             if !self.budget.is_pressed() {
@@ -55,6 +65,7 @@ impl Inner {
             if self.host.now() >= next {
                 next = self.host.now() + TICK;
                 self.sweep();
+                self.tell_mark(&mut told);
                 self.refresh_space().await;
             }
             if failed {
@@ -63,6 +74,25 @@ impl Inner {
                 // What is dirty is just being taken in, or its file's shape is being changed.
                 self.host.sleep(BREATH).await;
             }
+        }
+    }
+
+    /// Only fragments tell others where the mark is, and a log that nobody writes to begins none: what was removed in its
+    /// last stripes would take room until somebody wrote again. So once it is idle it goes on by a stripe with nothing in
+    /// it, and when managers have acknowledged that, by another, whose fragments name a mark behind all that was written.
+    fn tell_mark(&self, told: &mut Told) {
+        let end = self.log.end();
+        let is_idle = end == told.end && lock(&self.outbox).is_empty();
+        told.end = end;
+        if !is_idle || end.stripe.0 <= told.mark.stripe.0 + 1 {
+            return;
+        }
+        told.mark = self.mark();
+        self.log.end_stripe();
+        // A log that takes nothing any more has nobody to tell.
+        if self.append_deltas(&[], None, &mut lock(&self.outbox)).is_ok() {
+            told.end = self.log.end();
+            self.outbox_filled.notify(usize::MAX);
         }
     }
 

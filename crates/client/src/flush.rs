@@ -149,7 +149,7 @@ impl Inner {
         outcome
     }
 
-    fn append_deltas(
+    pub(crate) fn append_deltas(
         &self,
         deltas: &[Delta],
         from: Option<Position>,

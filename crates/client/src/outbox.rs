@@ -102,7 +102,8 @@ impl Outbox {
                 sending.parts.entry(manager(delta)).or_default().push(delta.clone());
             }
         }
-        (count > 0).then_some(sending)
+        // A batch may have no deltas: it only moves the mark.
+        (sending.end > Position::default()).then_some(sending)
     }
 
     /// Every manager has everything through `end`.
