@@ -191,13 +191,13 @@ impl Cleaner {
         let space = self.space(&self.cluster.maps()).await?;
         let mut need = work.waters.need(space, work.looked);
         if need == Need::Nothing
-            && let Some(last) = work.looked
-            && last.is_outdated(self.managers.bytes_live().await?)
+            && let Some(last) = &mut work.looked
         {
-            need = Need::Look;
-        }
-        if let Some(last) = &mut work.looked {
-            last.ticks += 1;
+            let bytes_live = self.managers.bytes_live().await?;
+            if last.is_outdated(space.bytes_used, bytes_live) {
+                need = Need::Look;
+            }
+            last.observe(bytes_live);
         }
         match need {
             Need::Nothing => Ok(()),
@@ -228,7 +228,7 @@ impl Cleaner {
             self.clean(work, &maps, survey.alive, goal).await?;
         }
         let (bytes_used, bytes_live) = (self.space(&maps).await?.bytes_used, self.managers.bytes_live().await?);
-        work.looked = Some(Looked { bytes_used, bytes_live, ticks: 0 });
+        work.looked = Some(Looked { bytes_used, bytes_live, bytes_busy: survey.bytes_busy, ..Looked::default() });
         Ok(())
     }
 

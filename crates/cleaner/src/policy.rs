@@ -91,22 +91,37 @@ impl Default for Waters {
     }
 }
 
-/// The last look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The last look, and what became known since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Looked {
     /// Bytes stored on all targets when it ended.
     pub bytes_used: u64,
     /// Bytes of file data that lived then.
     pub bytes_live: u64,
+    /// The most that was seen alive since.
+    pub bytes_live_max: u64,
+    /// The data bytes of stripes that nobody could judge yet.
+    pub bytes_busy: u64,
     /// How often it was asked since whether another is needed.
     pub ticks: u32,
 }
 
 impl Looked {
+    /// Takes note of a moment at which another look was perhaps not needed.
+    pub fn observe(&mut self, bytes_live: u64) {
+        self.bytes_live_max = self.bytes_live_max.max(bytes_live);
+        self.ticks += 1;
+    }
+
     /// Whether so much was removed or overwritten since that `df` would tell an untruth: files' room is given back when
-    /// their stripes are found dead.
-    pub fn is_outdated(&self, bytes_live: u64) -> bool {
-        self.bytes_live.saturating_sub(bytes_live) >= DEAD_MAX
+    /// their stripes are found dead. What died is known; what lived too shortly to be seen, and what lay where nobody
+    /// could judge yet, is only suspected, and looked for less often.
+    pub fn is_outdated(&self, bytes_used: u64, bytes_live: u64) -> bool {
+        let died = self.bytes_live_max.max(self.bytes_live).saturating_sub(bytes_live);
+        let explained = bytes_live.saturating_sub(self.bytes_live) * RAW_PER_LIVE;
+        let unexplained = bytes_used.saturating_sub(self.bytes_used).saturating_sub(explained);
+        let suspected = unexplained.max(self.bytes_busy);
+        died >= DEAD_MAX || self.ticks >= TICKS_SHORT && suspected >= DEAD_MAX.max(bytes_used / SUSPECTED_PART)
     }
 }
 
@@ -131,6 +146,10 @@ const TICKS: u32 = 60;
 const TICKS_SHORT: u32 = 5;
 /// or as soon as so many bytes of file data have died.
 const DEAD_MAX: u64 = 8 << 20;
+/// What is suspected must be so large a part of all that is stored: a look costs as much as there is.
+const SUSPECTED_PART: u64 = 64;
+/// Bytes on targets that a byte of file data explains, with its parity and its share of short stripes.
+const RAW_PER_LIVE: u64 = 2;
 
 impl Waters {
     /// The marks where only `slack` of the room is not alive: most of that must stay in stripes that are cleaned later,
@@ -248,10 +267,29 @@ mod tests {
     }
 
     #[test]
+    fn what_died_is_looked_for_at_once_and_what_may_have_died_soon() {
+        let looked = Looked { bytes_used: 100 * MIB, bytes_live: 80 * MIB, ..Looked::default() };
+        assert!(!looked.is_outdated(100 * MIB, 80 * MIB));
+        assert!(looked.is_outdated(100 * MIB, 70 * MIB));
+        // A file that came and went.
+        let mut seen = looked;
+        seen.observe(120 * MIB);
+        assert!(!seen.is_outdated(140 * MIB, 120 * MIB));
+        assert!(seen.is_outdated(140 * MIB, 80 * MIB));
+        // One that nobody saw alive.
+        let later = Looked { ticks: TICKS_SHORT, ..looked };
+        assert!(!looked.is_outdated(140 * MIB, 80 * MIB) && later.is_outdated(140 * MIB, 80 * MIB));
+        assert!(!later.is_outdated(140 * MIB, 110 * MIB));
+        // What could not be judged is judged again.
+        assert!(Looked { bytes_busy: 20 * MIB, ..later }.is_outdated(100 * MIB, 80 * MIB));
+        assert!(!Looked { bytes_busy: 20 * MIB, bytes_used: 100 << 30, ..later }.is_outdated(100 << 30, 80 * MIB));
+    }
+
+    #[test]
     fn water_marks_say_when() {
         let waters = Waters { low: 0.15, high: 0.22, pressure: 0.05 };
         let space = |free| Space { free, bytes_used: 500, bytes_total: 1000, bytes_free_min: 500 };
-        let after = |bytes_used, ticks| Some(Looked { bytes_used, bytes_live: 0, ticks });
+        let after = |bytes_used, ticks| Some(Looked { bytes_used, ticks, ..Looked::default() });
         assert_eq!(waters.need(space(0.5), None), Need::Look);
         assert_eq!(waters.need(space(0.5), after(495, 0)), Need::Nothing);
         assert_eq!(waters.need(space(0.5), after(500, TICKS)), Need::Look);

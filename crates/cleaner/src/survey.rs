@@ -40,6 +40,8 @@ pub struct Survey {
     pub alive: Vec<Found>,
     /// Bytes on the targets that cleaning these would give back, at the most.
     pub bytes_dead: f64,
+    /// The data bytes of stripes that nobody can judge yet: being written, or behind a mark.
+    pub bytes_busy: u64,
 }
 
 /// Looks at all stripes. `own` is the log that this cleaner writes, and its mark, which its fragments may not yet tell.
@@ -61,7 +63,7 @@ pub async fn survey(
     let mut survey = Survey { stripes: listed.keys().copied().collect(), ..Survey::default() };
     for (&stripe, found) in &listed {
         match standing(maps, stripe, found.length, edges.get(&stripe.0).copied()) {
-            Standing::Busy => {}
+            Standing::Busy => survey.bytes_busy += found.found.bytes_occupied,
             Standing::Data => data.push(stripe),
             Standing::Manager => journals.push(stripe),
             Standing::Forgotten => survey.dead.push(stripe),
@@ -71,7 +73,7 @@ pub async fn survey(
         match bytes_live {
             0 => survey.dead.push(stripe),
             // Of its log some slot has not seen all deltas.
-            u64::MAX => {}
+            u64::MAX => survey.bytes_busy += listed[&stripe].found.bytes_occupied,
             _ => {
                 let found = Found { stripe, bytes_live, ..listed[&stripe].found };
                 let dead = found.bytes_occupied.saturating_sub(bytes_live);
