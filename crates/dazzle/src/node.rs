@@ -145,7 +145,8 @@ impl Parts {
             info!(?replaced, "empty targets take the place of lost ones");
         }
         let reader = LogReader::new(cluster.clone());
-        let manager_options = ManagerOptions { memory_bytes: config.metadata.0 as usize, ..Default::default() };
+        let (memory_bytes, root_owner) = (config.metadata.0 as usize, process::user());
+        let manager_options = ManagerOptions { memory_bytes, root_owner, ..Default::default() };
         let manager = Manager::start(cluster.clone(), reader.clone(), manager_options)
             .await
             .map_err(|error| error.to_string())?;

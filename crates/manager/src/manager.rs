@@ -46,6 +46,8 @@ pub struct ManagerOptions {
     pub flush_interval: Duration,
     /// How long after a start inodes without a name are kept for clients that still hold them open.
     pub orphan_grace: Duration,
+    /// The user and the group to whom the root of a new file system belongs.
+    pub root_owner: (u32, u32),
 }
 
 impl Default for ManagerOptions {
@@ -55,6 +57,7 @@ impl Default for ManagerOptions {
             journal_bytes_max: 32 << 20,
             flush_interval: Duration::from_secs(1),
             orphan_grace: Duration::from_secs(2),
+            root_owner: (0, 0),
         }
     }
 }

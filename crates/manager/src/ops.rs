@@ -40,7 +40,12 @@ pub(crate) enum Operation {
     /// Frees an orphan that nobody holds open.
     Reap(InodeId),
     /// Makes the root directory, unless it is there.
-    MakeRoot,
+    MakeRoot {
+        /// Its owner: who made the file system.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+    },
     /// Adds up one slot's part of a census.
     Census(SlotId),
     /// One slot's live bytes in stripes.
@@ -112,7 +117,7 @@ pub(crate) fn slots(operation: &Operation) -> Vec<SlotId> {
             _ => &[],
         },
         Operation::Reap(inode) => &[*inode],
-        Operation::MakeRoot => &[InodeId::ROOT],
+        Operation::MakeRoot { .. } => &[InodeId::ROOT],
         Operation::Census(slot) | Operation::Live(slot, _) | Operation::Forget(slot, ..) | Operation::Orphans(slot) => {
             return vec![*slot];
         }
@@ -132,7 +137,7 @@ pub(crate) fn run(tx: &mut Transaction<'_>, operation: &Operation) -> Result<Don
     match operation {
         Operation::Asked(request) => ask(tx, request),
         Operation::Reap(inode) => free::reap(tx, *inode),
-        Operation::MakeRoot => root::run(tx),
+        Operation::MakeRoot { uid, gid } => root::run(tx, *uid, *gid),
         Operation::Census(slot) => count::census(tx, *slot),
         Operation::Live(slot, stripes) => count::live(tx, *slot, stripes),
         Operation::Forget(slot, before, known) => deltas::forget(tx, *slot, *before, known),

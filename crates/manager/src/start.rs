@@ -130,7 +130,8 @@ impl Manager {
     async fn begin(self: &Arc<Self>) -> Result<(), StartError> {
         let node = self.host().node().0;
         if self.table.lock(InodeId::ROOT.slot()).is_some() {
-            self.perform(node, Operation::MakeRoot, Durability::Disk).await?;
+            let (uid, gid) = self.options.root_owner;
+            self.perform(node, Operation::MakeRoot { uid, gid }, Durability::Disk).await?;
         }
         self.replay_sealed().await?;
         self.host().listen(Port(MANAGER_PORT), Arc::new(Door(self.clone())));

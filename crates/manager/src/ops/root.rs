@@ -11,7 +11,7 @@ use crate::transaction::{Stop, Transaction};
 /// What a new root may be used for until someone says otherwise: by all for reading, by its owner for writing.
 const ROOT_MODE: u16 = 0o755;
 
-pub(super) fn run(tx: &mut Transaction<'_>) -> Result<Done, Stop> {
+pub(super) fn run(tx: &mut Transaction<'_>, uid: u32, gid: u32) -> Result<Done, Stop> {
     if tx.inode_if_any(InodeId::ROOT)?.is_some() {
         return Ok(Answer::Done.into());
     }
@@ -20,8 +20,8 @@ pub(super) fn run(tx: &mut Transaction<'_>) -> Result<Done, Stop> {
         kind: Kind::Directory,
         mode: ROOT_MODE,
         links: 2,
-        uid: 0,
-        gid: 0,
+        uid,
+        gid,
         device: 0,
         size: 0,
         stored: 0,

@@ -40,7 +40,7 @@ impl Bench {
             pages: BTreeMap::new(),
             images: BTreeMap::new(),
         };
-        bench.run(Operation::MakeRoot).unwrap();
+        bench.run(Operation::MakeRoot { uid: 0, gid: 0 }).unwrap();
         bench
     }
 
