@@ -37,11 +37,24 @@ impl DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Returns when nobody holds it.
+    /// Returns when nobody holds it, and the process that held it has ended: then nothing of it is open any more.
     pub fn wait(path: &Path) -> io::Result<()> {
         let file = File::open(path)?;
-        Ok(rustix::fs::flock(&file, FlockOperation::LockShared)?)
+        let number = io::read_to_string(&file)?.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
+        let holder = number.and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
+        rustix::fs::flock(&file, FlockOperation::LockShared)?;
+        if let Some(holder) = holder {
+            let mut ended = [rustix::event::PollFd::new(&holder, rustix::event::PollFlags::IN)];
+            let patience = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
+            rustix::event::poll(&mut ended, Some(&patience))?;
+        }
+        Ok(())
     }
+}
+
+/// The user and the group that this process runs as.
+pub fn user() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
 /// The runtime that tasks and timers live on.
