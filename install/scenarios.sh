@@ -318,7 +318,7 @@ bad_mounts() {
 # A user who is not root mounts with fusermount3; in a mount namespace where everybody may open /dev/fuse, as is usual.
 any_user() {
     command -v fusermount3 >/dev/null || { echo "fusermount3 is not installed: left out"; return 0; }
-    chmod 711 "$work" && install -d -o nobody "$work/user" "$work/user-mount" && cp "$dazzle" "$work/program" || return 1
+    install -d -o nobody "$work/user" "$work/user-mount" && cp "$dazzle" "$work/program" || return 1
     cat >"$work/as-user" <<'EOT' || return 1
 set -e
 cd "$1"

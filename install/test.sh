@@ -11,7 +11,10 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 top=$PWD
 programs=$top/crates/testbed/programs
-work=$(mktemp -d "${DAZZLE_TEST_DIR:-/var/tmp}/dazzle-test.XXXXXX")
+# Short names: a path to a socket has a hundred bytes.
+work=$(mktemp -d "${DAZZLE_TEST_DIR:-/var/tmp}/dz.XXXXXX")
+# Programs run as other users, too, and must get through.
+chmod 711 "$work"
 dazzle=${DAZZLE:-$top/target/release/dazzle}
 chosen=("$@")
 passed=0 failed=0 broken=""
@@ -65,7 +68,7 @@ source "$top/install/scenarios.sh"
 run gate "format, lints and tidy" make --silent check
 run units "unit, property, model and simulation tests" cargo test --workspace --quiet
 run details "posix details" on_fresh details --targets 5 -- "$programs/posix_details.py" --quiet
-run pjdfstest "pjdfstest as ext4" on_fresh pjdfstest --targets 5 -- "$programs/pjdfstest.sh"
+run pjdfstest "pjdfstest as ext4" on_fresh pjd --targets 5 -- "$programs/pjdfstest.sh"
 run programs "real programs" real_programs
 run crash "kill -9 under load" crash
 run postgres-killed "kill -9 of the daemon under pgbench" postgres_killed
