@@ -110,8 +110,7 @@ impl Cache {
     }
 
     /// How many bytes are kept.
-    #[cfg(test)]
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         lock(&self.0).bytes
     }
 }

@@ -62,6 +62,17 @@ pub(crate) struct Inner {
     stopped: AtomicBool,
 }
 
+/// What a client holds in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ClientMemory {
+    /// Bytes read, or read ahead.
+    pub bytes_cached: u64,
+    /// Bytes written that are in no log yet.
+    pub bytes_dirty: u64,
+    /// Inodes that are known: open, looked up, or not yet stored.
+    pub inodes: u64,
+}
+
 impl Client {
     /// Opens a log of the client's own and begins to serve.
     pub async fn start(cluster: Cluster, reader: LogReader, options: ClientOptions) -> Result<Client, ClientError> {
@@ -95,6 +106,12 @@ impl Client {
         self.0.budget.wake();
         self.0.log.close().await?;
         Ok(())
+    }
+
+    /// What it holds in memory now.
+    pub fn memory(&self) -> ClientMemory {
+        let (cached, dirty) = (self.0.cache.bytes() as u64, self.0.budget.dirty());
+        ClientMemory { bytes_cached: cached, bytes_dirty: dirty, inodes: lock(&self.0.files).len() as u64 }
     }
 }
 

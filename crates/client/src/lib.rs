@@ -43,7 +43,7 @@ mod stream;
 mod whole;
 mod writes;
 
-pub use client::{Client, ClientOptions};
+pub use client::{Client, ClientMemory, ClientOptions};
 pub use error::ClientError;
 pub use shape::{Allocate, AllocateMode, SeekKind};
 pub use space::Statfs;

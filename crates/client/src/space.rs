@@ -135,6 +135,11 @@ impl Budget {
         Admission::Granted
     }
 
+    /// Written bytes that are in no log.
+    pub(crate) fn dirty(&self) -> u64 {
+        lock(&self.taken).dirty
+    }
+
     /// Whether `bytes` would fit, by what the targets told last.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         let taken = lock(&self.taken);

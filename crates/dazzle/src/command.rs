@@ -35,7 +35,7 @@ enum Command {
     Up(up::Up),
     /// Unmount, store everything, stop the daemon.
     Down(down::Down),
-    /// How it is: targets, groups, logs, space, rates.
+    /// How it is: targets, slots, logs, memory, space, rates.
     Status(status::Status),
     /// Where a file's bytes are and why: inode, slot, extents, log addresses, targets.
     Why(why::Why),

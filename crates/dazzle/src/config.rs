@@ -10,6 +10,9 @@ use crate::edge::storage_place;
 /// The name of the file.
 pub const FILE_NAME: &str = "dazzle.toml";
 
+/// The least part of the cache that is for reading, in bytes.
+const READ_MIN: u64 = 16 << 20;
+
 /// What stands above the settings in the file.
 const EXPLANATION: &str = "\
 # The settings of a Dazzle file system; they are read when its daemon starts.
@@ -138,8 +141,11 @@ impl Config {
         at_least("cache", self.cache, 32 << 20)?;
         at_least("dirty", self.dirty, 16 << 20)?;
         at_least("metadata", self.metadata, 16 << 20)?;
-        if self.dirty > self.cache {
-            return Err(format!("dirty = \"{}\" is more than cache = \"{}\", which holds it", self.dirty, self.cache));
+        if self.dirty.0.saturating_add(READ_MIN) > self.cache.0 {
+            let (dirty, cache, least) = (self.dirty, self.cache, Size(READ_MIN));
+            return Err(format!(
+                "dirty = \"{dirty}\" is a part of cache = \"{cache}\" and must leave {least} of it for reading"
+            ));
         }
         for target in &self.targets {
             if let Some(limit) = target.limit {
@@ -240,7 +246,7 @@ mod tests {
         let wrong = Config::new(1, None, vec![target.clone()]);
         assert!(wrong.verify().unwrap_err().contains("needs more than 1 targets"));
         let wrong = Config { dirty: Size(1 << 40), ..Config::new(0, None, vec![target]) };
-        assert!(wrong.verify().unwrap_err().contains("is more than cache"));
+        assert!(wrong.verify().unwrap_err().contains("must leave 16 MiB"));
         assert!(toml::from_str::<Config>("parity = 1\nspeed = \"ludicrous\"\ntarget = []").is_err());
     }
 }

@@ -6,6 +6,7 @@
 //! | `node` | the roles of one machine, put together |
 //! | `oracle` | answers to what commands ask a running daemon; `audit` checks and repairs |
 //! | `config` | the settings |
+//! | `meter` | how fast bytes move |
 //! | `edge/` | the only code that names the runtime and the operating system |
 //!
 //! *Never*: any policy of a file system; that is decided in the parts.
@@ -15,6 +16,7 @@ mod command;
 mod config;
 mod create;
 mod edge;
+mod meter;
 mod node;
 mod oracle;
 

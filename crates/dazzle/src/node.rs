@@ -27,6 +27,7 @@ use crate::edge::fuse_device::Mount;
 use crate::edge::machine::RealMachine;
 use crate::edge::mount::Users;
 use crate::edge::{control, process, storage_place};
+use crate::meter::{Meter, Traffic};
 use crate::oracle::NodeOracle;
 
 /// The number of the one node, until more machines join.
@@ -54,6 +55,8 @@ pub(crate) struct Parts {
     pub(crate) cleaner: Arc<Cleaner>,
     /// Targets that do not serve since the start, and why.
     pub(crate) absent: Vec<Absent>,
+    /// How fast targets read and write.
+    pub(crate) meter: Meter,
     stopped: OnceCell<Result<(), String>>,
 }
 
@@ -151,15 +154,15 @@ impl Parts {
             .await
             .map_err(|error| error.to_string())?;
         let client_options = ClientOptions {
-            cache_bytes: config.cache.0 as usize,
+            cache_bytes: (config.cache.0 - config.dirty.0) as usize,
             dirty_bytes: config.dirty.0 as usize,
             ..ClientOptions::default()
         };
         let client =
             Client::start(cluster.clone(), reader.clone(), client_options).await.map_err(|error| error.to_string())?;
         let cleaner = Cleaner::start(cluster.clone(), reader.clone(), Default::default()).await;
-        let (dir, stopped) = (dir.to_owned(), OnceCell::new());
-        Ok(Parts { dir, config, cluster, reader, storage, manager, client, cleaner, absent, stopped })
+        let (dir, meter, stopped) = (dir.to_owned(), Meter::default(), OnceCell::new());
+        Ok(Parts { dir, config, cluster, reader, storage, manager, client, cleaner, absent, meter, stopped })
     }
 
     fn mount(&self, point: &Path, runtime: &Handle) -> Result<Mount, String> {
@@ -297,12 +300,14 @@ async fn settle_targets(cluster: &Cluster, serving: &[TargetId], outdated: &[Tar
     Ok(())
 }
 
-/// Tells the registry when a target fails while it serves: new stripes are laid without it, and `status` says so.
+/// Notes how fast bytes move, and tells the registry when a target fails while it serves: new stripes are laid without
+/// it, and `status` says so.
 async fn watch(parts: Arc<Parts>) {
     let mut failed: BTreeSet<TargetId> = BTreeSet::new();
     loop {
         parts.cluster.host().sleep(WATCH_INTERVAL).await;
         let targets = parts.storage.targets();
+        parts.meter.note(parts.cluster.host().now(), traffic(&targets));
         let fresh: Vec<_> = targets.iter().filter(|target| !failed.contains(&target.id())).collect();
         for (target, why) in fresh.iter().filter_map(|target| Some((target.id(), target.failure()?))) {
             error!(target = target.0, why, "a target has failed; going on without it");
@@ -312,6 +317,15 @@ async fn watch(parts: Arc<Parts>) {
             }
         }
     }
+}
+
+/// What all targets together have read and written.
+fn traffic(targets: &[&Arc<storage::Target>]) -> Traffic {
+    let counts = targets.iter().map(|target| target.traffic());
+    counts.fold(Traffic::default(), |sum, (read, written)| Traffic {
+        bytes_read: sum.bytes_read + read,
+        bytes_written: sum.bytes_written + written,
+    })
 }
 
 async fn mark(cluster: &Cluster, target: TargetId, state: TargetState) -> Result<(), String> {

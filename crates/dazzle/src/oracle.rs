@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::edge::control::{Oracle, Progress, Question};
 use crate::edge::fuse_device::Mount;
 use crate::edge::mount::Users;
+use crate::edge::process;
 use crate::node::{NODE, Parts};
 
 /// Answers for one node.
@@ -63,7 +64,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         targets.push(json!({
             "id": id.0, "name": entry.name, "state": target_state(entry.state),
             "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
-            "fragments": stat.fragments, "why": why_absent(parts, *id),
+            "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written, "why": why_absent(parts, *id),
         }));
     }
     let groups: Vec<_> = maps
@@ -80,12 +81,33 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         .iter()
         .map(|(id, log)| json!({"id": id.0, "writer": format!("{:?}", log.writer), "state": log_state(log.state)}))
         .collect();
+    let rates = parts.meter.rates();
     Ok(json!({
         "mount": parts.config.mount, "health": health(&maps), "parity": maps.parity,
         "inodes": space.inodes_total - space.inodes_free,
         "space": {"total": space.bytes_total, "free": space.bytes_free, "used": space.bytes_total - space.bytes_free},
+        "memory": memory(parts), "slots": slots(&maps),
+        "rates": {"read": rates.bytes_read, "written": rates.bytes_written},
         "targets": targets, "groups": groups, "logs": logs,
     }))
+}
+
+/// What the daemon holds in memory, and how much it may.
+fn memory(parts: &Parts) -> Value {
+    let (client, config) = (parts.client.memory(), &parts.config);
+    json!({
+        "process": process::memory_bytes(), "cached": client.bytes_cached, "cached_max": config.cache.0 - config.dirty.0,
+        "dirty": client.bytes_dirty, "dirty_max": config.dirty.0, "inodes": client.inodes,
+        "metadata": parts.manager.bytes_resident(), "metadata_max": config.metadata.0,
+    })
+}
+
+/// Which slots each node manages.
+fn slots(maps: &Maps) -> Value {
+    let firsts = maps.slots.keys().copied();
+    let lasts = maps.slots.keys().skip(1).map(|next| next - 1).chain([protocol::id::SLOT_COUNT - 1]);
+    let ranges = firsts.zip(lasts).zip(maps.slots.values());
+    ranges.map(|((first, last), entry)| json!({"first": first, "last": last, "node": entry.node})).collect()
 }
 
 /// Why a target does not serve, if it does not.

@@ -115,6 +115,11 @@ impl Manager {
         self.cluster.host()
     }
 
+    /// Bytes of memory that pages of names, inodes and maps take now.
+    pub fn bytes_resident(&self) -> u64 {
+        self.table.resident() as u64
+    }
+
     /// Answers one request of a node.
     pub async fn answer(&self, node: u32, request: ManagerRequest) -> ManagerAnswer {
         match request {

@@ -160,6 +160,10 @@ pub struct TargetStat {
     pub fragments: u64,
     /// Counts up at every start of the target's daemon (DESIGN §3, targets that come back).
     pub incarnation: u64,
+    /// Bytes read from the disk or its cache since that start.
+    pub bytes_read: u64,
+    /// Bytes written since that start, heads and checksums included.
+    pub bytes_written: u64,
 }
 
 /// Why a target did not do as asked.

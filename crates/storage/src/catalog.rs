@@ -452,6 +452,7 @@ impl Catalog {
             bytes_reserved: u64::from(reserved) * data,
             fragments: self.fragments.len() as u64,
             incarnation,
+            ..TargetStat::default()
         }
     }
 

@@ -2,6 +2,7 @@
 //! `docs/format.md`, *Start after a crash* and *The list*.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use futures_util::StreamExt;
@@ -221,6 +222,8 @@ impl Target {
             list_state: async_lock::Mutex::new(ListState { superblock, place: list, full_count: 0 }),
             failed: OnceLock::new(),
             stripes: stripe_locks(),
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
         });
         target.begin_list(place.is_none()).await?;
         Ok(target)

@@ -3,6 +3,7 @@
 //! Locks, in the order in which they are taken: one stripe's, then the lead of a round, then the catalog's. The
 //! catalog's is never held while anything is awaited; a stripe's orders the operations on its fragments and no others.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use protocol::FastMap;
 use protocol::checksum::{BLOCK_SIZE, crc_parts};
 use protocol::fragment::FragmentId;
 use protocol::id::{LogId, StripeNumber, TargetId};
-use protocol::storage::{Append, Durability, StorageAnswer, StorageError, StorageReply, StorageRequest};
+use protocol::storage::{Append, Durability, StorageAnswer, StorageError, StorageReply, StorageRequest, TargetStat};
 
 use crate::catalog::{
     Admission, Begun, Catalog, Extension, OpenTail, ReadPlan, Stored, Syncs, other_parity, partial_of,
@@ -55,6 +56,9 @@ pub struct Target {
     pub(crate) list_state: async_lock::Mutex<ListState>,
     pub(crate) failed: OnceLock<String>,
     pub(crate) stripes: Vec<async_lock::Mutex<()>>,
+    /// What was read and written since the target was opened.
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
 }
 
 /// How long a fragment is now, and which sync makes that durable, unless it is.
@@ -94,6 +98,11 @@ impl Target {
     /// Whether the target has failed, and why. It stays so until it is opened anew.
     pub fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
+    }
+
+    /// Bytes read from the disk, or its cache, and written since the target was opened.
+    pub fn traffic(&self) -> (u64, u64) {
+        (self.bytes_read.load(Ordering::Relaxed), self.bytes_written.load(Ordering::Relaxed))
     }
 
     async fn append(self: &Arc<Self>, append: Append) -> StorageAnswer {
@@ -160,9 +169,9 @@ impl Target {
         let slot = TailSlot { generation, sequence: 1, length, partial, floor: 0 };
         let head = head::encode_new(&identity, &slot, &append.checksums[..blocks_full(length)]);
         let parts = std::iter::once(head).chain(append.parts.iter().cloned()).collect();
-        if let Err(error) = self.data.write(self.place(run), parts).await {
+        if let Err(error) = self.write_data(self.place(run), parts).await {
             self.catalog().abandon(run);
-            return Err(self.disk_failed(error));
+            return Err(error);
         }
         let syncs = self.sync_counts();
         let complete = append.header.ended() || length == append.header.geometry.fragment_size;
@@ -259,7 +268,9 @@ impl Target {
         // Cells below the end of the data have their room already; the rest must come from what the disk has free.
         let below = catalog.cells.free_below((size / self.cell_size()) as u32) + catalog.cells_leaving;
         let backed = u64::from(below + catalog.cells.in_window()) + usage.bytes_free / self.cell_size();
-        Ok(StorageReply::Stat(catalog.stat(self.incarnation, u32::try_from(backed).unwrap_or(u32::MAX))))
+        let stat = catalog.stat(self.incarnation, u32::try_from(backed).unwrap_or(u32::MAX));
+        let (bytes_read, bytes_written) = self.traffic();
+        Ok(StorageReply::Stat(TargetStat { bytes_read, bytes_written, ..stat }))
     }
 
     /// Cells for a new fragment.
@@ -339,11 +350,14 @@ impl Target {
     }
 
     pub(crate) async fn write_data(&self, place: u64, parts: Vec<Bytes>) -> Result<(), StorageError> {
+        let length: usize = parts.iter().map(Bytes::len).sum();
+        self.bytes_written.fetch_add(length as u64, Ordering::Relaxed);
         self.data.write(place, parts).await.map_err(|error| self.disk_failed(error))
     }
 
     /// A failing read fails the request and not the target: the bytes can be had elsewhere.
     pub(crate) async fn read_data(&self, place: u64, length: usize) -> Result<Bytes, StorageError> {
+        self.bytes_read.fetch_add(length as u64, Ordering::Relaxed);
         self.data.read(place, length).await.map_err(|error| StorageError::Failed(error.to_string()))
     }
 

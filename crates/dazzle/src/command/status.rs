@@ -9,7 +9,7 @@ use super::{Outcome, print_json};
 use crate::config::Size;
 use crate::edge::control::Question;
 
-/// Tells how the file system of DIR is: targets, groups, logs, space, rates.
+/// Tells how the file system of DIR is: targets, slots, logs, memory, space, rates.
 #[derive(Debug, Args)]
 pub(super) struct Status {
     /// The directory of the file system.
@@ -39,8 +39,28 @@ impl Status {
             size(&answer["space"]["free"]),
             answer["inodes"]
         );
+        let memory = |field: &str| size(&answer["memory"][field]);
+        println!(
+            "memory     {}: {} of {} metadata, {} of {} read cache, {} of {} not yet stored",
+            memory("process"),
+            memory("metadata"),
+            memory("metadata_max"),
+            memory("cached"),
+            memory("cached_max"),
+            memory("dirty"),
+            memory("dirty_max"),
+        );
+        println!("targets    read {}/s, write {}/s", size(&answer["rates"]["read"]), size(&answer["rates"]["written"]));
         let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_header(["target", "state", "stored", "free", "fragments"]);
+        table.load_style(presets::NOTHING).set_header([
+            "target",
+            "state",
+            "stored",
+            "free",
+            "fragments",
+            "read",
+            "written",
+        ]);
         for target in answer["targets"].as_array().into_iter().flatten() {
             table.add_row([
                 target["name"].as_str().unwrap_or("?").to_owned(),
@@ -48,6 +68,8 @@ impl Status {
                 size(&target["stored"]),
                 size(&target["free"]),
                 target["fragments"].to_string(),
+                size(&target["read"]),
+                size(&target["written"]),
             ]);
         }
         println!("{table}");
@@ -55,6 +77,9 @@ impl Status {
             if let Some(why) = target["why"].as_str() {
                 println!("{}: {why}", target["name"].as_str().unwrap_or("?"));
             }
+        }
+        for slots in answer["slots"].as_array().into_iter().flatten() {
+            println!("slots {}–{} on node {}", slots["first"], slots["last"], slots["node"]);
         }
         for group in answer["groups"].as_array().into_iter().flatten() {
             println!(

@@ -57,6 +57,12 @@ pub fn user() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
+/// Bytes of memory that this process has, as the kernel counts them; 0 where it does not tell.
+pub fn memory_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|line| line.split(' ').nth(1)?.parse().ok());
+    pages.map_or(0, |pages: u64| pages * rustix::param::page_size() as u64)
+}
+
 /// The runtime that tasks and timers live on.
 pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("dazzle").build()
