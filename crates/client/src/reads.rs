@@ -53,10 +53,27 @@ impl Inner {
         loop {
             let planned = lock(&file.state).known().plan(range.clone());
             match planned {
-                Ok(pieces) => return Ok(pieces),
+                Ok(pieces) => return Ok(self.cut(pieces)),
                 Err(missing) => self.learn_map(file, missing).await?,
             }
         }
+    }
+
+    /// Cuts what lies on several targets, so that each can be asked at once and no answers need to be put together.
+    fn cut(&self, pieces: Vec<Piece>) -> Vec<Piece> {
+        let mut cut = Vec::with_capacity(pieces.len() + 1);
+        for piece in pieces {
+            let Piece::Stored(mut rest) = piece else {
+                cut.push(piece);
+                continue;
+            };
+            while rest.length > 0 {
+                let part = self.reader.on_one_target(rest);
+                cut.push(Piece::Stored(part));
+                rest = rest.part(part.length, rest.length - part.length);
+            }
+        }
+        cut
     }
 
     /// Asks for a piece of the map of a file.
@@ -153,7 +170,7 @@ impl Inner {
         let inner = self.clone();
         match planned {
             Ok(pieces) => {
-                let loadings = self.begin_loads(&pieces);
+                let loadings = self.begin_loads(&self.cut(pieces));
                 if !loadings.is_empty() {
                     self.host.spawn(async move {
                         // Who asks for bytes that could not be read ahead is told why then.

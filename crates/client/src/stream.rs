@@ -10,7 +10,7 @@ const STREAMS: usize = 4;
 /// The first window, once a second read followed the first, in bytes.
 const WINDOW_MIN: u64 = 256 << 10;
 /// The largest window, in bytes: enough for the targets of a stripe to work in parallel.
-const WINDOW_MAX: u64 = 2 << 20;
+const WINDOW_MAX: u64 = 8 << 20;
 /// The kernel's read-ahead sends several reads at once, and they may arrive out of order by this many bytes.
 const SLACK: u64 = 512 << 10;
 

@@ -12,5 +12,7 @@ pub mod directory;
 pub mod fuse_device;
 pub mod machine;
 pub mod mount;
+mod open_file;
+mod page_cache;
 pub mod process;
 pub mod storage_place;

@@ -115,6 +115,17 @@ impl LogReader {
         }
     }
 
+    /// The beginning of `address` that one target holds: all of it, most often. Reading such parts by themselves asks their
+    /// targets at once, and copies nothing.
+    pub fn on_one_target(&self, address: LogAddress) -> LogAddress {
+        let maps = self.cluster.maps();
+        let run =
+            maps.logs.get(&address.log).and_then(|log| log.layout.iter().rev().find(|run| run.covers(address.stripe)));
+        let Some(group) = run.and_then(|run| maps.groups.get(&run.group(address.stripe))) else { return address };
+        let left = group.geometry.fragment_size - address.offset % group.geometry.fragment_size;
+        address.part(0, address.length.min(left))
+    }
+
     /// What was found broken since the last time, for repair.
     pub fn take_damages(&self) -> Vec<Damage> {
         let mut damages = self.inner.damages.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
+use futures_util::future::join;
 use host::{DiskError, File, Host};
 use protocol::FastMap;
 use protocol::checksum::{BLOCK_SIZE, crc_parts};
@@ -239,10 +240,12 @@ impl Target {
         if plan.length == 0 {
             return Ok((Bytes::new(), Vec::new()));
         }
-        let mut checksums = self.read_table((plan.run, plan.generation), blocks_full(plan.offset), plan.full).await?;
-        checksums.extend(plan.partial);
         let place = self.place(plan.run) + HEAD_SIZE as u64 + u64::from(plan.offset);
-        let bytes = self.read_data(place, plan.length as usize).await?;
+        let table = self.read_table((plan.run, plan.generation), blocks_full(plan.offset), plan.full);
+        // Neither needs the other: a cold read waits for the disk once.
+        let (table, bytes) = join(table, self.read_data(place, plan.length as usize)).await;
+        let (mut checksums, bytes) = (table?, bytes?);
+        checksums.extend(plan.partial);
         if bytes.len() < plan.length as usize {
             return Err(StorageError::Failed("the disk lost the end of its data".into()));
         }

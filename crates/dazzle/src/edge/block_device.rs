@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 use tokio::runtime::Handle;
 
 use super::blocking::disk_error;
-use super::directory::OpenFile;
+use super::open_file::OpenFile;
 
 const MIB: u64 = 1 << 20;
 /// What is kept free before the first space: boot sectors and partition tables of others stay readable.

@@ -1,0 +1,209 @@
+//! One byte space of a target: a range of an open file or device.
+//!
+//! Bytes that the page cache has are taken from there. Long reads of what it has not go past it, where the file allows
+//! that: the kernel caches what programs read at the mount, and filling a second cache on the way costs fresh pages.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use host::{BoxFuture, DiskError, StoredFile};
+use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+use tokio::runtime::Handle;
+
+use super::blocking::{self, WRITE_INLINE_MAX, disk_error};
+use super::buffers::ReadBuffer;
+use super::page_cache;
+
+/// Reads from here on go past the page cache.
+const DIRECT_MIN: usize = 64 << 10;
+/// To what place, length and memory of a direct read must be aligned: enough for every disk of today.
+const DIRECT_ALIGN: usize = 4096;
+
+/// A range of an open file or device that is one byte space.
+pub(super) struct OpenFile(Arc<Inner>);
+
+struct Inner {
+    file: OwnedFd,
+    /// The same, past the page cache. `None` where that is not to be had.
+    direct: Option<OwnedFd>,
+    name: String,
+    /// Where the space begins in the file.
+    base: u64,
+    /// Where it ends at the latest; `None` for a file that grows.
+    bytes_max: Option<u64>,
+    /// The end of the last written byte.
+    size: AtomicU64,
+    runtime: Handle,
+}
+
+impl OpenFile {
+    pub(super) fn open(path: &Path, base: u64, bytes_max: Option<u64>, runtime: Handle) -> Result<Self, DiskError> {
+        let name = path.display().to_string();
+        let flags = if bytes_max.is_some() { OFlags::RDWR } else { OFlags::RDWR | OFlags::CREATE };
+        let file = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)
+            .map_err(|error| disk_error(&name, error))?;
+        // Who reads in order tells us so by asking ahead; what the kernel would guess beside that is read for nothing.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        let size = match bytes_max {
+            Some(bytes) => bytes,
+            None => rustix::fs::fstat(&file).map_err(|error| disk_error(&name, error))?.st_size as u64,
+        };
+        let direct = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).ok();
+        Ok(OpenFile(Arc::new(Inner { file, direct, name, base, bytes_max, size: AtomicU64::new(size), runtime })))
+    }
+}
+
+impl StoredFile for OpenFile {
+    fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DiskError>> {
+        Box::pin(async move {
+            let length = self.0.within(offset, length);
+            let mut buffer = ReadBuffer::new(length);
+            let is_cold = self.0.is_cold(offset, length);
+            let filled = if is_cold { 0 } else { self.0.read_cached(&mut buffer.bytes_mut()[..length], offset) };
+            if filled == length {
+                return Ok(buffer.into_bytes(length));
+            }
+            let inner = self.0.clone();
+            let rest = move || {
+                let bytes = &mut buffer.bytes_mut()[..length];
+                let filled = if is_cold { inner.read_direct(bytes, offset) } else { filled };
+                let filled = inner.read_rest(&mut buffer.bytes_mut()[..length], offset, filled)?;
+                Ok(buffer.into_bytes(filled))
+            };
+            blocking::wait_for(&self.0.runtime, rest).await
+        })
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Bytes>) -> BoxFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            if parts.iter().map(Bytes::len).sum::<usize>() <= WRITE_INLINE_MAX {
+                return self.0.write_all(offset, &parts);
+            }
+            let inner = self.0.clone();
+            blocking::run_apart(&self.0.runtime, move || inner.write_all(offset, &parts)).await
+        })
+    }
+
+    fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let runtime = inner.runtime.clone();
+            let sync = move || rustix::fs::fdatasync(&inner.file).map_err(|error| inner.error(error));
+            blocking::run_apart(&runtime, sync).await
+        })
+    }
+
+    fn reserve(&self, offset: u64, length: u64) -> BoxFuture<'_, Result<(), DiskError>> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let runtime = inner.runtime.clone();
+            blocking::run_apart(&runtime, move || inner.allocate(offset, length, FallocateFlags::KEEP_SIZE)).await
+        })
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> BoxFuture<'_, Result<(), DiskError>> {
+        let inner = self.0.clone();
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Box::pin(async move {
+            let runtime = inner.runtime.clone();
+            blocking::run_apart(&runtime, move || inner.allocate(offset, length, flags)).await
+        })
+    }
+
+    fn size(&self) -> Result<u64, DiskError> {
+        Ok(self.0.size.load(Ordering::Acquire))
+    }
+}
+
+impl Inner {
+    fn error(&self, error: Errno) -> DiskError {
+        disk_error(&self.name, error)
+    }
+
+    /// How much of a read lies before the end.
+    fn within(&self, offset: u64, length: usize) -> usize {
+        let left = self.size.load(Ordering::Acquire).saturating_sub(offset);
+        length.min(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    /// Reads what the page cache has, without waiting. Returns how much that was.
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> usize {
+        let at = self.base + offset;
+        // A refusal is no error: whoever may wait asks again.
+        rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], at, ReadWriteFlags::NOWAIT).unwrap_or(0)
+    }
+
+    /// Reads what lies behind the first `filled` bytes. Returns how many there are then: fewer only at the end.
+    fn read_rest(&self, buffer: &mut [u8], offset: u64, mut filled: usize) -> Result<usize, DiskError> {
+        while filled < buffer.len() {
+            match rustix::io::pread(&self.file, &mut buffer[filled..], self.base + offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(self.error(error)),
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Whether a read should go past the page cache: it is long, aligned, and nothing of it is there.
+    fn is_cold(&self, offset: u64, length: usize) -> bool {
+        let at = self.base + offset;
+        self.direct.is_some()
+            && length >= DIRECT_MIN
+            && at.is_multiple_of(DIRECT_ALIGN as u64)
+            && page_cache::has_nothing(&self.file, at, length)
+    }
+
+    /// Reads whole blocks past the page cache; returns how many bytes. An error is no answer here: whoever reads the rest
+    /// meets it again.
+    fn read_direct(&self, buffer: &mut [u8], offset: u64) -> usize {
+        let Some(direct) = &self.direct else { return 0 };
+        let end = buffer.len() / DIRECT_ALIGN * DIRECT_ALIGN;
+        let mut filled = 0;
+        while filled < end && filled.is_multiple_of(DIRECT_ALIGN) {
+            match rustix::io::pread(direct, &mut buffer[filled..end], self.base + offset + filled as u64) {
+                Ok(count) if count > 0 => filled += count,
+                _ => break,
+            }
+        }
+        filled
+    }
+
+    fn write_all(&self, offset: u64, parts: &[Bytes]) -> Result<(), DiskError> {
+        let length: usize = parts.iter().map(Bytes::len).sum();
+        if self.bytes_max.is_some_and(|max| offset + length as u64 > max) {
+            return Err(DiskError::Full);
+        }
+        let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut left = &mut slices[..];
+        let mut at = self.base + offset;
+        while !left.is_empty() {
+            // The kernel takes at most 1,024 parts at once.
+            let batch = left.len().min(1024);
+            match rustix::io::pwritev(&self.file, &left[..batch], at) {
+                Ok(count) => {
+                    at += count as u64;
+                    IoSlice::advance_slices(&mut left, count);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(self.error(error)),
+            }
+        }
+        self.size.fetch_max(offset + length as u64, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn allocate(&self, offset: u64, length: u64, flags: FallocateFlags) -> Result<(), DiskError> {
+        match rustix::fs::fallocate(&self.file, flags, self.base + offset, length) {
+            // A device or a file system without the call simply keeps or takes the room later.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NODEV) => Ok(()),
+            Err(error) => Err(self.error(error)),
+        }
+    }
+}
