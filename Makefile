@@ -4,7 +4,7 @@ DIR   ?= /var/lib/dazzle-demo
 MOUNT ?= /mnt/dazzle
 CARGO ?= cargo
 
-.PHONY: help packages up down demo test check fix bench long-test
+.PHONY: help packages up down test check fix bench bench-size long-test
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -36,7 +36,15 @@ bench:           ## the comparison with ext4, a FUSE passthrough and MooseFS
 	@DAZZLE_UP='$(CURDIR)/target/release/dazzle up "$$BASE" --mount "$$MOUNT" --targets 5' \
 	 DAZZLE_DOWN='$(CURDIR)/target/release/dazzle down "$$BASE"' bench/compare.sh
 
+bench-size:      ## rates, memory and restart time as a file system grows to 5,000,000 files: an hour
+	@$(CARGO) build --release --quiet -p dazzle
+	@target/release/dazzle up "$(DIR)-size" --mount "$(MOUNT)-size" --targets 5
+	@bench/size.py target/release/dazzle "$(DIR)-size" "$(MOUNT)-size"
+	@target/release/dazzle down "$(DIR)-size"
+	@rm -rf "$(DIR)-size"
+
 long-test: packages ## 10,000 simulated worlds, 200 kills: hours
 	@DAZZLE_SEEDS=2000 $(CARGO) test --release -p dazzle-testbed --test a_node_keeps_its_word -- --nocapture
 	@ROUNDS=200 install/test.sh crash
+	@SPACE=full install/test.sh overwritten
 	@install/test.sh

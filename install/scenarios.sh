@@ -29,6 +29,15 @@ crash() {
     end crash
 }
 
+# Everything overwritten many times over, the daemon killed in between. SPACE=full: 1 GiB and 20,000 files, 50 times.
+overwritten() {
+    local limit=160MiB sizes=(--large 160 --files 3000 --times 6 --kills 3)
+    [ "${SPACE:-}" != full ] || { limit=1GiB sizes=(--large 1024 --files 20000 --times 50 --kills 10); }
+    fresh space --targets 5 --limit "$limit" || return 1
+    "$programs/space.py" "$dazzle" "$work/space" "$work/space-mount" "${sizes[@]}" --seed "${SEED:-$RANDOM}" || return 1
+    end space
+}
+
 # What is in a mounted file system, as one number.
 digest() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum); }
 

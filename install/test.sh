@@ -71,6 +71,7 @@ run details "posix details" on_fresh details --targets 5 -- "$programs/posix_det
 run pjdfstest "pjdfstest as ext4" on_fresh pjd --targets 5 -- "$programs/pjdfstest.sh"
 run programs "real programs" real_programs
 run crash "kill -9 under load" crash
+run overwritten "everything overwritten at random, many times over, with kills" overwritten
 run postgres-killed "kill -9 of the daemon under pgbench" postgres_killed
 run loss-of-each "loss of any one target" loss_of_each 5 1
 run loss-of-two "loss of any two targets" loss_of_two

@@ -12,39 +12,13 @@ contents that it may hold, and `dazzle check` must find nothing. The seed and th
 import argparse
 import os
 import random
-import signal
-import subprocess
 import sys
 import threading
 import time
 
+from daemon import Broken, Daemon
+
 PAGE = 4096
-
-
-class Broken(Exception):
-    """The file system did not keep its word."""
-
-
-class Daemon:
-    """The daemon under test."""
-
-    def __init__(self, dazzle, directory, mount):
-        self.dazzle, self.directory, self.mount = dazzle, directory, mount
-
-    def up(self):
-        subprocess.run([self.dazzle, "up", self.directory], check=True, stdout=subprocess.DEVNULL)
-
-    def kill(self):
-        with open(os.path.join(self.directory, "lock"), encoding="ascii") as lock:
-            pid = int(lock.read())
-        os.kill(pid, signal.SIGKILL)
-        # The lock is free when the process has ended.
-        subprocess.run(["flock", os.path.join(self.directory, "lock"), "true"], check=True)
-
-    def check(self):
-        done = subprocess.run([self.dazzle, "check", self.directory], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise Broken(f"dazzle check: {done.stdout}{done.stderr}")
 
 
 class Worker(threading.Thread):

@@ -1,0 +1,36 @@
+"""What the tests share that kill the daemon: the daemon, and the word for a broken promise."""
+
+import json
+import os
+import signal
+import subprocess
+
+
+class Broken(Exception):
+    """The file system did not keep its word."""
+
+
+class Daemon:
+    """The daemon under test."""
+
+    def __init__(self, dazzle, directory, mount):
+        self.dazzle, self.directory, self.mount = dazzle, directory, mount
+
+    def up(self):
+        subprocess.run([self.dazzle, "up", self.directory], check=True, stdout=subprocess.DEVNULL)
+
+    def kill(self):
+        with open(os.path.join(self.directory, "lock"), encoding="ascii") as lock:
+            pid = int(lock.read())
+        os.kill(pid, signal.SIGKILL)
+        # The lock is free when the process has ended.
+        subprocess.run(["flock", os.path.join(self.directory, "lock"), "true"], check=True)
+
+    def check(self):
+        done = subprocess.run([self.dazzle, "check", self.directory], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Broken(f"dazzle check: {done.stdout}{done.stderr}")
+
+    def status(self):
+        done = subprocess.run([self.dazzle, "status", "--json", self.directory], capture_output=True, check=True)
+        return json.loads(done.stdout)
