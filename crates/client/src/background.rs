@@ -116,17 +116,16 @@ impl Inner {
     /// Which files to write out now: old ones; under pressure all, those without a name last.
     fn due(&self) -> Vec<Arc<OpenFile>> {
         let (now, is_pressed) = (self.host.now(), self.budget.is_pressed());
-        let files: Vec<_> = lock(&self.files).values().cloned().collect();
         let mut due = Vec::new();
-        for file in files {
+        // Only what is due is held beyond this look: of the others none would be forgotten meanwhile.
+        for file in lock(&self.files).values() {
             let state = lock(&file.state);
             let Some(known) = &state.file else { continue };
             let is_old = known.dirty_since().is_some_and(|since| now.since(since) >= AGE_MAX);
             let is_wanted = if known.dirty_bytes() > 0 { is_old } else { !known.is_recorded() };
             if is_pressed && known.dirty_bytes() > 0 || is_wanted && !state.is_temporary() {
                 let order = (state.is_temporary(), known.dirty_since());
-                drop(state);
-                due.push((order, file));
+                due.push((order, file.clone()));
             }
         }
         due.sort_by_key(|(order, _)| *order);
@@ -180,24 +179,32 @@ impl Inner {
 
     /// Sends what is `disk`, until managers have acknowledged it.
     async fn send_all(&self) {
-        loop {
+        let manager = |delta: &Delta| self.manager_of(delta.inode);
+        let next = || {
             let disk = self.log.reached(Durability::Disk);
-            let manager = |delta: &Delta| self.manager_of(delta.inode);
-            let Some(mut sending) = lock(&self.outbox).sending(disk, manager) else { return };
-            while !self.send(&mut sending).await {
+            lock(&self.outbox).sending(disk, manager)
+        };
+        let (mut sending, mut marked) = (next(), self.host.now());
+        while let Some(mut now) = sending {
+            while !self.send(&mut now).await {
                 if self.is_stopped() {
                     return;
                 }
                 let _ = self.cluster.refresh().await;
                 self.host.sleep(PAUSE / 10).await;
                 // Slots may have moved: what is left is laid out anew.
-                let left: Vec<_> = std::mem::take(&mut sending.parts).into_values().flatten().collect();
+                let left: Vec<_> = std::mem::take(&mut now.parts).into_values().flatten().collect();
                 for delta in left {
-                    sending.parts.entry(manager(&delta)).or_default().push(delta);
+                    now.parts.entry(manager(&delta)).or_default().push(delta);
                 }
             }
-            lock(&self.outbox).acknowledge(sending.end);
-            self.log.set_mark(self.mark());
+            lock(&self.outbox).acknowledge(now.end);
+            sending = next();
+            // Not each time: it takes a look at every file.
+            if sending.is_none() || self.host.now().since(marked) >= TICK {
+                self.log.set_mark(self.mark());
+                marked = self.host.now();
+            }
             self.outbox_moved.notify(usize::MAX);
         }
     }
@@ -205,8 +212,10 @@ impl Inner {
     /// Where replay of this log may begin, and before which bytes that no manager claims are dead (DESIGN §5, marks; §8).
     fn mark(&self) -> Position {
         // Files first: what is recorded between the two looks is in the outbox by then.
-        let files: Vec<_> = lock(&self.files).values().cloned().collect();
-        let unrecorded = files.iter().filter_map(|file| lock(&file.state).file.as_mut()?.unrecorded_from()).min();
+        let unrecorded = {
+            let files = lock(&self.files);
+            files.values().filter_map(|file| lock(&file.state).file.as_mut()?.unrecorded_from()).min()
+        };
         let recorded = lock(&self.outbox).mark();
         unrecorded.map_or(recorded, |unrecorded| unrecorded.min(recorded))
     }

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Whether cost stays flat as a Dazzle file system grows: rates, memory and restart time at several sizes.
+
+    size.py DAZZLE DIR MOUNT [--sizes N,N,...] [--one N] [--rounds N]
+
+DIR is the directory of a file system that is up on MOUNT, best an empty one. It is filled with files of 1 KiB, 1,000 to a
+directory, up to each of --sizes; then, in --rounds rounds: 10,000 files are created in fresh directories, the kernel's
+caches dropped, and they are looked up and stat'ed in another order ("fresh"); as many files from anywhere are, too ("any").
+Medians are told. Then the daemon is killed with SIGKILL and started again. At last --one files go into one directory, and
+the rates of its first and last tenth are compared. Prints a markdown table.
+"""
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../crates/testbed/programs"))
+from daemon import Daemon  # noqa: E402
+
+PROBE = 10_000
+PER_DIRECTORY = 1_000
+CONTENT = os.urandom(1024)
+
+
+def create(path):
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    os.write(descriptor, CONTENT)
+    os.close(descriptor)
+
+
+def rate(work, items):
+    """How many of `items` a second `work` takes."""
+    start = time.perf_counter()
+    for item in items:
+        work(item)
+    return len(items) / (time.perf_counter() - start)
+
+
+def forget():
+    """The kernel drops its caches of names and inodes."""
+    os.sync()
+    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+        file.write("2")
+
+
+def in_parallel(works):
+    """Runs each of `works` in a process of its own."""
+    children = []
+    for work in works:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                work()
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    if any(os.waitpid(child, 0)[1] != 0 for child in children):
+        raise RuntimeError("a process that fills the file system failed")
+
+
+class Fill:
+    """Many directories with files, numbered through."""
+
+    def __init__(self, root):
+        self.root, self.count = root, 0
+
+    def path(self, number):
+        directory, name = divmod(number, PER_DIRECTORY)
+        return os.path.join(self.root, f"many/{directory // 1000}/{directory % 1000}/{name}")
+
+    def grow(self, count):
+        """Two processes make directories and files up to `count`."""
+        directories = range(self.count // PER_DIRECTORY, count // PER_DIRECTORY)
+
+        def work(share):
+            for directory in directories[share::2]:
+                first = directory * PER_DIRECTORY
+                os.makedirs(os.path.dirname(self.path(first)), exist_ok=True)
+                for number in range(first, first + PER_DIRECTORY):
+                    create(self.path(number))
+
+        start = time.perf_counter()
+        in_parallel([lambda: work(0), lambda: work(1)])
+        self.count = len(directories) * PER_DIRECTORY + self.count
+        return len(directories) * PER_DIRECTORY / (time.perf_counter() - start)
+
+
+def probe(root, name, fill):
+    """Rates of creating, of stats of what was just made, and of stats of any file."""
+    paths = []
+    for directory in range(PROBE // PER_DIRECTORY):
+        os.makedirs(os.path.join(root, name, str(directory)))
+        paths += [os.path.join(root, name, str(directory), str(number)) for number in range(PER_DIRECTORY)]
+    created = rate(create, paths)
+    forget()
+    random.Random(1).shuffle(paths)
+    fresh = rate(os.stat, paths)
+    forget()
+    anywhere = [fill.path(random.randrange(fill.count)) for _ in range(PROBE)]
+    return created, fresh, rate(os.stat, anywhere)
+
+
+def restart_seconds(daemon, path):
+    daemon.kill()
+    start = time.perf_counter()
+    daemon.up()
+    os.stat(path)
+    return time.perf_counter() - start
+
+
+def told(memory):
+    """Cells about the daemon's memory."""
+    return [f"{memory['process'] >> 20} MiB", f"{memory['metadata'] >> 20} MiB", f"{memory['inodes']:,}"]
+
+
+def row(*cells):
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
+def many(arguments, daemon, root):
+    """One row for each size."""
+    row("files", "fill/s", "create/s", "stat fresh/s", "stat any/s", "daemon", "its metadata", "inodes it knows", "up after kill -9")
+    row("---:", *["---:"] * 8)
+    fill = Fill(root)
+    for size in arguments.sizes:
+        filled = fill.grow(size)
+        figures = [probe(root, f"probe-{size}-{number}", fill) for number in range(arguments.rounds)]
+        created, fresh, anywhere = (statistics.median(column) for column in zip(*figures))
+        memory = daemon.status()["memory"]
+        seconds = restart_seconds(daemon, fill.path(0))
+        rates = (f"{figure:,.0f}" for figure in (filled, created, fresh, anywhere))
+        row(f"{size:,}", *rates, *told(memory), f"{seconds:.1f} s")
+
+
+def one(arguments, daemon, root):
+    """A row for each tenth of one directory."""
+    print()
+    row("names in one directory", "create/s", "stat/s", "daemon", "its metadata", "inodes it knows")
+    row("---:", *["---:"] * 5)
+    directory = os.path.join(root, "one")
+    os.mkdir(directory)
+    tenth = arguments.one // 10
+    for part in range(10):
+        paths = [os.path.join(directory, f"a-name-of-usual-length-{number}") for number in range(part * tenth, (part + 1) * tenth)]
+        created = rate(create, paths)
+        forget()
+        random.Random(2).shuffle(paths)
+        seen = rate(os.stat, paths[:PROBE])
+        memory = daemon.status()["memory"]
+        row(f"{(part + 1) * tenth:,}", f"{created:,.0f}", f"{seen:,.0f}", *told(memory))
+    start = time.perf_counter()
+    listed = sum(1 for _ in os.scandir(directory))
+    print(f"\nlisting it: {listed / (time.perf_counter() - start):,.0f} names/s")
+    print(f"up after kill -9: {restart_seconds(daemon, directory):.1f} s")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("dazzle")
+    parser.add_argument("dir")
+    parser.add_argument("mount")
+    parser.add_argument("--sizes", default="10000,100000,1000000,5000000")
+    parser.add_argument("--one", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    arguments.sizes = [int(size) for size in arguments.sizes.split(",") if size]
+    daemon = Daemon(arguments.dazzle, arguments.dir, arguments.mount)
+    root = os.path.join(arguments.mount, "size")
+    os.mkdir(root)
+    if arguments.sizes:
+        many(arguments, daemon, root)
+    if arguments.one:
+        one(arguments, daemon, root)
+
+
+if __name__ == "__main__":
+    main()
