@@ -4,7 +4,7 @@ DIR   ?= /var/lib/dazzle-demo
 MOUNT ?= /mnt/dazzle
 CARGO ?= cargo
 
-.PHONY: help packages up down test check fix bench bench-size long-test
+.PHONY: help packages up down test check fix bench bench-size fuzz long-test
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -42,6 +42,9 @@ bench-size:      ## rates, memory and restart time as a file system grows to 5,0
 	@bench/size.py target/release/dazzle "$(DIR)-size" "$(MOUNT)-size"
 	@target/release/dazzle down "$(DIR)-size"
 	@rm -rf "$(DIR)-size"
+
+fuzz:            ## every parser of bytes from outside, 10 minutes each (FUZZ_SECONDS)
+	@fuzz/run.sh
 
 long-test: packages ## 10,000 simulated worlds, 200 kills: hours
 	@DAZZLE_SEEDS=2000 $(CARGO) test --release -p dazzle-testbed --test a_node_keeps_its_word -- --nocapture

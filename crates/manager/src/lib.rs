@@ -23,6 +23,8 @@ mod checkpoint;
 mod encoding;
 mod entry;
 mod extent;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod image;
 mod inode;
 mod inspect;

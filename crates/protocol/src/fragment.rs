@@ -61,6 +61,13 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Whether a stripe can have this shape.
+    pub fn is_possible(self) -> bool {
+        (1..=WIDTH_MAX).contains(&self.data)
+            && self.parity <= WIDTH_MAX
+            && (1..=FRAGMENT_SIZE_MAX).contains(&self.fragment_size)
+    }
+
     /// How many data bytes a stripe of this shape holds.
     pub fn stripe_size(self) -> u32 {
         u32::from(self.data) * self.fragment_size

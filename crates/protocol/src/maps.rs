@@ -29,7 +29,46 @@ pub struct Maps {
     pub next_log: LogId,
 }
 
+/// Why maps cannot be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapsError {
+    /// Slots below the first entry have no manager.
+    #[error("no node manages slot 0")]
+    Slots,
+    /// A group's members or its geometry make no sense.
+    #[error("stripe group {} has {targets} targets and cannot be laid out", .group.0)]
+    Group {
+        /// The group.
+        group: GroupId,
+        /// How many members it has.
+        targets: usize,
+    },
+    /// A run names no group, or one that does not exist.
+    #[error("log {} has a run without groups that exist", .0.0)]
+    Run(LogId),
+}
+
 impl Maps {
+    /// Whether they can be followed: whoever takes in maps asks this first, and nobody needs to ask later.
+    pub fn verify(&self) -> Result<(), MapsError> {
+        if !self.slots.contains_key(&0) {
+            return Err(MapsError::Slots);
+        }
+        for (&group, entry) in &self.groups {
+            let are_known = entry.targets.iter().all(|target| self.targets.contains_key(target));
+            if !entry.geometry.is_possible() || entry.geometry.width() != entry.targets.len() || !are_known {
+                return Err(MapsError::Group { group, targets: entry.targets.len() });
+            }
+        }
+        for (&log, entry) in &self.logs {
+            let exist = |run: &Run| !run.groups.is_empty() && run.groups.iter().all(|id| self.groups.contains_key(id));
+            if !entry.layout.iter().all(exist) {
+                return Err(MapsError::Run(log));
+            }
+        }
+        Ok(())
+    }
+
     /// The owner of a slot.
     ///
     /// # Panics

@@ -237,6 +237,7 @@ pub fn widest(maps: &Maps) -> Option<Geometry> {
 mod tests {
     use super::*;
     use protocol::address::Position;
+    use protocol::maps::MapsError;
 
     fn cluster(targets: u32) -> Maps {
         let entry = |n: u32| TargetEntry { node: 1, name: format!("target-{n}"), state: TargetState::Whole };
@@ -250,6 +251,27 @@ mod tests {
             *maps = next;
         }
         reply
+    }
+
+    #[test]
+    fn maps_that_cannot_be_followed_are_known_as_such() {
+        let mut maps = cluster(5);
+        let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client });
+        assert_eq!(maps.verify(), Ok(()));
+        let broken = |change: &dyn Fn(&mut Maps)| {
+            let mut maps = maps.clone();
+            change(&mut maps);
+            maps.verify()
+        };
+        assert_eq!(broken(&|maps| maps.slots.clear()), Err(MapsError::Slots));
+        let group = GroupId(0);
+        let of_group = |targets| Err(MapsError::Group { group, targets });
+        assert_eq!(broken(&|maps| maps.groups.get_mut(&group).unwrap().targets.truncate(4)), of_group(4));
+        assert_eq!(broken(&|maps| maps.groups.get_mut(&group).unwrap().geometry.data = 0), of_group(5));
+        assert_eq!(broken(&|maps| drop(maps.targets.remove(&TargetId(2)))), of_group(5));
+        let run = |maps: &mut Maps, groups| maps.logs.get_mut(&LogId(1)).unwrap().layout[0].groups = groups;
+        assert_eq!(broken(&|maps| run(maps, vec![])), Err(MapsError::Run(LogId(1))));
+        assert_eq!(broken(&|maps| run(maps, vec![GroupId(77)])), Err(MapsError::Run(LogId(1))));
     }
 
     #[test]

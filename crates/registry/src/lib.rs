@@ -14,6 +14,8 @@
 
 pub mod change;
 pub mod formation;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod replica;
 mod service;
 

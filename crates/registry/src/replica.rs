@@ -55,6 +55,7 @@ impl Replica {
 }
 
 fn encode(maps: &Maps) -> Bytes {
+    assert_eq!(maps.verify(), Ok(()), "nothing is stored that a start would refuse");
     let body = postcard::to_stdvec(maps).expect("maps have no unserializable part");
     let mut bytes = Vec::with_capacity(HEAD_SIZE + body.len());
     bytes.extend_from_slice(MAGIC);
@@ -79,8 +80,19 @@ async fn read(space: &File) -> Result<Found, DiskError> {
     }
     let Some((length, sum)) = decode_head(&head) else { return Ok(Found::Damage) };
     let body = space.read(HEAD_SIZE as u64, length).await?;
-    let maps = if body.len() == length && crc(&body) == sum { postcard::from_bytes(&body).ok() } else { None };
-    Ok(maps.map_or(Found::Damage, Found::Maps))
+    Ok(decode_body(&body, length, sum).map_or(Found::Damage, Found::Maps))
+}
+
+/// The maps in all that a byte space holds.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn decode(space: &[u8]) -> Option<Maps> {
+    let (length, sum) = decode_head(space)?;
+    decode_body(space.get(HEAD_SIZE..)?.get(..length)?, length, sum)
+}
+
+fn decode_body(body: &[u8], length: usize, sum: u32) -> Option<Maps> {
+    let maps: Maps = (body.len() == length && crc(body) == sum).then(|| postcard::from_bytes(body).ok())??;
+    maps.verify().is_ok().then_some(maps)
 }
 
 fn decode_head(head: &[u8]) -> Option<(usize, u32)> {

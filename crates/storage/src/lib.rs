@@ -24,6 +24,8 @@ mod bytes_at;
 mod catalog;
 mod cells;
 mod compose;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod head;
 mod list;
 mod lister;

@@ -1,6 +1,6 @@
 //! Whether a request makes sense by itself, before anything stored is looked at.
 
-use protocol::fragment::{FRAGMENT_SIZE_MAX, FragmentHeader, Part, WIDTH_MAX};
+use protocol::fragment::{FragmentHeader, Part};
 use protocol::storage::{Append, StorageError};
 
 use crate::head::{blocks_full, blocks_touched, encode_header};
@@ -39,11 +39,8 @@ fn check(append: &Append) -> Result<Box<[u8]>, StorageError> {
 
 fn check_header(header: &FragmentHeader) -> Result<(), StorageError> {
     let geometry = header.geometry;
-    if geometry.data == 0 || geometry.data > WIDTH_MAX || geometry.parity > WIDTH_MAX {
+    if !geometry.is_possible() {
         return refuse("no stripe has such a shape");
-    }
-    if geometry.fragment_size == 0 || geometry.fragment_size > FRAGMENT_SIZE_MAX {
-        return refuse("no fragment has such a size");
     }
     let within = match header.id.part {
         Part::Data(index) => index < geometry.data,
