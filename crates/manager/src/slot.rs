@@ -131,6 +131,31 @@ impl Slot {
         Ok(None)
     }
 
+    /// The records from `from` on, before `end`, one after the other. Ends with `Err` at a page that is not in memory.
+    pub(crate) fn range<'a>(
+        &'a self,
+        from: &'a [u8],
+        end: &'a [u8],
+    ) -> impl Iterator<Item = Result<KeyValue<'a>, PageId>> {
+        let (first, _) = self.frame(from);
+        let within = || self.frames.range::<[u8], _>((Included(first.as_slice()), Excluded(end)));
+        let mut frames = (from < end).then(within).into_iter().flatten();
+        let (mut page, mut index): (Option<&Page>, usize) = (None, 0);
+        std::iter::from_fn(move || {
+            loop {
+                if let Some(record) = page.and_then(|page| page.record(index)) {
+                    index += 1;
+                    return (record.0 < end).then_some(Ok(record));
+                }
+                let (low, frame) = frames.next()?;
+                match self.page(low, frame) {
+                    Ok(next) => (page, index) = (Some(next), next.find(from).unwrap_or_else(|index| index)),
+                    Err(missing) => return Some(Err(missing)),
+                }
+            }
+        })
+    }
+
     /// Whether the page of `key` is in memory, so that [`Slot::apply`] can change it.
     pub(crate) fn ready(&self, key: &[u8]) -> Result<(), PageId> {
         let (low, frame) = self.frame(key);

@@ -162,6 +162,16 @@ impl<'a> Transaction<'a> {
         }
     }
 
+    /// All records in a range of keys, of a slot in which this operation has changed nothing.
+    pub(crate) fn range<'k>(
+        &'k self,
+        slot: SlotId,
+        (from, end): &'k KeyRange,
+    ) -> Result<impl Iterator<Item = Result<KeyValue<'k>, Stop>>, Stop> {
+        assert!(self.changes(slot).is_none(), "what changed would not be seen");
+        Ok(self.state(slot)?.records.range(from, end).map(|record| record.map_err(Stop::from)))
+    }
+
     /// Puts a record.
     pub(crate) fn put(&mut self, slot: SlotId, key: Key, value: Vec<u8>) -> Result<(), Stop> {
         self.change(slot, key, Some(value))

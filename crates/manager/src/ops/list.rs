@@ -10,6 +10,8 @@ use crate::entry::Entry;
 use crate::key;
 use crate::transaction::{Stop, Transaction};
 
+/// Room for a name, to begin with.
+const NAME_SIZE: usize = 24;
 /// Entries that one answer carries.
 const ENTRIES_MAX: u32 = 4096;
 
@@ -21,24 +23,28 @@ pub(super) fn run(
 ) -> Result<Done, Stop> {
     tx.directory(directory)?;
     let limit = limit.clamp(1, ENTRIES_MAX) as usize;
-    let mut list = Vec::with_capacity(limit.min(256));
-    let mut range = key::entries_behind(directory, after);
-    while let Some((at, value)) = tx.next(directory.slot(), &range)? {
+    let (mut list, mut names) = (Vec::with_capacity(limit), Vec::with_capacity(limit * NAME_SIZE));
+    let range = key::entries_behind(directory, after);
+    let mut is_last = true;
+    for record in tx.range(directory.slot(), &range)? {
         if list.len() == limit {
-            return Ok(Answer::Listing(list, false).into());
+            is_last = false;
+            break;
         }
-        let (cookie, entry) = (key::rest_number(at), Entry::decode(value)?);
+        let (at, value) = record?;
+        let entry = Entry::decode(value)?;
         let attributes = if attributes { attributes_at_hand(tx, entry.inode)? } else { None };
-        list.push(DirectoryEntry {
-            cookie,
-            name: Bytes::copy_from_slice(entry.name),
-            inode: entry.inode,
-            kind: entry.kind,
-            attributes,
-        });
-        range.0 = key::entry(directory, cookie + 1);
+        names.extend_from_slice(entry.name);
+        let (cookie, name) = (key::rest_number(at), Bytes::new());
+        list.push((
+            entry.name.len(),
+            DirectoryEntry { cookie, name, inode: entry.inode, kind: entry.kind, attributes },
+        ));
     }
-    Ok(Answer::Listing(list, true).into())
+    // All names share one piece of memory.
+    let mut names = Bytes::from(names);
+    let named = |(length, entry)| DirectoryEntry { name: names.split_to(length), ..entry };
+    Ok(Answer::Listing(list.into_iter().map(named).collect(), is_last).into())
 }
 
 /// Attributes of what lives in a slot that is locked anyway.

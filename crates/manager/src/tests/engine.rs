@@ -92,8 +92,16 @@ fn a_slot_is_a_sorted_map_whatever_is_in_memory() {
             let found = with_pages(&mut slot, &disk, |slot| {
                 slot.next(&probe, &end).map(|record| record.map(|(key, value)| (key.to_vec(), value.to_vec())))
             });
-            let expected = if probe < end { model.range(probe.clone()..end).next() } else { None };
+            let expected = if probe < end { model.range(probe.clone()..end.clone()).next() } else { None };
             assert_eq!(found.as_ref().map(|(key, value)| (key, value)), expected);
+            if dice.one_in(20) {
+                let all = with_pages(&mut slot, &disk, |slot| {
+                    let owned = |(key, value): (&[u8], &[u8])| (key.to_vec(), value.to_vec());
+                    slot.range(&probe, &end).map(|record| record.map(owned)).collect::<Result<Vec<_>, _>>()
+                });
+                let expected = model.iter().filter(|(key, _)| **key >= probe && **key < end);
+                assert!(all.iter().map(|(key, value)| (key, value)).eq(expected), "seed {seed}, step {step}");
+            }
             let value = with_pages(&mut slot, &disk, |slot| slot.value(&probe).map(|value| value.map(<[u8]>::to_vec)));
             assert_eq!(value.as_ref(), model.get(&probe));
         }
