@@ -50,6 +50,11 @@ pub fn serve_here() {
     lock(&SERVING).threads += 1;
 }
 
+/// Whether this serving thread may read its next request.
+pub fn is_reader() -> bool {
+    ROLE.get() == Role::Reader
+}
+
 /// Returns when this serving thread may read its next request.
 pub fn await_turn() {
     if ROLE.get() == Role::Reader {

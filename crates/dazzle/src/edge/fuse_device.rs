@@ -144,8 +144,16 @@ impl Server {
         // Without it every read sleeps at once: slower, and right.
         let _ = rustix::io::ioctl_fionbio(device, true);
         loop {
-            blocking::await_turn();
-            match next_request(device, &mut buffer.bytes_mut()[READ_OFFSET..]) {
+            // Who waited for a disk takes what came meanwhile, which wakes nobody, before it stands by.
+            let at_once = if blocking::is_reader() { Err(Errno::AGAIN) } else { read_now(device, &mut buffer) };
+            let next = match at_once {
+                Err(Errno::AGAIN) => {
+                    blocking::await_turn();
+                    next_request(device, &mut buffer)
+                }
+                other => other,
+            };
+            match next {
                 Ok(count) => buffer = self.serve(device, buffer, count),
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
                 // Unmounted, by us or by somebody else.
@@ -195,10 +203,10 @@ impl Server {
 
 /// Reads a request. A program that has its answer often asks again at once, sooner than a sleeping thread could be woken,
 /// so the device is looked at for a moment before sleeping.
-fn next_request(device: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+fn next_request(device: &OwnedFd, buffer: &mut Buffer) -> Result<usize, Errno> {
     let begun = Instant::now();
     loop {
-        match rustix::io::read(device, &mut *buffer) {
+        match read_now(device, buffer) {
             Err(Errno::AGAIN) if begun.elapsed() < LOOK_BEFORE_SLEEP => std::hint::spin_loop(),
             Err(Errno::AGAIN) => {
                 let mut ready = [PollFd::new(device, PollFlags::IN)];
@@ -207,6 +215,11 @@ fn next_request(device: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
             other => return other,
         }
     }
+}
+
+/// Reads a request that is there.
+fn read_now(device: &OwnedFd, buffer: &mut Buffer) -> Result<usize, Errno> {
+    rustix::io::read(device, &mut buffer.bytes_mut()[READ_OFFSET..])
 }
 
 /// Writes an answer. A request that was interrupted or whose mount is gone needs none.
