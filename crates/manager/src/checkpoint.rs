@@ -80,6 +80,15 @@ impl Manager {
         Ok(())
     }
 
+    /// Covers a journal to which nothing is added any more, so that the stripes it lies in are given back. Only fragments
+    /// tell where the mark is, so the log goes on by a stripe whose fragments do.
+    pub(crate) async fn checkpoint_idle(&self) -> Result<(), ManagerError> {
+        self.checkpoint().await?;
+        self.writer.end_stripe();
+        let end = self.append(&[])?;
+        self.commit(end, Durability::Disk).await
+    }
+
     /// Once a table of ours covers everything, the slots need no earlier log: says so in the manager map.
     pub(crate) async fn shorten_lists(&self) -> Result<(), StartError> {
         if !self.images.lock().expect("nobody panics over images").rolls_others() {

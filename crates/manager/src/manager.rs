@@ -227,7 +227,7 @@ impl Manager {
     }
 
     /// Appends a journal record; called under the locks of its slots.
-    fn append(&self, changes: &[(SlotId, Changes)]) -> Result<Position, ManagerError> {
+    pub(crate) fn append(&self, changes: &[(SlotId, Changes)]) -> Result<Position, ManagerError> {
         let body = journal::encode(changes);
         let record = Record { kind: RecordKind::Journal, owner: Owner::default(), parts: &[&body], aligned: false };
         let appended = self.writer.append(record).map_err(failed)?;

@@ -32,6 +32,9 @@ use crate::state::SlotState;
 /// How often sealing is tried while targets or another recoverer stand in the way.
 const SEAL_TRIES: u32 = 60;
 const SEAL_PAUSE: Duration = Duration::from_millis(500);
+/// A journal that did not grow for so many looks is idle, and worth covering from so many bytes on.
+const IDLE_LOOKS: u32 = 10;
+const IDLE_BYTES_MIN: u64 = 1 << 20;
 
 /// Why a manager did not start.
 #[derive(Debug, thiserror::Error)]
@@ -159,12 +162,18 @@ impl Manager {
     /// Keeps journal and dirty pages within bounds.
     async fn keep_imaging(self: Arc<Self>) {
         let mut first = self.images.lock().expect("nobody panics over images").rolls_others();
+        let mut quiet = Quiet::default();
         self.host().sleep(self.options.orphan_grace).await;
         self.free_orphans().await;
         self.forget_applied().await;
         while !self.stopping.load(Ordering::Relaxed) {
             // The first round makes the earlier logs superfluous.
-            let done = if first { self.checkpoint().await } else { self.checkpoint_if_due().await };
+            let journal = self.journal_bytes.load(Ordering::Relaxed);
+            let done = match (first, quiet.is_idle(journal)) {
+                (true, _) => self.checkpoint().await,
+                (false, true) => self.checkpoint_idle().await,
+                (false, false) => self.checkpoint_if_due().await,
+            };
             if done.is_ok() {
                 first = false;
                 let _ = self.shorten_lists().await;
@@ -201,6 +210,22 @@ impl Manager {
             // What fails stays an orphan, to be found at the next start.
             let _ = self.perform(self.host().node().0, Operation::Reap(inode), Durability::Replicated).await;
         }
+    }
+}
+
+/// Whether anything is added to the journal.
+#[derive(Default)]
+struct Quiet {
+    bytes: u64,
+    looks: u32,
+}
+
+impl Quiet {
+    /// Looks again; true when so many bytes were added before, and none of late, that covering them is worth a round.
+    fn is_idle(&mut self, bytes: u64) -> bool {
+        self.looks = if bytes == self.bytes { self.looks + 1 } else { 0 };
+        self.bytes = bytes;
+        self.looks == IDLE_LOOKS && bytes >= IDLE_BYTES_MIN
     }
 }
 
