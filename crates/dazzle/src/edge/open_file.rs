@@ -72,7 +72,7 @@ impl StoredFile for OpenFile {
             let rest = move || {
                 let bytes = &mut buffer.bytes_mut()[..length];
                 let filled = if is_cold { inner.read_direct(bytes, offset) } else { filled };
-                let filled = inner.read_rest(&mut buffer.bytes_mut()[..length], offset, filled)?;
+                let filled = inner.read_rest(bytes, offset, filled)?;
                 Ok(buffer.into_bytes(filled))
             };
             blocking::wait_for(&self.0.runtime, rest).await
