@@ -371,3 +371,20 @@ async fn journal_records(
     recovery::scan(reader, log, range, DataBodies::Skip, &mut keep).await?;
     Ok(records)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_idle_once_each_time_it_comes_to_rest() {
+        let mut quiet = Quiet::default();
+        let mut idle = |bytes: u64, looks: u32| (0..looks).filter(|_| quiet.is_idle(bytes)).count();
+        assert_eq!(idle(0, 50), 0, "nothing was added");
+        assert_eq!(idle(IDLE_BYTES_MIN - 1, 50), 0, "not worth a round");
+        assert_eq!((1..50).map(|more| idle(IDLE_BYTES_MIN + more, 1)).sum::<usize>(), 0, "it grows");
+        assert_eq!(idle(9 * IDLE_BYTES_MIN, IDLE_LOOKS), 0, "it grew of late");
+        assert_eq!(idle(9 * IDLE_BYTES_MIN, 50), 1);
+        assert_eq!(idle(10 * IDLE_BYTES_MIN, 50), 1);
+    }
+}
