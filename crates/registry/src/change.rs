@@ -1,5 +1,6 @@
 //! What one request makes of the maps. Pure: the service stores the outcome before it answers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::fragment::Geometry;
@@ -35,7 +36,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
             add_run(&mut next, (log, version, epoch), from, groups)
         }
         RegistryRequest::FinishRuns { log, version, epoch, end } => finish_runs(&mut next, (log, version, epoch), end),
-        RegistryRequest::FormGroup(group) => Ok(form_group(&mut next, group)),
+        RegistryRequest::FormGroup(group) => form_group(&mut next, group),
         RegistryRequest::RetireGroup(group) => retire_group(&mut next, group),
         RegistryRequest::Claim { log, version } => claim(&mut next, log, version),
         RegistryRequest::Seal { log, epoch, length, tail } => {
@@ -135,14 +136,27 @@ fn entry_of_writer(maps: &mut Maps, (log, version, epoch): Seen) -> Result<&mut 
     }
 }
 
-fn form_group(maps: &mut Maps, group: GroupEntry) -> Outcome {
+/// Everybody who lays stripes or reads them relies on a group's being possible: a peer's rubbish ends here.
+fn form_group(maps: &mut Maps, group: GroupEntry) -> Reply {
+    let members: BTreeSet<_> = group.targets.iter().collect();
+    let width = group.geometry.width();
+    if !group.geometry.is_possible() || group.targets.len() != width || members.len() != width {
+        return Err(RegistryError::Unknown("shape of a group".into()));
+    }
+    if !members.into_iter().all(|target| maps.targets.contains_key(target)) {
+        return Err(RegistryError::Unknown("target".into()));
+    }
+    Ok(Outcome::Group(find_or_form(maps, group)))
+}
+
+fn find_or_form(maps: &mut Maps, group: GroupEntry) -> GroupId {
     let same = |old: &GroupEntry| old.targets == group.targets && old.geometry == group.geometry;
     if let Some((id, _)) = maps.groups.iter().find(|(_, old)| same(old)) {
-        return Outcome::Group(*id);
+        return *id;
     }
     let id = GroupId(maps.groups.keys().next_back().map_or(0, |last| last.0 + 1));
     maps.groups.insert(id, group);
-    Outcome::Group(id)
+    id
 }
 
 fn retire_group(maps: &mut Maps, group: GroupId) -> Reply {
@@ -184,7 +198,7 @@ fn forget(maps: &mut Maps, logs: &[LogId]) -> Outcome {
             maps.logs.remove(log);
         }
     }
-    let used: std::collections::BTreeSet<_> =
+    let used: BTreeSet<_> =
         maps.logs.values().flat_map(|log| &log.layout).flat_map(|run| run.groups.iter().copied()).collect();
     maps.groups.retain(|id, group| group.current || used.contains(id));
     Outcome::Maps
@@ -216,9 +230,8 @@ fn set_target(maps: &mut Maps, target: TargetId, state: TargetState) -> Reply {
         group.current = false;
     }
     for group in wanted {
-        if let Outcome::Group(id) = form_group(maps, group) {
-            maps.groups.get_mut(&id).expect("just formed or found").current = true;
-        }
+        let id = find_or_form(maps, group);
+        maps.groups.get_mut(&id).expect("just formed or found").current = true;
     }
     Ok(Outcome::Maps)
 }
@@ -272,6 +285,35 @@ mod tests {
         let run = |maps: &mut Maps, groups| maps.logs.get_mut(&LogId(1)).unwrap().layout[0].groups = groups;
         assert_eq!(broken(&|maps| run(maps, vec![])), Err(MapsError::Run(LogId(1))));
         assert_eq!(broken(&|maps| run(maps, vec![GroupId(77)])), Err(MapsError::Run(LogId(1))));
+    }
+
+    #[test]
+    fn no_group_is_formed_that_stripes_cannot_lie_on() {
+        let mut maps = cluster(3);
+        let geometry = Geometry { data: 1, parity: 1, fragment_size: 4096 };
+        let good = GroupEntry { targets: vec![TargetId(0), TargetId(2)], geometry, current: true };
+        let shape = |data, parity, fragment_size| GroupEntry {
+            geometry: Geometry { data, parity, fragment_size },
+            ..good.clone()
+        };
+        let members =
+            |targets: &[u32]| GroupEntry { targets: targets.iter().copied().map(TargetId).collect(), ..good.clone() };
+        let bad = [
+            shape(0, 2, 4096),
+            shape(1, 0, 4096),
+            shape(255, 255, u32::MAX),
+            shape(1, 1, 0),
+            members(&[0]),
+            members(&[0, 0]),
+            members(&[0, 3]),
+        ];
+        for group in bad {
+            let before = maps.clone();
+            let reply = step(&mut maps, RegistryRequest::FormGroup(group));
+            assert!(matches!(reply, Err(RegistryError::Unknown(_))), "{reply:?}");
+            assert_eq!(maps, before);
+        }
+        assert!(step(&mut maps, RegistryRequest::FormGroup(good)).is_ok());
     }
 
     #[test]
