@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Position;
 use crate::fragment::Geometry;
-use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, StripeNumber, TargetId};
+use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, SLOT_COUNT, StripeNumber, TargetId};
 
 /// All maps as of one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,9 +32,12 @@ pub struct Maps {
 /// Why maps cannot be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapsError {
-    /// Slots below the first entry have no manager.
-    #[error("no node manages slot 0")]
+    /// Slots below the first entry have no manager, or an entry is of a slot that does not exist.
+    #[error("the slots do not begin at 0, or go on behind the last")]
     Slots,
+    /// There is nothing to store on.
+    #[error("there are no targets")]
+    Targets,
     /// A group's members or its geometry make no sense.
     #[error("stripe group {} has {targets} targets and cannot be laid out", .group.0)]
     Group {
@@ -51,8 +54,11 @@ pub enum MapsError {
 impl Maps {
     /// Whether they can be followed: whoever takes in maps asks this first, and nobody needs to ask later.
     pub fn verify(&self) -> Result<(), MapsError> {
-        if !self.slots.contains_key(&0) {
+        if !self.slots.contains_key(&0) || self.slots.range(SLOT_COUNT..).next().is_some() {
             return Err(MapsError::Slots);
+        }
+        if self.targets.is_empty() {
+            return Err(MapsError::Targets);
         }
         for (&group, entry) in &self.groups {
             let are_known = entry.targets.iter().all(|target| self.targets.contains_key(target));

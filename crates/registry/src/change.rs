@@ -277,6 +277,9 @@ mod tests {
             maps.verify()
         };
         assert_eq!(broken(&|maps| maps.slots.clear()), Err(MapsError::Slots));
+        let beyond = SlotEntry { node: 1, logs: Vec::new() };
+        assert_eq!(broken(&|maps| drop(maps.slots.insert(4096, beyond.clone()))), Err(MapsError::Slots));
+        assert_eq!(broken(&|maps| maps.targets.clear()), Err(MapsError::Targets));
         let group = GroupId(0);
         let of_group = |targets| Err(MapsError::Group { group, targets });
         assert_eq!(broken(&|maps| maps.groups.get_mut(&group).unwrap().targets.truncate(4)), of_group(4));
