@@ -124,17 +124,75 @@ impl FragmentHeader {
     pub fn ended(&self) -> bool {
         matches!(self.id.part, Part::Parity(_))
     }
+
+    /// Why no fragment can have this header, if none can. Whoever reads one from a disk or a peer asks first.
+    pub fn contradiction(&self) -> Option<&'static str> {
+        let geometry = self.geometry;
+        if !geometry.is_possible() {
+            return Some("no stripe has such a shape");
+        }
+        let within = match self.id.part {
+            Part::Data(index) => index < geometry.data,
+            Part::Copy { of, at } => of < geometry.data && at < geometry.parity,
+            Part::Parity(at) => at < geometry.parity,
+        };
+        if !within {
+            return Some("the stripe has no such part");
+        }
+        let lengths = if self.ended() { usize::from(geometry.data) } else { 0 };
+        if self.data_lengths.len() != lengths {
+            return Some("parity names the length of every data fragment, other parts of none");
+        }
+        if self.data_lengths.iter().any(|length| *length > geometry.fragment_size) {
+            return Some("a data fragment is longer than its size");
+        }
+        None
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::StoredFragment;
 
     #[test]
     fn parity_rotates_over_all_members() {
         let geometry = Geometry { data: 4, parity: 1, fragment_size: FRAGMENT_SIZE };
         let members: Vec<_> = (0..5).map(|n| geometry.member(StripeNumber(n), Part::Parity(0))).collect();
         assert_eq!(members, [4, 0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_header_that_contradicts_itself_is_known_as_such() {
+        let geometry = Geometry { data: 2, parity: 1, fragment_size: 4096 };
+        let header = |part, geometry, data_lengths: &[u32]| FragmentHeader {
+            id: FragmentId { log: LogId(1), stripe: StripeNumber(3), run: RunNumber(0), part },
+            group: GroupId(0),
+            geometry,
+            mark: Position::START,
+            previous_end: 0,
+            complete_below: StripeNumber(0),
+            data_lengths: data_lengths.to_vec(),
+        };
+        assert_eq!(header(Part::Data(1), geometry, &[]).contradiction(), None);
+        assert_eq!(header(Part::Parity(0), geometry, &[4096, 1]).contradiction(), None);
+        let wide = Geometry { data: 255, parity: 255, fragment_size: u32::MAX };
+        let bad = [
+            header(Part::Data(0), wide, &[]),
+            header(Part::Data(2), geometry, &[]),
+            header(Part::Parity(1), geometry, &[1, 1]),
+            header(Part::Copy { of: 0, at: 1 }, geometry, &[]),
+            header(Part::Data(0), geometry, &[1, 1]),
+            header(Part::Parity(0), geometry, &[1]),
+            header(Part::Parity(0), geometry, &[4097, 1]),
+        ];
+        assert!(bad.iter().all(|header| header.contradiction().is_some()));
+        let sound = header(Part::Data(1), geometry, &[]);
+        let stored =
+            |header: &FragmentHeader, length| StoredFragment { header: header.clone(), length }.contradiction();
+        assert!(stored(&sound, 1).is_none() && stored(&sound, 0).is_some() && stored(&sound, 4097).is_some());
+        let early = FragmentHeader { complete_below: StripeNumber(4), ..sound };
+        assert!(stored(&early, 1).is_some());
     }
 
     #[test]

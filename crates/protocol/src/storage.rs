@@ -147,6 +147,19 @@ pub struct StoredFragment {
     pub length: u32,
 }
 
+impl StoredFragment {
+    /// Why no target can hold this, if none can.
+    pub fn contradiction(&self) -> Option<&'static str> {
+        if self.length == 0 || self.length > self.header.geometry.fragment_size {
+            return Some("no fragment has such a length");
+        }
+        if self.header.complete_below > self.header.id.stripe {
+            return Some("it calls itself complete before it was begun");
+        }
+        self.header.contradiction()
+    }
+}
+
 /// How full a target is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TargetStat {

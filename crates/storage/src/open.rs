@@ -368,7 +368,8 @@ impl Opening {
     async fn resolve(&self, candidates: Vec<Candidate>) -> Result<(Found, Vec<Stored>), DiskError> {
         // Nearly all are settled, and cost no read: they do not go through the queue of reads.
         let (settled, open): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|c| c.settled.is_some());
-        let mut right: Vec<_> = settled.into_iter().filter_map(|candidate| self.believe(candidate)).collect();
+        let mut right: Vec<_> =
+            settled.into_iter().filter_map(|candidate| believe(candidate, self.superblock.cell_data)).collect();
         let mut looked = stream::iter(open).map(|candidate| self.look(candidate)).buffered(HEADS_AT_ONCE);
         while let Some(one) = looked.next().await {
             right.extend(one?);
@@ -393,19 +394,9 @@ impl Opening {
         Ok((found, losers))
     }
 
-    /// A candidate as the list describes it; `None` if it is no fragment.
-    fn believe(&self, candidate: Candidate) -> Option<(FragmentHeader, Stored)> {
-        let Candidate { cell, generation, epoch, settled, header } = candidate;
-        let decoded = decode_header(&header)?;
-        let count = cells_for(decoded.geometry.fragment_size, self.superblock.cell_data);
-        let run = CellRun { first: cell, count };
-        let (length, partial) = settled.map_or((0, 0), |settled| (settled.length, settled.partial));
-        Some((decoded, Stored { run, generation, epoch, length, partial, header, tail: None }))
-    }
-
     /// A candidate as its head describes it; `None` if it is no fragment.
     async fn look(&self, candidate: Candidate) -> Result<Option<(FragmentHeader, Stored)>, DiskError> {
-        let Some((decoded, mut stored)) = self.believe(candidate) else { return Ok(None) };
+        let Some((decoded, mut stored)) = believe(candidate, self.superblock.cell_data) else { return Ok(None) };
         let tail = self.measure(&mut stored, &decoded).await?;
         stored.tail = tail.map(Box::new);
         Ok(stored.tail.is_some().then_some((decoded, stored)))
@@ -485,6 +476,21 @@ impl Opening {
     }
 }
 
+/// A candidate as the list describes it; `None` if it is no fragment.
+fn believe(candidate: Candidate, cell_data: u32) -> Option<(FragmentHeader, Stored)> {
+    let Candidate { cell, generation, epoch, settled, header } = candidate;
+    let decoded = decode_header(&header).filter(|header| header.contradiction().is_none())?;
+    let size = decoded.geometry.fragment_size;
+    let count = cells_for(size, cell_data);
+    let run = CellRun { first: cell, count };
+    let is_possible = settled.is_none_or(|settled| (1..=size).contains(&settled.length));
+    if !is_possible || cell.checked_add(count).is_none() {
+        return None;
+    }
+    let (length, partial) = settled.map_or((0, 0), |settled| (settled.length, settled.partial));
+    Some((decoded, Stored { run, generation, epoch, length, partial, header, tail: None }))
+}
+
 /// The cells of a window, each with its floor, in order.
 fn window_cells(window: &[WindowRun]) -> Vec<(u32, u64)> {
     let cells = |window: &WindowRun| {
@@ -515,4 +521,46 @@ fn newest_of_each_cell(candidates: &mut Vec<Candidate>) {
     candidates.reverse();
     candidates.dedup_by_key(|candidate| candidate.cell);
     candidates.reverse();
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::address::Position;
+    use protocol::fragment::Geometry;
+    use protocol::id::{GroupId, LogId, RunNumber, StripeNumber};
+
+    use super::*;
+
+    fn candidate(cell: u32, fragment_size: u32, length: u32) -> Candidate {
+        let header = FragmentHeader {
+            id: FragmentId { log: LogId(1), stripe: StripeNumber(0), run: RunNumber(0), part: Part::Data(0) },
+            group: GroupId(0),
+            geometry: Geometry { data: 1, parity: 0, fragment_size },
+            mark: Position::START,
+            previous_end: 0,
+            complete_below: StripeNumber(0),
+            data_lengths: Vec::new(),
+        };
+        let header = crate::head::encode_header(&header).expect("it fits");
+        let settled = Some(Settled { length, partial: 0 });
+        Candidate { cell, generation: Generation(1), epoch: FenceEpoch(0), settled, header }
+    }
+
+    #[test]
+    fn a_fragment_that_cannot_be_is_none() {
+        assert!(believe(candidate(3, 4096, 4096), 4096).is_some());
+        for (cell, size, length) in [
+            (3, 4096, 0),
+            (3, 4096, 4097),
+            (3, u32::MAX, 1),
+            (3, 0, 0),
+            (u32::MAX, 4096, 1),
+            (u32::MAX - 1, 1 << 20, 1),
+        ] {
+            assert!(
+                believe(candidate(cell, size, length), 4096).is_none(),
+                "{size} bytes in cell {cell}, {length} used"
+            );
+        }
+    }
 }
