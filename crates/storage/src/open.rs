@@ -315,7 +315,7 @@ impl Opening {
             let count = self.data.size()?.div_ceil(self.cell_size()) as u32;
             (0..count).map(|cell| (cell, 0)).collect()
         } else {
-            window_cells(&replay.window)
+            window_cells(&replay.window, self.data.size()?.div_ceil(self.cell_size()) as u32)
         };
         let mut candidates = self.candidates(cells, replay).await?;
         if damaged {
@@ -491,15 +491,16 @@ fn believe(candidate: Candidate, cell_data: u32) -> Option<(FragmentHeader, Stor
     Some((decoded, Stored { run, generation, epoch, length, partial, header, tail: None }))
 }
 
-/// The cells of a window, each with its floor, in order.
-fn window_cells(window: &[WindowRun]) -> Vec<(u32, u64)> {
-    let cells = |window: &WindowRun| {
-        let WindowRun { run, floor } = *window;
-        (run.first..run.first.saturating_add(run.count)).map(move |cell| (cell, floor))
-    };
-    let mut cells: Vec<(u32, u64)> = window.iter().flat_map(cells).collect();
-    cells.sort_unstable();
-    cells
+/// The cells of a window that lie below `end`, each with its floor, in order. Behind the end of the data nothing was put.
+fn window_cells(window: &[WindowRun], end: u32) -> Vec<(u32, u64)> {
+    let mut floors: BTreeMap<u32, u64> = BTreeMap::new();
+    for WindowRun { run, floor } in window {
+        for cell in run.first..run.first.saturating_add(run.count).min(end) {
+            let known = floors.entry(cell).or_insert(*floor);
+            *known = (*known).min(*floor);
+        }
+    }
+    floors.into_iter().collect()
 }
 
 /// Of two fragments that share a cell, the older has been overwritten. Only a damaged list leaves such.
@@ -562,5 +563,12 @@ mod tests {
                 "{size} bytes in cell {cell}, {length} used"
             );
         }
+    }
+
+    #[test]
+    fn a_window_has_no_more_cells_than_the_disk() {
+        let window = |first, count, floor| WindowRun { run: CellRun { first, count }, floor };
+        let all = [window(2, u32::MAX, 9), window(0, u32::MAX, 7), window(3, 1, 8), window(u32::MAX, u32::MAX, 1)];
+        assert_eq!(window_cells(&all, 4), [(0, 7), (1, 7), (2, 7), (3, 7)]);
     }
 }
