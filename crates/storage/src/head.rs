@@ -137,7 +137,9 @@ impl TailSlot {
             return None;
         }
         let (length, floor) = (u32_at(slot, 16), u32_at(slot, 24));
-        (length <= FRAGMENT_SIZE_MAX && floor <= length).then(|| TailSlot {
+        // A sequence that cannot be counted on from was never counted up to.
+        let is_possible = length <= FRAGMENT_SIZE_MAX && floor <= length && u64_at(slot, 8) < u64::MAX / 2;
+        is_possible.then(|| TailSlot {
             generation: Generation(u64_at(slot, 0)),
             sequence: u64_at(slot, 8),
             length,

@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use protocol::checksum::{BLOCK_SIZE, crc};
+use protocol::fragment::FRAGMENT_SIZE_MAX;
 use protocol::id::TargetId;
 
 use crate::bytes_at::{put, u32_at, u64_at, u128_at};
@@ -16,6 +17,8 @@ pub(crate) const SUPERBLOCK_SPACE: usize = BLOCK_SIZE + SECTOR;
 /// The version of the format that this program writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// No counter of a target gets this far, and an incarnation takes half of a generation's bits.
+const COUNTER_MAX: u64 = u32::MAX as u64 - 1;
 const MAGIC: [u8; 8] = *b"DAZZLETG";
 const CRC_OFFSET: usize = SECTOR - 4;
 
@@ -101,7 +104,9 @@ fn decode_copy(bytes: &[u8]) -> Result<Superblock, Unreadable> {
         return Err(Unreadable::Newer(version));
     }
     let cell_data = u32_at(sector, 32);
-    if version == 0 || cell_data == 0 || !(cell_data as usize).is_multiple_of(BLOCK_SIZE) {
+    let is_cell = (1..=FRAGMENT_SIZE_MAX).contains(&cell_data) && (cell_data as usize).is_multiple_of(BLOCK_SIZE);
+    let counters = [u64_at(sector, 40), u64_at(sector, 48), u64_at(sector, 56)];
+    if version == 0 || !is_cell || counters.into_iter().any(|counter| counter > COUNTER_MAX) {
         return Err(Unreadable::Rubbish);
     }
     Ok(Superblock {
@@ -149,6 +154,20 @@ mod tests {
         assert_eq!(Superblock::decode(&torn), Ok(sample(4)));
         torn[3] ^= 1;
         assert_eq!(Superblock::decode(&torn), Err(Unreadable::Rubbish));
+    }
+
+    #[test]
+    fn numbers_that_no_target_reaches_are_rubbish() {
+        let good = sample(4);
+        let bad = [
+            Superblock { cell_data: u32::MAX - 4095, ..good },
+            Superblock { sequence: u64::MAX - 1, ..good },
+            Superblock { incarnation: 1 << 32, ..good },
+            Superblock { list: u64::MAX, ..good },
+        ];
+        for superblock in bad {
+            assert_eq!(Superblock::decode(&space(&[superblock])), Err(Unreadable::Rubbish), "{superblock:?}");
+        }
     }
 
     #[test]
