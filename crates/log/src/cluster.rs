@@ -9,7 +9,9 @@ use host::{Address, Host, NodeId, Port};
 use protocol::id::TargetId;
 use protocol::maps::Maps;
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
-use protocol::storage::{STORAGE_PORT, StorageAnswer, StorageError, StorageRequest, ToTarget};
+use protocol::storage::{
+    STORAGE_PORT, StorageAnswer, StorageError, StorageReply, StorageRequest, StoredFragment, ToTarget,
+};
 
 use crate::LogError;
 
@@ -88,7 +90,7 @@ impl Cluster {
         };
         let call = pin!(self.host.call::<ToTarget, StorageAnswer>(to, ToTarget { target, request }));
         match select(call, pin!(self.host.sleep(patience))).await {
-            Either::Left((Ok(answer), _)) => answer,
+            Either::Left((Ok(answer), _)) => believed(answer),
             Either::Left((Err(unreachable), _)) => Err(StorageError::Failed(unreachable.to_string())),
             Either::Right(_) => Err(StorageError::Failed(format!("no answer for {} s", patience.as_secs()))),
         }
@@ -97,6 +99,16 @@ impl Cluster {
     fn node_of(&self, target: TargetId) -> Option<NodeId> {
         let known = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         known.targets.get(&target).map(|entry| NodeId(entry.node))
+    }
+}
+
+/// What a target tells of fragments is looked at here, once: everybody behind counts with it. One that tells of a fragment
+/// that cannot be has failed.
+fn believed(answer: StorageAnswer) -> StorageAnswer {
+    let Ok(StorageReply::Fragments(fragments)) = &answer else { return answer };
+    match fragments.iter().find_map(StoredFragment::contradiction) {
+        Some(why) => Err(StorageError::Failed(format!("it tells of a fragment that cannot be: {why}"))),
+        None => answer,
     }
 }
 

@@ -211,7 +211,9 @@ impl Whole {
             return Ok(None);
         }
         let header = header.clone();
-        held.retain(|(_, fragment)| fragment.header.id.run == header.id.run);
+        let alike =
+            |fragment: &FragmentHeader| (fragment.id.run, fragment.geometry) == (header.id.run, header.geometry);
+        held.retain(|(_, fragment)| alike(&fragment.header));
         let gathered = gather(cluster, &held).await;
         Ok(Some(Whole { maps, header, lengths, held, gathered }))
     }
