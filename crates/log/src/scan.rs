@@ -66,7 +66,8 @@ impl StripeScan<'_> {
         visit: &mut (dyn FnMut(Scanned) + Send),
     ) -> Result<(), ReadError> {
         let mut at = start;
-        while at + (HEADER_SIZE as u32) <= self.length {
+        // Where to start, and how long the stripe is, may come from a header, and so be anything.
+        while at.checked_add(HEADER_SIZE as u32).is_some_and(|end| end <= self.length) {
             let place = Position::new(self.number, at);
             let encoded = self.bytes(at, HEADER_SIZE as u32).await?;
             let header = match RecordHeader::decode(&encoded) {

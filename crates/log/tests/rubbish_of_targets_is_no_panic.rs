@@ -79,6 +79,19 @@ fn parts_and_lengths_that_the_stripe_has_not() {
 }
 
 #[test]
+fn a_mark_at_the_end_of_all_offsets() {
+    run(1, async |world, host| {
+        let (fakes, cluster, log) = a_log(&world, &host).await;
+        for target in 0..3 {
+            let mut store = fakes.stores[target].lock().unwrap();
+            let fragments = store.fragments.values_mut();
+            fragments.for_each(|fragment| fragment.header.mark = Position::new(StripeNumber(0), u32::MAX));
+        }
+        use_it(&cluster, log).await;
+    });
+}
+
+#[test]
 fn a_log_complete_before_it_was_begun() {
     run(1, async |world, host| {
         let (fakes, cluster, log) = a_log(&world, &host).await;
