@@ -98,6 +98,9 @@ impl LogReader {
         if address.length == 0 {
             return Ok(Bytes::new());
         }
+        if address.offset.checked_add(address.length).is_none() {
+            return Err(ReadError::Beyond(address));
+        }
         if let Some(bytes) = self.peek(address) {
             return Ok(bytes);
         }

@@ -6,8 +6,8 @@ mod support;
 use host::Host;
 use host::sim::{World, run};
 use log::recovery::{self, DataBodies};
-use log::{Cluster, LogReader, LogWriter, Record, WriterOptions, stripes};
-use protocol::address::Position;
+use log::{Cluster, LogReader, LogWriter, ReadError, Record, WriterOptions, stripes};
+use protocol::address::{LogAddress, Position};
 use protocol::fragment::{FragmentHeader, Geometry, Part};
 use protocol::id::{LogId, StripeNumber};
 use protocol::maps::Writer;
@@ -101,5 +101,15 @@ fn a_log_complete_before_it_was_begun() {
         });
         let length = recovery::seal(&cluster, log).await.expect("two targets are enough");
         assert!(length.stripe < StripeNumber(8), "{length:?}");
+    });
+}
+
+#[test]
+fn an_address_without_an_end() {
+    run(1, async |world, host| {
+        let (_fakes, cluster, log) = a_log(&world, &host).await;
+        recovery::seal(&cluster, log).await.expect("all answer");
+        let address = LogAddress { log, stripe: StripeNumber(0), offset: u32::MAX, length: 2 };
+        assert_eq!(LogReader::new(cluster).read(address).await, Err(ReadError::Beyond(address)));
     });
 }
