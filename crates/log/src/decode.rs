@@ -32,7 +32,8 @@ pub(crate) fn copies(
 }
 
 /// The ways to decode `range` of data fragment `wanted`. Lengths are the parity's: a data fragment counts up to the
-/// length given there (rule 24). Parities that give different lengths, of different sealers, are not mixed.
+/// length given there (rule 24). Parities that give different lengths, of different sealers, are not mixed; of several
+/// targets that claim the same parity the first counts.
 pub(crate) fn plans(
     held: &[(TargetId, StoredFragment)],
     (run, geometry): (RunNumber, Geometry),
@@ -45,7 +46,10 @@ pub(crate) fn plans(
         let Part::Parity(at) = header.id.part else { continue };
         let whole = header.data_lengths.len() == usize::from(geometry.data) && at < geometry.parity;
         if header.id.run == run && whole && header.data_lengths[usize::from(wanted)] >= range.end {
-            by_lengths.entry(&header.data_lengths).or_default().push((at, *target));
+            let parity = by_lengths.entry(&header.data_lengths).or_default();
+            if parity.iter().all(|&(known, _)| known != at) {
+                parity.push((at, *target));
+            }
         }
     }
     let plan = |(lengths, parity): (&[u32], Vec<(u8, TargetId)>)| Plan {
@@ -70,4 +74,33 @@ pub(crate) fn pieces(geometry: Geometry, range: Range<u32>) -> Vec<(u8, Range<u3
         at = end;
     }
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::address::Position;
+    use protocol::fragment::{FragmentHeader, FragmentId};
+    use protocol::id::{GroupId, LogId, StripeNumber};
+
+    use super::*;
+
+    #[test]
+    fn a_parity_that_two_targets_claim_counts_once() {
+        let geometry = Geometry { data: 2, parity: 2, fragment_size: 4096 };
+        let (run, stripe) = (RunNumber(0), StripeNumber(0));
+        let parity = |target| {
+            let header = FragmentHeader {
+                id: FragmentId { log: LogId(1), stripe, run, part: Part::Parity(0) },
+                group: GroupId(0),
+                geometry,
+                mark: Position::START,
+                previous_end: 0,
+                complete_below: stripe,
+                data_lengths: vec![100, 0],
+            };
+            (TargetId(target), StoredFragment { header, length: 100 })
+        };
+        let plans = plans(&[parity(2), parity(3)], (run, geometry), 0, &(0..100));
+        assert_eq!(plans, [Plan { data: vec![(1, 0..0)], parity: vec![(0, TargetId(2))] }]);
+    }
 }
