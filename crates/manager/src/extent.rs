@@ -51,6 +51,12 @@ pub(crate) enum Backing {
     Shared(Reference),
 }
 
+/// Whether bytes can lie there: no stripe has an end that its offsets do not reach. Addresses come from other nodes, and
+/// whoever keeps one counts with it.
+pub(crate) fn is_possible(address: LogAddress) -> bool {
+    address.offset.checked_add(address.length).is_some()
+}
+
 impl Backing {
     /// How many bytes.
     pub(crate) fn length(self) -> u32 {

@@ -9,7 +9,7 @@ use protocol::id::InodeId;
 use protocol::manager::{Answer, Moved};
 
 use super::Done;
-use crate::extent::{Backing, SharedId};
+use crate::extent::{Backing, SharedId, is_possible};
 use crate::key;
 use crate::records::{decode, encode};
 use crate::transaction::{Stop, Transaction, behind};
@@ -35,8 +35,9 @@ pub(super) fn pieces(
     while let Some((place, id)) = tx.next(inode.slot(), &(from, last.clone()))? {
         from = behind(place);
         let live = tx.shared(inode.slot(), decode::<SharedId>(id)?)?.address;
-        if within(address, live) {
-            let file_offset = file_offset + u64::from(live.offset - address.offset);
+        if within(address, live)
+            && let Some(file_offset) = file_offset.checked_add(u64::from(live.offset - address.offset))
+        {
             pieces.push(Moved { inode, file_offset, old: live, new: live });
         }
     }
@@ -44,7 +45,11 @@ pub(super) fn pieces(
 }
 
 pub(super) fn run(tx: &mut Transaction<'_>, moves: &[Moved]) -> Result<Done, Stop> {
-    for moved in moves.iter().filter(|moved| moved.old.length == moved.new.length && moved.old.length > 0) {
+    let makes_sense = |moved: &&Moved| {
+        let Moved { old, new, .. } = **moved;
+        old.length == new.length && old.length > 0 && is_possible(old) && is_possible(new)
+    };
+    for moved in moves.iter().filter(makes_sense) {
         move_owned(tx, moved)?;
         move_shared(tx, moved)?;
     }

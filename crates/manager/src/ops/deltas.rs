@@ -16,7 +16,7 @@ use protocol::manager::{Answer, Deltas};
 use serde::{Deserialize, Serialize};
 
 use super::{Done, sorted};
-use crate::extent::Backing;
+use crate::extent::{Backing, is_possible};
 use crate::inode::{Body, Inode};
 use crate::key;
 use crate::records::{decode, encode};
@@ -111,7 +111,7 @@ fn close(tx: &mut Transaction<'_>, open: Option<(InodeId, Inode)>) -> Result<(),
 fn change(tx: &mut Transaction<'_>, inode: InodeId, record: &mut Inode, delta: &Delta) -> Result<bool, Stop> {
     let is_file = record.kind == Kind::File;
     match &delta.change {
-        Change::Extent { offset, address } if is_file && address.length > 0 => {
+        Change::Extent { offset, address } if is_file && address.length > 0 && is_possible(*address) => {
             let end = offset.saturating_add(u64::from(address.length));
             if end > FILE_SIZE_MAX {
                 return Ok(true);

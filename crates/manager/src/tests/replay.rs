@@ -6,7 +6,7 @@ use protocol::address::{LogAddress, Position};
 use protocol::delta::{Change, Delta};
 use protocol::file::{Caller, Kind, NewInode, SetAttributes, Time};
 use protocol::id::{InodeId, LogId, StripeNumber};
-use protocol::manager::{Answer, Deltas, ManagerRequest};
+use protocol::manager::{Answer, CloneRange, Deltas, ManagerRequest, Moved};
 
 use super::Dice;
 use super::bench::{Bench, SLOTS};
@@ -98,4 +98,29 @@ fn times_of_deltas_only_go_forward() {
     bench.ask(ManagerRequest::Deltas(Deltas { log: LogId(5), position, list })).unwrap();
     let Ok(Answer::Attributes(attributes)) = bench.ask(ManagerRequest::Attributes(inode)) else { panic!("gone") };
     assert_eq!((attributes.size, attributes.modified), (100, Time(9_000_000_000)));
+}
+
+/// Whoever sends it: an address without an end would be a panic, or wrap, wherever it is counted with later.
+#[test]
+fn an_address_that_has_no_end_is_never_kept() {
+    let mut bench = Bench::new();
+    let (inode, other) = (file(&mut bench, b"file"), file(&mut bench, b"other"));
+    let good = deltas(inode, 1, 1);
+    bench.ask(ManagerRequest::Deltas(good.clone())).unwrap();
+    let before = stored(&mut bench, inode);
+    let Change::Extent { offset, address: old } = good.list[0].change else { panic!("an extent") };
+    let endless = LogAddress { offset: u32::MAX, ..old };
+    let list = vec![Delta { inode, change: Change::Extent { offset: 1 << 20, address: endless } }];
+    bench.ask(ManagerRequest::Deltas(Deltas { position: Position::new(StripeNumber(9), 9), list, ..good })).unwrap();
+    let moved = Moved { inode, file_offset: offset, old, new: endless };
+    bench.ask(ManagerRequest::Move(vec![moved])).unwrap();
+    assert_eq!(stored(&mut bench, inode), before);
+    // A shared piece, asked for as if it lay at the end of all files.
+    let clone = CloneRange { source: inode, source_offset: 0, target: other, target_offset: 0, length: u64::MAX };
+    let grow = SetAttributes { size: Some(offset + u64::from(old.length)), ..SetAttributes::default() };
+    bench.ask(ManagerRequest::SetAttributes(inode, grow)).unwrap();
+    bench.ask(ManagerRequest::CloneRange(clone)).unwrap();
+    let whole = LogAddress { offset: 0, length: u32::MAX, ..old };
+    bench.ask(ManagerRequest::Pieces { inode, file_offset: u64::MAX, address: whole }).unwrap();
+    truth::check(&bench);
 }
