@@ -23,7 +23,7 @@ use crate::edge::control::{self, Question};
 #[command(name = "dazzle", version, about, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Begin with:  dazzle up /srv/dazzle --mount /mnt/dazzle --targets 5\nEnd with:    dazzle down \
                         /srv/dazzle")]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
     command: Command,
@@ -71,7 +71,7 @@ impl<E: Display> From<E> for Failure {
 type Outcome = Result<(), Failure>;
 
 /// Carries out a command.
-pub(crate) fn run(arguments: Arguments) -> ExitCode {
+pub fn run(arguments: Arguments) -> ExitCode {
     let outcome = match arguments.command {
         Command::Up(up) => up.run(),
         Command::Down(down) => down.run(),

@@ -108,9 +108,14 @@ impl Config {
     pub fn load(directory: &Path) -> Result<Config, ConfigError> {
         let path = directory.join(FILE_NAME);
         let text = storage_place::read_text(&path).map_err(|error| ConfigError::Unread(path.clone(), error))?;
+        Config::from_text(&path, &text)
+    }
+
+    /// The settings in `text`, the content of the file at `path`.
+    pub fn from_text(path: &Path, text: &str) -> Result<Config, ConfigError> {
         let config: Config =
-            toml::from_str(&text).map_err(|error| ConfigError::Unparsed(path.clone(), error.to_string()))?;
-        config.verify().map_err(|reason| ConfigError::Wrong(path, reason))?;
+            toml::from_str(text).map_err(|error| ConfigError::Unparsed(path.to_owned(), error.to_string()))?;
+        config.verify().map_err(|reason| ConfigError::Wrong(path.to_owned(), reason))?;
         Ok(config)
     }
 

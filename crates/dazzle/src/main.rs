@@ -1,24 +1,4 @@
-//! The `dazzle` program: a file system without a server, and the commands to live with it.
-//!
-//! | place | it is |
-//! |---|---|
-//! | `command/` | what people type, one file a command |
-//! | `node` | the roles of one machine, put together |
-//! | `oracle` | answers to what commands ask a running daemon; `audit` checks and repairs |
-//! | `config` | the settings |
-//! | `meter` | how fast bytes move |
-//! | `edge/` | the only code that names the runtime and the operating system |
-//!
-//! *Never*: any policy of a file system; that is decided in the parts.
-
-mod audit;
-mod command;
-mod config;
-mod create;
-mod edge;
-mod meter;
-mod node;
-mod oracle;
+//! The `dazzle` program; `lib.rs` is the map of it.
 
 use std::process::ExitCode;
 
@@ -28,5 +8,5 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    command::run(command::Arguments::parse())
+    dazzle::run(dazzle::Arguments::parse())
 }

@@ -146,7 +146,9 @@ pub fn owner(path: &Path) -> Option<(PathBuf, PathBuf)> {
     (mounted.kind == "fuse.dazzle").then(|| (mounted.source.clone(), inside))
 }
 
-struct Mounted {
+/// A line of the kernel's table of mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
     /// Major and minor number, as in `0:51`.
     device: String,
     point: PathBuf,

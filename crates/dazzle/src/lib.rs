@@ -1,0 +1,26 @@
+//! The `dazzle` program: a file system without a server, and the commands to live with it. As a library, so that what
+//! reads text from outside can be reached by tests and fuzzers.
+//!
+//! | place | it is |
+//! |---|---|
+//! | `command/` | what people type, one file a command |
+//! | `node` | the roles of one machine, put together |
+//! | `oracle` | answers to what commands ask a running daemon; `audit` checks and repairs |
+//! | [`config`] | the settings |
+//! | `meter` | how fast bytes move |
+//! | `edge/` | the only code that names the runtime and the operating system |
+//!
+//! *Never*: any policy of a file system; that is decided in the parts.
+
+mod audit;
+mod command;
+pub mod config;
+mod create;
+mod edge;
+mod meter;
+mod node;
+mod oracle;
+
+pub use command::{Arguments, run};
+pub use edge::control::{Line, Question};
+pub use edge::mount::Mounted;
