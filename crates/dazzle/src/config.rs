@@ -152,6 +152,11 @@ impl Config {
                 "dirty = \"{dirty}\" is a part of cache = \"{cache}\" and must leave {least} of it for reading"
             ));
         }
+        for path in self.mount.iter().chain(self.targets.iter().map(|target| &target.path)) {
+            if path.to_str().is_none() {
+                return Err(format!("{} is not UTF-8, and settings are text; name another path", path.display()));
+            }
+        }
         for target in &self.targets {
             if let Some(limit) = target.limit {
                 at_least(&format!("limit of {}", target.path.display()), limit, 64 << 20)?;
@@ -224,6 +229,8 @@ impl<'de> Deserialize<'de> for Size {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
@@ -243,6 +250,16 @@ mod tests {
         let config = Config::new(0, Some("/mnt/dazzle".into()), vec![target]);
         assert_eq!(toml::from_str::<Config>(&config.to_text()).unwrap(), config);
         assert_eq!(config.verify(), Ok(()));
+    }
+
+    #[test]
+    fn a_path_that_is_no_text_is_refused_before_it_is_written() {
+        let odd: PathBuf = std::ffi::OsStr::from_bytes(b"/mnt/\xff").into();
+        let target = TargetConfig { path: "target-0".into(), limit: None };
+        let mounted = Config::new(0, Some(odd.clone()), vec![target]);
+        assert!(mounted.verify().unwrap_err().contains("not UTF-8"));
+        let stored = Config::new(0, None, vec![TargetConfig { path: odd, limit: None }]);
+        assert!(stored.verify().unwrap_err().contains("not UTF-8"));
     }
 
     #[test]

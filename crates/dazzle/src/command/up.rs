@@ -66,6 +66,7 @@ impl Up {
         let mut config = Config::load(&dir)?;
         if mount.is_some() && mount != config.mount {
             config.mount = mount;
+            config.verify()?;
             storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())?;
         }
         if let Some(mount) = &config.mount {
