@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -156,36 +157,48 @@ pub struct Mounted {
     source: PathBuf,
 }
 
+impl Mounted {
+    /// The lines of `/proc/self/mountinfo`, as far as they are such. Paths are any bytes, and somebody else's mount on one
+    /// that is no text must not hide ours.
+    pub fn table(bytes: &[u8]) -> Vec<Mounted> {
+        let parse = |line: &[u8]| {
+            let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+            // Six fields, then as many as there may be, then a dash.
+            let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
+            Some(Mounted {
+                device: std::str::from_utf8(fields[2]).ok()?.to_owned(),
+                point: unescape(fields[4]),
+                kind: std::str::from_utf8(fields.get(dash + 1)?).ok()?.to_owned(),
+                source: unescape(fields.get(dash + 2)?),
+            })
+        };
+        bytes.split(|&byte| byte == b'\n').filter_map(parse).collect()
+    }
+}
+
 fn mounts() -> Vec<Mounted> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let parse = |line: &str| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut right = right.split(' ');
-        Some(Mounted {
-            device: left.split(' ').nth(2)?.to_owned(),
-            point: unescape(left.split(' ').nth(4)?).into(),
-            kind: right.next()?.to_owned(),
-            source: unescape(right.next()?).into(),
-        })
-    };
-    table.lines().filter_map(parse).collect()
+    Mounted::table(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
 /// The kernel writes spaces and the like as a backslash and three octal digits.
-fn unescape(text: &str) -> String {
-    let mut pieces = text.split('\\');
-    let mut whole = pieces.next().unwrap_or_default().to_owned();
-    for piece in pieces {
-        let code = piece.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match code {
-            Some(code) => {
-                whole.push(char::from(code));
-                whole.push_str(&piece[3..]);
+fn unescape(mut field: &[u8]) -> PathBuf {
+    let mut whole = Vec::with_capacity(field.len());
+    while let Some((&first, rest)) = field.split_first() {
+        let digits =
+            field.get(1..4).filter(|digits| first == b'\\' && digits.iter().all(|digit| (b'0'..=b'7').contains(digit)));
+        let code = digits.map(|digits| digits.iter().fold(0, |code, digit| code * 8 + u32::from(digit - b'0')));
+        match code.and_then(|code| u8::try_from(code).ok()) {
+            Some(byte) => {
+                whole.push(byte);
+                field = &field[4..];
             }
-            None => whole.push_str(piece),
+            None => {
+                whole.push(first);
+                field = rest;
+            }
         }
     }
-    whole
+    std::ffi::OsString::from_vec(whole).into()
 }
 
 fn mount_as_root(path: &Path, source: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
@@ -239,4 +252,21 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_on_a_path_that_is_no_text_hides_no_other() {
+        let table = b"36 35 98:0 / /mnt/\xff\xfe rw,noatime master:1 - ext4 /dev/sda rw\n\
+                      52 24 0:51 / /mnt/a\\040b\\777 rw shared:9 - fuse.dazzle /srv/d\\134x rw,user_id=0\n\
+                      rubbish\n1 2 3 4 5 6 -\n";
+        let table = Mounted::table(table);
+        assert_eq!(table.len(), 2);
+        let ours = &table[1];
+        assert_eq!((&*ours.device, &*ours.kind), ("0:51", "fuse.dazzle"));
+        assert_eq!((&*ours.point, &*ours.source), (Path::new("/mnt/a b\\777"), Path::new("/srv/d\\x")));
+    }
 }
