@@ -22,6 +22,8 @@ failed=0
 for target in "${targets[@]}"; do
     mkdir -p "target/fuzz/corpus/$target" target/fuzz/broken
     log=target/fuzz/$target.log
+    # Targets that have inputs to begin with put them there.
+    export FUZZ_SEEDS=target/fuzz/corpus/$target
     if "target/fuzz/$host/release/$target" -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=2048 \
         -artifact_prefix="target/fuzz/broken/$target-" -print_final_stats=1 "target/fuzz/corpus/$target" >"$log" 2>&1; then
         outcome="nothing broken"

@@ -1,0 +1,194 @@
+//! What a registry is asked, and what it finds on its targets when it starts.
+//!
+//! Bytes: one that says which, then requests, or what lies in the two byte spaces of a copy. Held true:
+//! 1. No sequence of requests breaks the maps: whoever follows them finds a manager for every slot and groups for every
+//!    run; they can be stored; and an epoch says of each change that there was one.
+//! 2. A copy opens or is refused, and the maps it gives are given again after they were stored. A registry starts on it or
+//!    says why not.
+#![no_main]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dazzle_fuzz::feed::Feed;
+use host::sim::{DiskOptions, World};
+use host::{Disk, NodeId};
+use libfuzzer_sys::fuzz_target;
+use protocol::address::Position;
+use protocol::checksum::crc;
+use protocol::fragment::{Geometry, Part, WIDTH_MAX};
+use protocol::id::{FenceEpoch, GroupId, LogId, StripeNumber, TargetId};
+use protocol::maps::{GroupEntry, LogState, Maps, TargetEntry, TargetState, Writer};
+use protocol::registry::RegistryRequest;
+use registry::{Registry, Replica, change};
+
+/// Requests that one input makes at the most.
+const REQUESTS_MAX: usize = 64;
+/// The two byte spaces of a copy.
+const SPACES: [&str; 2] = ["registry.0", "registry.1"];
+
+/// Holds one input to what is said above.
+fn run(input: &[u8]) {
+    match input.split_first() {
+        Some((0, body)) => requests(body),
+        Some((1, body)) => replica(body),
+        _ => {}
+    }
+}
+
+fn encode(maps: &Maps) -> Vec<u8> {
+    postcard::to_stdvec(maps).expect("maps have no part that cannot be encoded")
+}
+
+fn requests(body: &[u8]) {
+    let entry = |n| TargetEntry { node: 1, name: format!("t{n}"), state: TargetState::Whole };
+    let mut feed = Feed::new(body);
+    let targets = u32::from(feed.choice(8)) + 1;
+    let parity = feed.choice(4);
+    let mut maps = change::new_cluster(7, (0..targets).map(|n| (TargetId(n), entry(n))).collect(), 1, parity);
+    sound(&maps);
+    for _ in 0..REQUESTS_MAX {
+        if feed.is_empty() {
+            break;
+        }
+        let request = match feed.choice(2) {
+            0 => near(&mut feed, &maps),
+            _ => match postcard::from_bytes(feed.run()) {
+                Ok(request) => request,
+                Err(_) => continue,
+            },
+        };
+        let (next, reply) = change::apply(&maps, request);
+        if let Some(next) = next {
+            assert!(next.epoch > maps.epoch, "a change has an epoch of its own");
+            maps = next;
+        }
+        let _ = reply.map(|outcome| outcome.with(Arc::new(maps.clone())));
+        sound(&maps);
+    }
+    assert_eq!(postcard::from_bytes::<Maps>(&encode(&maps)).as_ref(), Ok(&maps));
+}
+
+/// A request that makes sense more often than one out of rubbish.
+fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
+    let log = LogId(feed.number());
+    let entry = maps.logs.get(&log);
+    let version = entry.map_or(0, |entry| entry.version).wrapping_add(u64::from(feed.choice(8) == 7));
+    let epoch = match entry.map(|entry| entry.state) {
+        Some(LogState::Open(epoch) | LogState::Sealing(epoch)) => epoch,
+        _ => FenceEpoch(feed.word()),
+    };
+    match feed.choice(12) {
+        0 => RegistryRequest::OpenLog { node: feed.word(), writer: Writer::Client },
+        1 => {
+            let groups = feed.run().iter().map(|&id| GroupId(id.into())).collect();
+            RegistryRequest::AddRun { log, version, epoch, from: StripeNumber(feed.number()), groups }
+        }
+        2 => RegistryRequest::FinishRuns { log, version, epoch, end: StripeNumber(feed.number()) },
+        3 => {
+            let geometry = Geometry { data: feed.byte(), parity: feed.byte(), fragment_size: feed.word() };
+            let targets = feed.run().iter().map(|&id| TargetId(id.into())).collect();
+            RegistryRequest::FormGroup(GroupEntry { targets, geometry, current: feed.choice(2) == 0 })
+        }
+        4 => RegistryRequest::RetireGroup(GroupId(feed.word())),
+        5 | 6 => RegistryRequest::Claim { log, version },
+        7 => {
+            let length = Position::new(StripeNumber(feed.number()), feed.word());
+            RegistryRequest::Seal { log, epoch, length, tail: StripeNumber(feed.number()) }
+        }
+        8 => RegistryRequest::ForgetLogs(feed.run().iter().map(|&id| LogId(id.into())).collect()),
+        9 | 10 => {
+            let (first, last) = (feed.number() as u16, feed.number() as u16);
+            let logs = feed.run().iter().map(|&id| LogId(id.into())).collect();
+            RegistryRequest::SetSlots { first, last, node: feed.word(), logs, epoch: maps.epoch.0 }
+        }
+        _ => {
+            let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed][usize::from(feed.choice(3))];
+            RegistryRequest::SetTarget(TargetId(feed.word()), state)
+        }
+    }
+}
+
+/// What everybody who reads maps relies on.
+fn sound(maps: &Maps) {
+    assert_eq!(maps.verify(), Ok(()), "what is stored is what a start believes");
+    for slot in [0, 1, 4094, 4095] {
+        let _ = maps.slot(slot);
+    }
+    assert!(maps.slots.keys().all(|&first| first < protocol::id::SLOT_COUNT));
+    for run in maps.logs.values().flat_map(|log| &log.layout) {
+        let group = run.group(StripeNumber(u64::MAX));
+        assert!(maps.groups.contains_key(&group), "a run lies over groups that there are");
+    }
+    for group in maps.groups.values() {
+        let Geometry { data, parity, .. } = group.geometry;
+        assert!((1..=WIDTH_MAX).contains(&data) && parity <= WIDTH_MAX, "no stripe has the shape {:?}", group.geometry);
+        assert_eq!(group.targets.len(), group.geometry.width(), "a member for each part");
+        let _ = group.geometry.data_lengths(group.geometry.stripe_size());
+        let _ = group.geometry.member(StripeNumber(u64::MAX), Part::Data(0));
+        assert!(group.targets.iter().all(|target| maps.targets.contains_key(target)), "a group of known targets");
+    }
+}
+
+fn replica(body: &[u8]) {
+    let mut feed = Feed::new(body);
+    let world = World::new(1);
+    let host = world.add_node(NodeId(1));
+    let disk = world.add_disk(host.node(), "d", DiskOptions::default()).plug();
+    world.block_on(async {
+        for space in SPACES {
+            let image = space_of(&mut feed);
+            if !image.is_empty() {
+                disk.open(space).expect("the disk is well").write(0, vec![image]).await.expect("the disk is well");
+            }
+        }
+        reopen(&disk).await;
+        let disks = vec![(TargetId(0), disk)];
+        if let Ok(registry) = Registry::start(&host, disks).await {
+            sound(&registry.maps());
+        }
+    });
+    world.end();
+}
+
+/// What one space holds: rubbish, or a head that is right around a body that need not be.
+fn space_of(feed: &mut Feed<'_>) -> Bytes {
+    match feed.choice(4) {
+        0 => Bytes::new(),
+        1 => Bytes::copy_from_slice(feed.run()),
+        choice => {
+            let length = usize::from(feed.byte()) * 4;
+            let body = feed.bytes(length);
+            let stated = if choice == 2 { body.len() as u64 } else { feed.number() };
+            let mut bytes = b"DZREG\0\0\x01".to_vec();
+            bytes.extend_from_slice(&stated.to_le_bytes());
+            bytes.extend_from_slice(&crc(body).to_le_bytes());
+            bytes.extend_from_slice(&crc(&bytes).to_le_bytes());
+            bytes.extend_from_slice(body);
+            bytes.into()
+        }
+    }
+}
+
+async fn reopen(disk: &Disk) {
+    let Ok((mut replica, maps)) = Replica::open(disk).await else { return };
+    let Some(maps) = maps else { return };
+    replica.store(&maps).await.expect("the disk is well");
+    let (_, again) = Replica::open(disk).await.expect("what was stored opens");
+    assert_eq!(again.map(|again| again.epoch), Some(maps.epoch));
+}
+
+/// Some requests, and a copy.
+fn seeds() -> Vec<Vec<u8>> {
+    let entry = |n| TargetEntry { node: 1, name: format!("t{n}"), state: TargetState::Whole };
+    let maps = change::new_cluster(7, (0..5).map(|n| (TargetId(n), entry(n))).collect(), 1, 1);
+    let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
+    let maps = change::apply(&maps, open).0.expect("a change");
+    let mut body = encode(&maps);
+    body.resize(body.len().next_multiple_of(4), 0);
+    let requests =
+        [0, 4, 1, 0, 1, 0, 0, 0, 1, 0, 5, 0, 1, 0, 7, 2, 2, 0, 9, 0, 0, 9, 10, 20, 1, 1, 2, 0, 1, 0, 11, 0, 1];
+    vec![requests.to_vec(), [&[1, 0, 2, (body.len() / 4) as u8], &body[..]].concat()]
+}
+
+fuzz_target!(init: dazzle_fuzz::seeds(seeds), |input: &[u8]| run(input));
