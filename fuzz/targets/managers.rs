@@ -1,7 +1,7 @@
 //! What a manager is asked, by whomever.
 //!
-//! Bytes: whether there is a kill, and a story of requests to a running manager, most of them about few files and names, in every field sometimes
-//! anything. Held true:
+//! Bytes: whether there is a kill, and a story of requests to a running manager, most of them about few files and names, in
+//! every field sometimes anything. Held true:
 //! 1. No request breaks a slot: every one is answered, and afterwards an audit finds names a tree, links, stored bytes and
 //!    live counts exact.
 //! 2. The manager that takes over after a kill finds slots that pass the same audit.
