@@ -162,6 +162,7 @@ bad_input() {
     expect 1 "a daemon runs" "$dazzle" up "$bad" || return 1
     expect 1 "another daemon runs" "$dazzle" daemon --foreground "$bad" || return 1
     expect 1 "no such name" "$dazzle" why "$bad-mount/absent" || return 1
+    "$dazzle" status "$bad" | true || { echo "a reader that goes away broke the command"; return 1; }
     "$dazzle" down "$bad" || return 1
     expect 1 "no daemon runs" "$dazzle" status "$bad" || return 1
     expect 1 "no daemon runs" "$dazzle" down "$bad" || return 1

@@ -38,7 +38,7 @@ if $fresh; then
     $dazzle down "$dir"
     rm -rf "$dir/target-2"
     $dazzle up "$dir"
-    $dazzle status "$dir" | head -1
+    $dazzle status "$dir" | sed -n 1p
 
     say "Everything is read back and compared"
     diff -r "$expected" "$mount/source" && echo "every byte is right"
@@ -52,7 +52,7 @@ if $fresh; then
     $dazzle up "$dir"
     $dazzle repair "$dir"
     $dazzle check "$dir"
-    $dazzle status "$dir" | head -1
+    $dazzle status "$dir" | sed -n 1p
 fi
 
 cat <<EOT

@@ -1,6 +1,14 @@
 //! What people type. Every command prints for people, or with `--json` for programs, and ends with 0 when done, 1 when it
 //! could not be done, 2 when the words were wrong, 3 when something was found to be wrong (`check`).
 
+/// Prints a line. Whoever reads no further, as `head` does, wants no more of it.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($words)*);
+    }};
+}
+
 mod check;
 mod daemon;
 mod down;
@@ -136,5 +144,5 @@ fn ask(directory: &Path, question: &Question) -> Result<serde_json::Value, Failu
 
 /// Prints JSON for programs.
 fn print_json(value: &serde_json::Value) {
-    println!("{}", serde_json::to_string_pretty(value).expect("a value is always printable"));
+    say!("{}", serde_json::to_string_pretty(value).expect("a value is always printable"));
 }

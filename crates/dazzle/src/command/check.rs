@@ -32,9 +32,9 @@ impl Check {
             print_json(&answer);
         } else {
             for problem in &problems {
-                println!("{}", problem.as_str().unwrap_or("an unknown problem"));
+                say!("{}", problem.as_str().unwrap_or("an unknown problem"));
             }
-            println!(
+            say!(
                 "checked {} inodes, {} extents, {} stripes: {}",
                 answer["inodes"],
                 answer["extents"],

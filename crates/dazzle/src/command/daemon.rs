@@ -36,7 +36,7 @@ impl Daemon {
             Err(error) => return self.tell(Err(Failure::from(error))),
         };
         if self.foreground {
-            println!("{}", node.greeting());
+            say!("{}", node.greeting());
         } else {
             process::tell_starter(&format!("ready {}", node.greeting()));
         }

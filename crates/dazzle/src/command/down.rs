@@ -29,7 +29,7 @@ impl Down {
         if self.json {
             super::print_json(&serde_json::json!({"stopped": self.dir}));
         } else {
-            println!("{} is stopped; everything is stored", self.dir.display());
+            say!("{} is stopped; everything is stored", self.dir.display());
         }
         Ok(())
     }

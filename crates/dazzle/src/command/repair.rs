@@ -23,9 +23,9 @@ impl Repair {
         if self.json {
             print_json(&answer);
         } else {
-            println!("{} stripes were looked at, {} repaired", answer["stripes"], answer["repaired"]);
+            say!("{} stripes were looked at, {} repaired", answer["stripes"], answer["repaired"]);
             for name in answer["missing"].as_array().into_iter().flatten() {
-                println!(
+                say!(
                     "{} is missing still; bring it back or put an empty one in its place, then `dazzle up` and \
                      `dazzle repair`",
                     name.as_str().unwrap_or("a target")

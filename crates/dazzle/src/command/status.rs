@@ -27,12 +27,12 @@ impl Status {
             return Ok(());
         }
         let size = |value: &serde_json::Value| Size(value.as_u64().unwrap_or(0)).to_string();
-        println!(
+        say!(
             "{} — {}",
             answer["mount"].as_str().unwrap_or("not mounted"),
             answer["health"].as_str().unwrap_or("unknown")
         );
-        println!(
+        say!(
             "space      {} of {} used, {} free after redundancy; {} inodes",
             size(&answer["space"]["used"]),
             size(&answer["space"]["total"]),
@@ -40,7 +40,7 @@ impl Status {
             answer["inodes"]
         );
         let memory = |field: &str| size(&answer["memory"][field]);
-        println!(
+        say!(
             "memory     {}: {} of {} metadata, {} of {} read cache, {} of {} not yet stored",
             memory("process"),
             memory("metadata"),
@@ -50,7 +50,7 @@ impl Status {
             memory("dirty"),
             memory("dirty_max"),
         );
-        println!("targets    read {}/s, write {}/s", size(&answer["rates"]["read"]), size(&answer["rates"]["written"]));
+        say!("targets    read {}/s, write {}/s", size(&answer["rates"]["read"]), size(&answer["rates"]["written"]));
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_header([
             "target",
@@ -72,17 +72,17 @@ impl Status {
                 size(&target["written"]),
             ]);
         }
-        println!("{table}");
+        say!("{table}");
         for target in answer["targets"].as_array().into_iter().flatten() {
             if let Some(why) = target["why"].as_str() {
-                println!("{}: {why}", target["name"].as_str().unwrap_or("?"));
+                say!("{}: {why}", target["name"].as_str().unwrap_or("?"));
             }
         }
         for slots in answer["slots"].as_array().into_iter().flatten() {
-            println!("slots {}–{} on node {}", slots["first"], slots["last"], slots["node"]);
+            say!("slots {}–{} on node {}", slots["first"], slots["last"], slots["node"]);
         }
         for group in answer["groups"].as_array().into_iter().flatten() {
-            println!(
+            say!(
                 "group {:<4} {}+{} {}",
                 group["id"].to_string(),
                 group["data"],
@@ -92,7 +92,7 @@ impl Status {
         }
         for log in answer["logs"].as_array().into_iter().flatten() {
             let text = |field: &str| log[field].as_str().unwrap_or("?").to_lowercase();
-            println!("log {:<6} {:<8} {}", log["id"].to_string(), text("writer"), text("state"));
+            say!("log {:<6} {:<8} {}", log["id"].to_string(), text("writer"), text("state"));
         }
         Ok(())
     }

@@ -80,7 +80,7 @@ impl Up {
             .map_err(|error| format!("{error}; its messages are in {}", messages.display()))?;
         match line.strip_prefix("ready ") {
             Some(text) => {
-                println!("{text}");
+                say!("{text}");
                 Ok(())
             }
             None => Err(Failure::from(line)),

@@ -33,17 +33,17 @@ impl Why {
             serde_json::Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        println!("{}", path.display());
-        println!("  inode     {} in slot {}, managed by node {}", text("inode"), text("slot"), text("node"));
-        println!("  kind      {}, mode {}, {} names", text("kind"), text("mode"), text("links"));
-        println!("  size      {} bytes, {} stored", text("size"), text("stored"));
-        println!("  opened    by {} nodes; {} locks", text("open_nodes"), text("locks"));
+        say!("{}", path.display());
+        say!("  inode     {} in slot {}, managed by node {}", text("inode"), text("slot"), text("node"));
+        say!("  kind      {}, mode {}, {} names", text("kind"), text("mode"), text("links"));
+        say!("  size      {} bytes, {} stored", text("size"), text("stored"));
+        say!("  opened    by {} nodes; {} locks", text("open_nodes"), text("locks"));
         if answer["inline"] == true {
-            println!("  content   in the inode itself");
+            say!("  content   in the inode itself");
         }
         for extent in answer["extents"].as_array().into_iter().flatten() {
             let part = |field: &str| extent[field].to_string();
-            println!(
+            say!(
                 "  bytes {:>12} +{:<9} log {} stripe {} offset {}, on {}",
                 part("file_offset"),
                 part("length"),
