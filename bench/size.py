@@ -6,8 +6,8 @@
 DIR is the directory of a file system that is up on MOUNT, best an empty one. It is filled with files of 1 KiB, 1,000 to a
 directory, up to each of --sizes; then, in --rounds rounds: 10,000 files are created in fresh directories, the kernel's
 caches dropped, and they are looked up and stat'ed in another order ("fresh"); as many files from anywhere are, too ("any").
-Medians are told. Then the daemon is killed with SIGKILL and started again. At last --one files go into one directory, and
-the rates of its first and last tenth are compared. Prints a markdown table.
+Medians are told. Then the daemon is killed with SIGKILL and started again. At last --one files go into one directory; the
+rates of each tenth are told. Prints a markdown table.
 """
 
 import argparse
