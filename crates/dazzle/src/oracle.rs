@@ -182,6 +182,7 @@ async fn why(parts: &Parts, path: &Path) -> Result<Value, String> {
         "kind": format!("{:?}", attributes.kind), "mode": format!("{:o}", attributes.mode), "links": attributes.links,
         "size": attributes.size, "stored": attributes.stored, "inline": why.inline, "open_nodes": why.open_nodes,
         "locks": why.locks, "extents": extents,
+        "name_slots": why.name_slots.iter().map(|slot| slot.0).collect::<Vec<_>>(),
     }))
 }
 

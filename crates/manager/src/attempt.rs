@@ -36,8 +36,8 @@ pub(crate) enum Attempt<P> {
 }
 
 impl SlotTable {
-    /// Over these slots.
-    pub(crate) fn new(states: Vec<SlotState>) -> SlotTable {
+    /// Over these slots. A directory is split when its names in one slot take more than so many bytes.
+    pub(crate) fn new(states: Vec<SlotState>, part_bytes_max: u64) -> SlotTable {
         let mine: Vec<SlotId> = states.iter().map(|state| state.id).collect();
         let resident = states.iter().map(|state| state.records.resident()).sum();
         let mut slots: Vec<_> = (0..SLOT_COUNT).map(|_| None).collect();
@@ -45,7 +45,7 @@ impl SlotTable {
             let index = usize::from(state.id.0);
             slots[index] = Some(Mutex::new(state));
         }
-        let placement = Placement::new(mine.iter().copied());
+        let placement = Placement::new(mine.clone(), part_bytes_max);
         SlotTable { slots, mine, placement, resident: AtomicUsize::new(resident) }
     }
 
@@ -95,10 +95,13 @@ impl SlotTable {
                 Ok((done, consequences)) => return self.apply(guards, context, (done, consequences), append),
                 Err(Stop::Absent(page)) => return Attempt::Load(page),
                 Err(Stop::Refused(error)) => return Attempt::Refused(error),
-                Err(Stop::Unlocked(slot)) => {
+                Err(Stop::Unlocked(more)) => {
                     // Another manager's slot makes this a two-phase operation, with an intention record here.
-                    let index = slots.binary_search(&slot).expect_err("a locked slot is not asked for");
-                    slots.insert(index, slot);
+                    let locked = slots.len();
+                    slots.extend(more);
+                    slots.sort_unstable();
+                    slots.dedup();
+                    assert!(slots.len() > locked, "locked slots are not asked for");
                 }
             }
         }
@@ -137,12 +140,11 @@ impl SlotTable {
             self.count(before, state.records.resident());
         }
         for effect in &consequences.effects {
-            let (Effect::Open(inode) | Effect::Close(inode) | Effect::Reap(inode)) = *effect;
-            let state = guards.iter_mut().find(|state| state.id == inode.slot()).expect("effects are on locked slots");
+            let (Effect::Open(inode) | Effect::Close(inode)) = *effect else { continue };
+            let state = guards.iter_mut().find(|state| state.id == inode.slot()).expect("opens are in locked slots");
             match effect {
                 Effect::Open(_) => state.opens.open(inode, context.node),
-                Effect::Close(_) => state.opens.close(inode, context.node),
-                Effect::Reap(_) => {}
+                _ => state.opens.close(inode, context.node),
             }
         }
         Attempt::Done(done, position, consequences.effects)

@@ -1,15 +1,20 @@
 //! Whether the records of all slots agree with each other: what `dazzle check` asks of a manager.
 //!
 //! Every record is shown once, in any order of slots; then [`Audit::finish`] compares what was counted with what the
-//! records say (the invariants of `docs/format-slot.md`): names form a tree, links and stored bytes are counted right,
-//! live counts are exact to the byte, references to shared virtual extents too, counters match. Decides.
+//! records say (the invariants of `docs/format-slot.md`): names form a tree and lie where their directories say, links and
+//! stored bytes are counted right, live counts are exact to the byte, references to shared virtual extents too, counters
+//! match. Decides.
+
+mod directories;
 
 use std::collections::BTreeMap;
 
+use directories::Directories;
 use protocol::address::LogAddress;
 use protocol::file::Kind;
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 
+use crate::directory::Part;
 use crate::entry::Entry;
 use crate::extent::{Backing, Shared, SharedId};
 use crate::inode::{Body, Inode};
@@ -41,8 +46,6 @@ struct Seen {
     names: u32,
     /// A directory that names it.
     named_in: Option<InodeId>,
-    /// Entries in it that name directories.
-    subdirectories: u32,
     /// Bytes of its extents.
     bytes: u64,
     /// Where its last extent ends.
@@ -73,6 +76,7 @@ struct SlotCounts {
 pub(crate) struct Audit {
     report: AuditReport,
     inodes: BTreeMap<InodeId, Seen>,
+    directories: Directories,
     slots: BTreeMap<SlotId, SlotCounts>,
     shared: BTreeMap<(SlotId, SharedId), Shared>,
     references: BTreeMap<(SlotId, SharedId), u32>,
@@ -103,7 +107,15 @@ impl Audit {
             }
             Subject::Orphan(inode) => self.seen(inode).orphan = true,
             Subject::Inode(inode) => self.inode(slot, inode, &Inode::decode(value).ok()?),
-            Subject::Entry(directory) => self.entry(directory, Entry::decode(value).ok()?),
+            Subject::Entry(directory, cookie) => {
+                let entry = Entry::decode(value).ok()?;
+                self.directories.name(slot, (directory, cookie), &entry);
+                self.entry(directory, entry);
+            }
+            Subject::Part(directory, last) => {
+                self.directories.part(directory, Part { last, slot: decode(value).ok()? });
+            }
+            Subject::Holding(directory) => self.directories.holding(slot, directory, decode(value).ok()?),
             Subject::Extent(inode, end) => self.extent(slot, inode, end, decode(value).ok()?),
             Subject::Applied | Subject::Place | Subject::Xattr(_) => {}
         }
@@ -137,6 +149,9 @@ impl Audit {
             Body::Parent(parent) => (0, Some(*parent)),
             Body::Plain | Body::Target(_) => (0, None),
         };
+        if record.is_directory() {
+            self.directories.inode(inode, record);
+        }
         let (kind, links, stored) = (record.kind, record.links, record.stored);
         self.seen(inode).record = Some(SeenRecord { kind, links, stored, inline, parent });
     }
@@ -145,12 +160,8 @@ impl Audit {
         let named = self.seen(entry.inode);
         named.names += 1;
         named.named_in = Some(directory);
-        if entry.kind == Kind::Directory {
-            self.seen(directory).subdirectories += 1;
-        } else {
-            // That there is a directory at all is compared in the end.
-            self.seen(directory);
-        }
+        // That there is a directory at all is compared in the end.
+        self.seen(directory);
     }
 
     fn extent(&mut self, slot: SlotId, inode: InodeId, end: u64, backing: Backing) {
@@ -177,6 +188,9 @@ impl Audit {
             self.inodes.insert(inode, seen);
         }
         self.compare_tree();
+        for problem in std::mem::take(&mut self.directories).problems() {
+            self.problem(problem);
+        }
         for (slot, counts) in std::mem::take(&mut self.slots) {
             self.compare_slot(slot, &counts);
         }
@@ -205,16 +219,13 @@ impl Audit {
             return self.problem(format!("inode {} {what} and does not exist", inode.0));
         };
         let root = inode == InodeId::ROOT;
-        let (links, names) = match record.kind {
-            Kind::Directory if record.links == 0 => (0, 0),
-            Kind::Directory => (2 + seen.subdirectories, u32::from(!root)),
-            _ => (seen.names, record.links),
+        // A directory's links are compared with what its names come to.
+        let names = match record.kind {
+            Kind::Directory => u32::from(record.links > 0 && !root),
+            _ => record.links,
         };
-        if record.links != links || seen.names != names {
-            self.problem(format!(
-                "inode {} counts {} links; it has {} names and {} subdirectories",
-                inode.0, record.links, seen.names, seen.subdirectories
-            ));
+        if seen.names != names {
+            self.problem(format!("inode {} counts {} links; it has {} names", inode.0, record.links, seen.names));
         }
         if (seen.names == 0) != seen.orphan && !root {
             self.problem(format!(

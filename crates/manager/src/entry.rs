@@ -18,10 +18,18 @@ pub(crate) struct Entry<'a> {
     pub(crate) name: &'a [u8],
 }
 
+/// No cookie is greater.
+pub(crate) const COOKIE_LAST: u64 = i64::MAX as u64;
+
 /// The cookies that a name may have: the first, and the last.
 pub(crate) fn cookies(name: &[u8]) -> (u64, u64) {
     let first = name_hash(name) << DISAMBIGUATOR_BITS;
-    (first, first | ((1 << DISAMBIGUATOR_BITS) - 1))
+    (first, hash_last(first))
+}
+
+/// The last cookie of the same hash.
+pub(crate) fn hash_last(cookie: u64) -> u64 {
+    cookie | ((1 << DISAMBIGUATOR_BITS) - 1)
 }
 
 /// FNV-1a folded to 48 bits, never zero. Part of the format.
@@ -72,7 +80,7 @@ mod tests {
     fn cookies_are_positive_offsets_and_none_is_reserved() {
         for name in [&b""[..], b"a", b"b", &[0xff; 255], b"some file.txt"] {
             let (first, last) = cookies(name);
-            assert!(first > 2 && last <= i64::MAX as u64);
+            assert!(first > 2 && last <= COOKIE_LAST);
         }
         assert_eq!(cookies(b"a").0, ((0xaf63_dc4c_8601_ec8c_u64 ^ 0xaf63) & HASH_MASK) << 15);
     }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::acl::Acl;
+use crate::directory::Holding;
 use crate::entry::Entry;
 use crate::extent::Backing;
 use crate::image::{self, Mark, Table};
@@ -37,6 +38,7 @@ pub fn body(kind: u8, body: &[u8]) {
         7 => drop(Acl::decode(body)),
         8 => {
             let _ = records::decode::<Head>(body).map(|head| records::encode(&head));
+            let _ = records::decode::<Holding>(body).map(|holding| records::encode(&holding));
             let _ = records::decode::<Backing>(body).map(|backing| records::encode(&backing));
         }
         _ => drop(records::decode::<Vec<Delta>>(body)),

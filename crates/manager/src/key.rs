@@ -18,6 +18,8 @@ const INODE: u8 = 16;
 const ENTRY: u8 = 17;
 const EXTENT: u8 = 18;
 const XATTR: u8 = 19;
+const PART: u8 = 20;
+const HOLDING: u8 = 21;
 
 /// Bytes of a key before its rest.
 const PREFIX_SIZE: usize = 9;
@@ -131,7 +133,22 @@ pub(crate) fn xattrs(inode: InodeId) -> KeyRange {
     all(inode.0, XATTR)
 }
 
-/// The number in an entry's key (its cookie) or an extent's key (its end).
+/// The part of a split directory that ends with this cookie.
+pub(crate) fn part(directory: InodeId, last: u64) -> Key {
+    key(directory.0, PART, &[&last.to_be_bytes()])
+}
+
+/// The parts of a directory that end with this cookie or behind it.
+pub(crate) fn parts_from(directory: InodeId, cookie: u64) -> KeyRange {
+    (part(directory, cookie), all(directory.0, PART).1)
+}
+
+/// What the names of a split directory come to in a slot that is not its inode's.
+pub(crate) fn holding(directory: InodeId) -> Key {
+    key(directory.0, HOLDING, &[])
+}
+
+/// The number in the key of an entry (its cookie), an extent (its end) or a part (its last cookie).
 pub(crate) fn rest_number(key: &[u8]) -> u64 {
     number(key, PREFIX_SIZE)
 }
@@ -158,12 +175,16 @@ pub(crate) enum Subject {
     Orphan(InodeId),
     /// An inode.
     Inode(InodeId),
-    /// A name in this directory.
-    Entry(InodeId),
+    /// A name in this directory, with this cookie.
+    Entry(InodeId, u64),
     /// An extent of this inode that ends there.
     Extent(InodeId, u64),
     /// An extended attribute of this inode.
     Xattr(InodeId),
+    /// The part of this directory that ends with this cookie.
+    Part(InodeId, u64),
+    /// What the names of this directory come to here.
+    Holding(InodeId),
 }
 
 /// What the record with this key is about, if it is a key that we make.
@@ -180,9 +201,11 @@ pub(crate) fn subject(key: &[u8]) -> Option<Subject> {
         (0, PLACE) => Subject::Place,
         (0, ORPHAN) => Subject::Orphan(InodeId(number(key, PREFIX_SIZE))),
         (1.., INODE) => Subject::Inode(inode),
-        (1.., ENTRY) => Subject::Entry(inode),
+        (1.., ENTRY) => Subject::Entry(inode, number(key, PREFIX_SIZE)),
         (1.., EXTENT) => Subject::Extent(inode, number(key, PREFIX_SIZE)),
         (1.., XATTR) => Subject::Xattr(inode),
+        (1.., PART) => Subject::Part(inode, number(key, PREFIX_SIZE)),
+        (1.., HOLDING) => Subject::Holding(inode),
         _ => return None,
     })
 }

@@ -20,6 +20,7 @@ mod acl;
 mod attempt;
 mod audit;
 mod checkpoint;
+mod directory;
 mod encoding;
 mod entry;
 mod extent;

@@ -48,6 +48,8 @@ pub struct ManagerOptions {
     pub orphan_grace: Duration,
     /// The user and the group to whom the root of a new file system belongs.
     pub root_owner: (u32, u32),
+    /// Bytes that a directory's names in one slot may take, 32 and its length each, before half of them move to another.
+    pub directory_part_bytes: u64,
 }
 
 impl Default for ManagerOptions {
@@ -58,6 +60,7 @@ impl Default for ManagerOptions {
             flush_interval: Duration::from_secs(1),
             orphan_grace: Duration::from_secs(2),
             root_owner: (0, 0),
+            directory_part_bytes: 4 << 20,
         }
     }
 }
@@ -73,8 +76,8 @@ pub struct Manager {
     pub(crate) replayed: Mutex<Replayed>,
     /// One round of images at a time.
     pub(crate) imaging: async_lock::Mutex<()>,
-    /// Orphans to go on freeing.
-    pub(crate) reaps: Mutex<Vec<InodeId>>,
+    /// Orphans to go on freeing, large directories to split: work that nobody waits for.
+    pub(crate) later: Mutex<Vec<Operation>>,
     pub(crate) stopping: AtomicBool,
     pub(crate) journal_bytes: AtomicU64,
     locks: FileLocks,
@@ -102,7 +105,7 @@ impl Manager {
             images: Mutex::new(taken.images),
             replayed: Mutex::default(),
             imaging: async_lock::Mutex::new(()),
-            reaps: Mutex::default(),
+            later: Mutex::default(),
             stopping: AtomicBool::new(false),
             journal_bytes: AtomicU64::new(0),
             locks: FileLocks::default(),
@@ -210,12 +213,9 @@ impl Manager {
                     self.load(&page, tries).await?;
                 }
                 Attempt::Done(done, position, effects) => {
-                    let reaps = effects.into_iter().filter_map(|effect| match effect {
-                        Effect::Reap(inode) => Some(inode),
-                        Effect::Open(_) | Effect::Close(_) => None,
-                    });
-                    for inode in reaps {
-                        self.reaps.lock().expect("nobody panics over reaps").push(inode);
+                    if !effects.is_empty() {
+                        let later = effects.into_iter().filter_map(Effect::later);
+                        self.later.lock().expect("nobody panics over what is to be done").extend(later);
                     }
                     if self.table.resident() > self.options.memory_bytes {
                         self.evict();

@@ -21,6 +21,7 @@ mod remove_directory;
 mod rename;
 mod root;
 mod set_attributes;
+mod split;
 mod unlink;
 mod why;
 mod xattr;
@@ -39,6 +40,15 @@ pub(crate) enum Operation {
     Asked(ManagerRequest),
     /// Frees an orphan that nobody holds open.
     Reap(InodeId),
+    /// Splits what a directory has in a slot.
+    Split {
+        /// The directory.
+        directory: InodeId,
+        /// The slot with too many names.
+        slot: SlotId,
+        /// Where the names go, once that is decided.
+        way: Option<split::Way>,
+    },
     /// Makes the root directory, unless it is there.
     MakeRoot {
         /// Its owner: who made the file system.
@@ -117,6 +127,7 @@ pub(crate) fn slots(operation: &Operation) -> Vec<SlotId> {
             _ => &[],
         },
         Operation::Reap(inode) => &[*inode],
+        Operation::Split { directory, slot, .. } => return sorted([directory.slot(), *slot].into_iter()),
         Operation::MakeRoot { .. } => &[InodeId::ROOT],
         Operation::Census(slot) | Operation::Live(slot, _) | Operation::Forget(slot, ..) | Operation::Orphans(slot) => {
             return vec![*slot];
@@ -137,6 +148,7 @@ pub(crate) fn run(tx: &mut Transaction<'_>, operation: &Operation) -> Result<Don
     match operation {
         Operation::Asked(request) => ask(tx, request),
         Operation::Reap(inode) => free::reap(tx, *inode),
+        Operation::Split { directory, slot, way } => split::run(tx, *directory, *slot, *way),
         Operation::MakeRoot { uid, gid } => root::run(tx, *uid, *gid),
         Operation::Census(slot) => count::census(tx, *slot),
         Operation::Live(slot, stripes) => count::live(tx, *slot, stripes),

@@ -115,7 +115,7 @@ impl Manager {
         append_log(&cluster, node, writer.log()).await?;
         let images = Images::new(writer.log(), rolled.into_iter().collect(), recovered.images);
         let states = recovered.slots.into_iter().map(|(id, slot)| SlotState::new(id, slot)).collect();
-        let table = SlotTable::new(states);
+        let table = SlotTable::new(states, options.directory_part_bytes);
         let manager = Arc::new(Manager::new(Taken { cluster, reader, writer, options, table, images }));
         manager.begin().await?;
         Ok(manager)
@@ -145,7 +145,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Brings the journal to disk at least every so often, and goes on freeing what was too large to free at once.
+    /// Brings the journal to disk at least every so often, and does what was left for later.
     async fn keep_flushing(self: Arc<Self>) {
         while !self.stopping.load(Ordering::Relaxed) {
             self.host().sleep(self.options.flush_interval).await;
@@ -154,8 +154,8 @@ impl Manager {
                 // A failure shows at the next operation; this loop tries again.
                 let _ = self.commit(end, Durability::Disk).await;
             }
-            let reaps = std::mem::take(&mut *self.reaps.lock().expect("nobody panics over reaps"));
-            self.reap(reaps).await;
+            let later = std::mem::take(&mut *self.later.lock().expect("nobody panics over what is to be done"));
+            self.do_later(later).await;
         }
     }
 
@@ -189,7 +189,7 @@ impl Manager {
         for &slot in self.table.mine() {
             let told = self.perform(node, Operation::Orphans(slot), Durability::Replicated).await;
             if let Ok((Done::Told(Told::Orphans(orphans)), _)) = told {
-                self.reap(orphans).await;
+                self.do_later(orphans.into_iter().map(Operation::Reap).collect()).await;
             }
         }
     }
@@ -205,10 +205,10 @@ impl Manager {
         }
     }
 
-    async fn reap(&self, orphans: Vec<InodeId>) {
-        for inode in orphans {
-            // What fails stays an orphan, to be found at the next start.
-            let _ = self.perform(self.host().node().0, Operation::Reap(inode), Durability::Replicated).await;
+    async fn do_later(&self, operations: Vec<Operation>) {
+        for operation in operations {
+            // What fails stays an orphan, to be found at the next start, or a large directory, until it grows.
+            let _ = self.perform(self.host().node().0, operation, Durability::Replicated).await;
         }
     }
 }

@@ -14,6 +14,7 @@ use protocol::manager::ManagerError;
 
 use crate::encoding::Damaged;
 use crate::key::{Key, KeyRange};
+use crate::ops::Operation;
 use crate::placement::Placement;
 use crate::slot::{KeyValue, PageId};
 use crate::state::SlotState;
@@ -23,9 +24,9 @@ use crate::state::SlotState;
 pub(crate) enum Stop {
     /// A page must be loaded first. Then: again from the start.
     Absent(PageId),
-    /// Another slot is needed. Then: again from the start, with it locked too, or as a two-phase operation when it is
+    /// Other slots are needed. Then: again from the start, with them locked too, or as a two-phase operation when one is
     /// another manager's (DESIGN §5, operations over several slots).
-    Unlocked(SlotId),
+    Unlocked(Vec<SlotId>),
     /// No.
     Refused(ManagerError),
 }
@@ -66,6 +67,19 @@ pub(crate) enum Effect {
     Close(InodeId),
     /// The orphan has too many records to free at once: go on until it is gone.
     Reap(InodeId),
+    /// The directory has too many names in this slot: split them.
+    Split(InodeId, SlotId),
+}
+
+impl Effect {
+    /// The operation that it asks for.
+    pub(crate) fn later(self) -> Option<Operation> {
+        match self {
+            Effect::Reap(inode) => Some(Operation::Reap(inode)),
+            Effect::Split(directory, slot) => Some(Operation::Split { directory, slot, way: None }),
+            Effect::Open(_) | Effect::Close(_) => None,
+        }
+    }
 }
 
 /// Changes of one slot's records: puts, and removals.
@@ -125,7 +139,13 @@ impl<'a> Transaction<'a> {
 
     /// Everything of a slot.
     pub(crate) fn state(&self, slot: SlotId) -> Result<&'a SlotState, Stop> {
-        self.held.iter().find(|state| state.id == slot).copied().ok_or(Stop::Unlocked(slot))
+        self.held.iter().find(|state| state.id == slot).copied().ok_or_else(|| Stop::Unlocked(vec![slot]))
+    }
+
+    /// Asks for all these slots at once.
+    pub(crate) fn need(&self, slots: &[SlotId]) -> Result<(), Stop> {
+        let missing: Vec<SlotId> = slots.iter().copied().filter(|&slot| !self.holds(slot)).collect();
+        if missing.is_empty() { Ok(()) } else { Err(Stop::Unlocked(missing)) }
     }
 
     /// The value of a key.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::address::{LogAddress, Position};
 use crate::delta::Delta;
 use crate::file::{Attributes, Content, DirectoryEntry, Kind, Lock, LockOwner, NewInode, SetAttributes};
-use crate::id::{InodeId, LogId, StripeNumber};
+use crate::id::{InodeId, LogId, SlotId, StripeNumber};
 
 /// What a manager is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -357,6 +357,8 @@ pub struct Why {
     pub open_nodes: u32,
     /// How many locks are held.
     pub locks: u32,
+    /// Of a directory that is split: the slots that its names lie in, in the order of the listing.
+    pub name_slots: Vec<SlotId>,
 }
 
 /// Why a manager did not do as asked. Faces choose the errno.

@@ -162,7 +162,7 @@ async fn start(host: Host, disks: Vec<(TargetId, Disk)>, options: TargetOptions)
     let serving: Vec<_> = storage.targets().into_iter().map(|target| target.id()).collect();
     settle_targets(&cluster, &serving).await?;
     let reader = LogReader::new(cluster.clone());
-    let options = ManagerOptions { memory_bytes: 16 << 20, ..Default::default() };
+    let options = ManagerOptions { memory_bytes: 16 << 20, directory_part_bytes: 300, ..Default::default() };
     let manager = Manager::start(cluster.clone(), reader.clone(), options).await.map_err(|error| error.to_string())?;
     let options = ClientOptions { cache_bytes: 4 << 20, dirty_bytes: 4 << 20, ..ClientOptions::default() };
     let client = Client::start(cluster.clone(), reader.clone(), options).await.map_err(|error| error.to_string())?;

@@ -38,6 +38,10 @@ impl Why {
         say!("  kind      {}, mode {}, {} names", text("kind"), text("mode"), text("links"));
         say!("  size      {} bytes, {} stored", text("size"), text("stored"));
         say!("  opened    by {} nodes; {} locks", text("open_nodes"), text("locks"));
+        let slots: Vec<_> = answer["name_slots"].as_array().into_iter().flatten().map(ToString::to_string).collect();
+        if !slots.is_empty() {
+            say!("  names     split over slots {}", slots.join(", "));
+        }
         if answer["inline"] == true {
             say!("  content   in the inode itself");
         }

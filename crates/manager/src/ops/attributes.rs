@@ -8,7 +8,7 @@ use crate::inode::Body;
 use crate::transaction::{Stop, Transaction};
 
 pub(super) fn run(tx: &Transaction<'_>, inode: InodeId) -> Result<Done, Stop> {
-    Ok(Answer::Attributes(tx.inode(inode)?.attributes(inode)).into())
+    Ok(Answer::Attributes(tx.attributes(inode, &tx.inode(inode)?)?).into())
 }
 
 pub(super) fn read_link(tx: &Transaction<'_>, inode: InodeId) -> Result<Done, Stop> {

@@ -1,6 +1,6 @@
 //! Makes inodes: with a name, or without and held open (`O_TMPFILE`).
 //!
-//! A file lives in its directory's slot, a directory where the placement puts it. A set-group-id directory gives its
+//! A file lives where its name does, a directory where the placement puts it. A set-group-id directory gives its
 //! group on, and to directories the bit; a default ACL takes the place of the mask.
 
 use bytes::Bytes;
@@ -35,7 +35,7 @@ pub(super) fn named(
     }
     let slot = match new.kind {
         Kind::Directory => tx.placement().slot(directory, name),
-        _ => directory.slot(),
+        _ => tx.part_of_name(directory, name)?.slot,
     };
     let inode = tx.allocate(slot)?;
     let mut record = fresh((directory, &parent), new, tx.now())?;

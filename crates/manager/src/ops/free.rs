@@ -75,6 +75,9 @@ fn free(tx: &mut Transaction<'_>, inode: InodeId, mut record: Inode) -> Result<b
     }
     for _ in 0..STEP_EXTENTS_MAX {
         let Some(key) = tx.next(slot, &key::xattrs(inode))?.map(|(key, _)| key.to_vec()) else {
+            if record.is_directory() {
+                tx.remove_parts(inode)?;
+            }
             return finish(tx, inode).map(|()| true);
         };
         tx.remove(slot, key)?;

@@ -1,12 +1,12 @@
 //! A page of a directory, in order of cookies, without `.` and `..`.
 
 use bytes::Bytes;
-use protocol::file::{Attributes, DirectoryEntry};
-use protocol::id::InodeId;
+use protocol::file::DirectoryEntry;
+use protocol::id::{InodeId, SlotId};
 use protocol::manager::Answer;
 
 use super::Done;
-use crate::entry::Entry;
+use crate::entry::{COOKIE_LAST, Entry};
 use crate::key;
 use crate::transaction::{Stop, Transaction};
 
@@ -23,34 +23,70 @@ pub(super) fn run(
 ) -> Result<Done, Stop> {
     tx.directory(directory)?;
     let limit = limit.clamp(1, ENTRIES_MAX) as usize;
-    let (mut list, mut names) = (Vec::with_capacity(limit), Vec::with_capacity(limit * NAME_SIZE));
-    let range = key::entries_behind(directory, after);
-    let mut is_last = true;
-    for record in tx.range(directory.slot(), &range)? {
-        if list.len() == limit {
-            is_last = false;
-            break;
+    let mut page = Page::with_room(limit);
+    let mut after = after;
+    let is_last = loop {
+        let part = tx.part(directory, after.saturating_add(1))?;
+        let is_whole = page.take(tx, (part.slot, directory), after)?;
+        // A part that is empty leads on to the next.
+        if !is_whole || part.last >= COOKIE_LAST || !page.list.is_empty() {
+            break is_whole && part.last >= COOKIE_LAST;
         }
-        let (at, value) = record?;
-        let entry = Entry::decode(value)?;
-        let attributes = if attributes { attributes_at_hand(tx, entry.inode)? } else { None };
-        names.extend_from_slice(entry.name);
-        let (cookie, name) = (key::rest_number(at), Bytes::new());
-        list.push((
-            entry.name.len(),
-            DirectoryEntry { cookie, name, inode: entry.inode, kind: entry.kind, attributes },
-        ));
+        after = part.last;
+    };
+    if attributes {
+        page.add_attributes(tx)?;
     }
-    // All names share one piece of memory.
-    let mut names = Bytes::from(names);
-    let named = |(length, entry)| DirectoryEntry { name: names.split_to(length), ..entry };
-    Ok(Answer::Listing(list.into_iter().map(named).collect(), is_last).into())
+    Ok(Answer::Listing(page.finish(), is_last).into())
 }
 
-/// Attributes of what lives in a slot that is locked anyway.
-fn attributes_at_hand(tx: &Transaction<'_>, inode: InodeId) -> Result<Option<Attributes>, Stop> {
-    if !tx.holds(inode.slot()) {
-        return Ok(None);
+/// A page that is being filled.
+struct Page {
+    limit: usize,
+    /// Entries, with the lengths of their names.
+    list: Vec<(usize, DirectoryEntry)>,
+    names: Vec<u8>,
+}
+
+impl Page {
+    fn with_room(limit: usize) -> Page {
+        Page { limit, list: Vec::with_capacity(limit), names: Vec::with_capacity(limit * NAME_SIZE) }
     }
-    Ok(tx.inode_if_any(inode)?.map(|record| record.attributes(inode)))
+
+    /// Takes the entries of one part behind a cookie, as far as there is room; whether that was all.
+    fn take(&mut self, tx: &Transaction<'_>, (slot, directory): (SlotId, InodeId), after: u64) -> Result<bool, Stop> {
+        for record in tx.range(slot, &key::entries_behind(directory, after))? {
+            if self.list.len() == self.limit {
+                return Ok(false);
+            }
+            let (at, value) = record?;
+            let entry = Entry::decode(value)?;
+            self.names.extend_from_slice(entry.name);
+            let (cookie, name) = (key::rest_number(at), Bytes::new());
+            let (inode, kind) = (entry.inode, entry.kind);
+            self.list.push((entry.name.len(), DirectoryEntry { cookie, name, inode, kind, attributes: None }));
+        }
+        Ok(true)
+    }
+
+    /// Adds what is known here of the inodes: of those in other managers' slots, who asks finds out himself.
+    fn add_attributes(&mut self, tx: &Transaction<'_>) -> Result<(), Stop> {
+        let mut slots: Vec<SlotId> = self.list.iter().map(|(_, entry)| entry.inode.slot()).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots.retain(|&slot| tx.placement().manages(slot));
+        tx.need(&slots)?;
+        for (_, entry) in self.list.iter_mut().filter(|(_, entry)| tx.holds(entry.inode.slot())) {
+            let record = tx.inode_if_any(entry.inode)?;
+            entry.attributes = record.map(|record| tx.attributes(entry.inode, &record)).transpose()?;
+        }
+        Ok(())
+    }
+
+    /// All names share one piece of memory.
+    fn finish(self) -> Vec<DirectoryEntry> {
+        let mut names = Bytes::from(self.names);
+        let named = |(length, entry)| DirectoryEntry { name: names.split_to(length), ..entry };
+        self.list.into_iter().map(named).collect()
+    }
 }

@@ -22,5 +22,5 @@ pub(super) fn entry(tx: &Transaction<'_>, inode: InodeId, record: &Inode) -> Res
         Kind::File => Some(tx.first_content(inode, record)?),
         _ => None,
     };
-    Ok(Answer::Entry(record.attributes(inode), content).into())
+    Ok(Answer::Entry(tx.attributes(inode, record)?, content).into())
 }

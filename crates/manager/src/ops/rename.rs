@@ -14,8 +14,9 @@ use protocol::manager::{Answer, ManagerError, Rename, RenameMode};
 use super::Done;
 use super::create::fresh;
 use super::free::drop_link;
+use crate::directory::Found;
 use crate::inode::Body;
-use crate::records::{Found, check_name};
+use crate::records::check_name;
 use crate::transaction::{Stop, Transaction};
 
 /// Directories on the way up to the root that a rename looks at. Deeper trees cannot be told from a circle.
@@ -89,7 +90,7 @@ fn leave(tx: &mut Transaction<'_>, rename: &Rename, from: Found) -> Result<(), S
 
 /// An inode has another name now; a directory, perhaps another parent.
 fn moved(tx: &mut Transaction<'_>, inode: InodeId, directory: InodeId) -> Result<(), Stop> {
-    let mut record = tx.inode(inode)?;
+    let mut record = tx.inode_to_change(inode)?;
     if let Body::Parent(parent) = &mut record.body {
         *parent = directory;
     }

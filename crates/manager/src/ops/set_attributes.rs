@@ -23,7 +23,7 @@ const GROUP_EXECUTES: u16 = 0o0010;
 pub(super) const MODE_MASK: u16 = 0o7777;
 
 pub(super) fn run(tx: &mut Transaction<'_>, inode: InodeId, set: &SetAttributes) -> Result<Done, Stop> {
-    let mut record = tx.inode(inode)?;
+    let mut record = tx.inode_to_change(inode)?;
     let now = tx.now();
     if let Some(size) = set.size {
         if !truncate(tx, inode, &mut record, size)? {
@@ -46,7 +46,7 @@ pub(super) fn run(tx: &mut Transaction<'_>, inode: InodeId, set: &SetAttributes)
     record.modified = set.modified.unwrap_or(record.modified);
     record.change(set.changed.unwrap_or(now));
     tx.put_inode(inode, &record)?;
-    Ok(Answer::Attributes(record.attributes(inode)).into())
+    Ok(Answer::Attributes(tx.attributes(inode, &record)?).into())
 }
 
 /// Sets the size; false when more extents remain to be freed first.

@@ -15,12 +15,13 @@ pub(super) fn run(tx: &Transaction<'_>, inode: InodeId) -> Result<Done, Stop> {
         Content::Inline(_) => Vec::new(),
     };
     let why = Why {
-        attributes: record.attributes(inode),
+        attributes: tx.attributes(inode, &record)?,
         node: 0,
         inline: matches!(record.body, Body::Inline(_)),
         extents,
         open_nodes: tx.state(inode.slot())?.opens.count(inode) as u32,
         locks: 0,
+        name_slots: tx.parts(inode)?.into_iter().map(|part| part.slot).collect(),
     };
     Ok(Answer::Why(Box::new(why)).into())
 }

@@ -37,7 +37,7 @@ pub(super) fn set(tx: &mut Transaction<'_>, inode: InodeId, set: &Set<'_>) -> Re
     if set.value.len() > XATTR_SIZE_MAX {
         return Err(ManagerError::TooLarge.into());
     }
-    let mut record = tx.inode(inode)?;
+    let mut record = tx.inode_to_change(inode)?;
     let key = key::xattr(inode, set.name);
     let exists = tx.value(inode.slot(), &key)?.is_some();
     match (set.mode, exists) {
@@ -56,7 +56,7 @@ pub(super) fn set(tx: &mut Transaction<'_>, inode: InodeId, set: &Set<'_>) -> Re
     }
     record.change(tx.now());
     tx.put_inode(inode, &record)?;
-    Ok(Answer::Attributes(record.attributes(inode)).into())
+    Ok(Answer::Attributes(tx.attributes(inode, &record)?).into())
 }
 
 pub(super) fn list(tx: &Transaction<'_>, inode: InodeId) -> Result<Done, Stop> {
@@ -66,7 +66,7 @@ pub(super) fn list(tx: &Transaction<'_>, inode: InodeId) -> Result<Done, Stop> {
 
 pub(super) fn remove(tx: &mut Transaction<'_>, inode: InodeId, name: &Bytes) -> Result<Done, Stop> {
     check_name(name)?;
-    let mut record = tx.inode(inode)?;
+    let mut record = tx.inode_to_change(inode)?;
     let key = key::xattr(inode, name);
     if tx.value(inode.slot(), &key)?.is_none() {
         return Err(ManagerError::NoAttribute.into());
@@ -74,7 +74,7 @@ pub(super) fn remove(tx: &mut Transaction<'_>, inode: InodeId, name: &Bytes) -> 
     tx.remove(inode.slot(), key)?;
     record.change(tx.now());
     tx.put_inode(inode, &record)?;
-    Ok(Answer::Attributes(record.attributes(inode)).into())
+    Ok(Answer::Attributes(tx.attributes(inode, &record)?).into())
 }
 
 /// For an ACL: checks it and brings the mode along. True when nothing is left for the attribute to say.

@@ -16,7 +16,9 @@ use crate::slot::{PageId, Slot};
 use crate::state::SlotState;
 use crate::transaction::Effect;
 
-pub(crate) const SLOTS: [SlotId; 3] = [SlotId(0), SlotId(7), SlotId(4095)];
+pub(crate) const SLOTS: [SlotId; 5] = [SlotId(0), SlotId(7), SlotId(8), SlotId(900), SlotId(4095)];
+/// Three names or so.
+const PART_BYTES_MAX: u64 = 100;
 const IMAGES: LogId = LogId(900);
 
 /// A slot's image: how much of the journal it covers, and its index.
@@ -28,17 +30,20 @@ pub(crate) struct Bench {
     journal: Vec<Vec<u8>>,
     pages: BTreeMap<u32, Vec<u8>>,
     images: BTreeMap<SlotId, Image>,
+    /// Splits that were asked for, or are under way.
+    splits: Vec<Operation>,
 }
 
 impl Bench {
     pub(crate) fn new() -> Bench {
         let states = SLOTS.map(|slot| SlotState::new(slot, Slot::empty(slot)));
         let mut bench = Bench {
-            table: SlotTable::new(states.into()),
+            table: SlotTable::new(states.into(), PART_BYTES_MAX),
             now: 1_000_000,
             journal: Vec::new(),
             pages: BTreeMap::new(),
             images: BTreeMap::new(),
+            splits: Vec::new(),
         };
         bench.run(Operation::MakeRoot { uid: 0, gid: 0 }).unwrap();
         bench
@@ -51,40 +56,53 @@ impl Bench {
         }
     }
 
-    /// Runs an operation to its end, then reaps what it left.
+    /// Runs an operation to its end, then reaps what it left. Splits are left for [`Bench::split_some`].
     pub(crate) fn run(&mut self, mut operation: Operation) -> Result<Done, ManagerError> {
         self.now += 1;
-        let mut reap = Vec::new();
+        let mut later = Vec::new();
         let done = loop {
-            let journal = &mut self.journal;
-            let attempt = self.table.attempt(&operation, context(self.now), |changes| {
-                journal.push(journal::encode(changes));
-                Ok(())
-            });
-            let done = match attempt {
-                Attempt::Load(page) => {
-                    self.load(&page);
-                    continue;
-                }
-                Attempt::Refused(error) => return Err(error),
-                Attempt::Done(done, _, effects) => {
-                    reap.extend(effects.into_iter().filter_map(|effect| match effect {
-                        Effect::Reap(inode) => Some(inode),
-                        _ => None,
-                    }));
-                    done
-                }
-            };
+            let (done, effects) = self.step(&operation)?;
+            later.extend(effects.into_iter().filter_map(Effect::later));
             match done {
                 Done::Again => {}
                 Done::Then(next) => operation = next,
                 done => break done,
             }
         };
-        for inode in reap {
-            self.run(Operation::Reap(inode))?;
+        for operation in later {
+            match operation {
+                Operation::Split { .. } => self.splits.push(operation),
+                _ => drop(self.run(operation)?),
+            }
         }
         Ok(done)
+    }
+
+    /// Goes a step of a split, so that other operations come in between.
+    pub(crate) fn split_some(&mut self, dice: &mut Dice) {
+        if self.splits.is_empty() {
+            return;
+        }
+        let split = self.splits.swap_remove(dice.below(self.splits.len() as u64) as usize);
+        match self.step(&split) {
+            Ok((Done::Then(next), _)) => self.splits.push(next),
+            done => drop(done.expect("a split is never refused")),
+        }
+    }
+
+    fn step(&mut self, operation: &Operation) -> Result<(Done, Vec<Effect>), ManagerError> {
+        loop {
+            let journal = &mut self.journal;
+            let attempt = self.table.attempt(operation, context(self.now), |changes| {
+                journal.push(journal::encode(changes));
+                Ok(())
+            });
+            match attempt {
+                Attempt::Load(page) => self.load(&page),
+                Attempt::Refused(error) => return Err(error),
+                Attempt::Done(done, _, effects) => return Ok((done, effects)),
+            }
+        }
     }
 
     /// Writes images of some slots, and drops clean pages.
@@ -135,7 +153,7 @@ impl Bench {
             }
             SlotState::new(slot, records)
         });
-        self.records_of(&SlotTable::new(states.into()))
+        self.records_of(&SlotTable::new(states.into(), PART_BYTES_MAX))
     }
 
     /// Forgets everything in memory, open files included, and recovers.
@@ -148,8 +166,9 @@ impl Bench {
             }
             SlotState::new(slot, recovered)
         });
-        self.table = SlotTable::new(states.into());
+        self.table = SlotTable::new(states.into(), PART_BYTES_MAX);
         self.images.clear();
+        self.splits.clear();
         // Slots come back as they were without their images: the whole journal replays to the same.
     }
 

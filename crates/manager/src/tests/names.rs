@@ -24,6 +24,8 @@ struct Node {
     links: u32,
     parent: InodeId,
     names: BTreeMap<Vec<u8>, InodeId>,
+    /// When its names changed, or what was set; of directories.
+    modified: i64,
     content: Vec<u8>,
     inline: bool,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -34,12 +36,15 @@ struct Node {
 struct Model {
     nodes: BTreeMap<InodeId, Node>,
     open: BTreeSet<InodeId>,
+    now: i64,
 }
 
 impl Model {
     fn new() -> Model {
         let mut model = Model::default();
-        model.nodes.insert(InodeId::ROOT, Node::new(Kind::Directory, InodeId::ROOT));
+        let mut root = Node::new(Kind::Directory, InodeId::ROOT);
+        root.modified = 1_000_001;
+        model.nodes.insert(InodeId::ROOT, root);
         model
     }
 
@@ -57,7 +62,9 @@ impl Model {
     }
 
     fn add(&mut self, directory: InodeId, name: &[u8], inode: InodeId) {
-        self.nodes.get_mut(&directory).unwrap().names.insert(name.to_vec(), inode);
+        let node = self.nodes.get_mut(&directory).unwrap();
+        node.names.insert(name.to_vec(), inode);
+        node.modified = self.now;
         let down = self.nodes.get_mut(&inode).unwrap();
         if down.kind == Kind::Directory {
             down.parent = directory;
@@ -66,7 +73,9 @@ impl Model {
     }
 
     fn take(&mut self, directory: InodeId, name: &[u8]) -> InodeId {
-        let inode = self.nodes.get_mut(&directory).unwrap().names.remove(name).unwrap();
+        let node = self.nodes.get_mut(&directory).unwrap();
+        let inode = node.names.remove(name).unwrap();
+        node.modified = self.now;
         if self.is_directory(inode) {
             self.nodes.get_mut(&directory).unwrap().links -= 1;
         }
@@ -162,7 +171,7 @@ impl Node {
     fn new(kind: Kind, parent: InodeId) -> Node {
         let links = if kind == Kind::Directory { 2 } else { 1 };
         let (names, xattrs) = (BTreeMap::new(), BTreeMap::new());
-        Node { kind, links, parent, names, content: Vec::new(), inline: false, xattrs }
+        Node { kind, links, parent, names, modified: 0, content: Vec::new(), inline: false, xattrs }
     }
 }
 
@@ -201,7 +210,9 @@ impl Trial {
     }
 
     fn step(&mut self) {
-        match self.dice.below(26) {
+        // What the bench will count as the time of the next operation.
+        self.model.now = self.bench.now + 1;
+        match self.dice.below(27) {
             0..=4 => self.create(),
             5 => self.link(),
             6 | 7 => self.remove(false),
@@ -214,6 +225,7 @@ impl Trial {
             21 => self.xattr(),
             22 | 23 => self.open_or_close(),
             24 => self.clean(),
+            25 => self.set_time(),
             _ => self.unnamed(),
         }
     }
@@ -237,7 +249,8 @@ impl Trial {
         let answer = same(answer, expected);
         if let Some((Answer::Entry(attributes, _), ())) = answer {
             let inode = attributes.inode;
-            assert!(self.model.nodes.insert(inode, Node::new(kind, directory)).is_none(), "a number is given once");
+            let node = Node { modified: self.model.now, ..Node::new(kind, directory) };
+            assert!(self.model.nodes.insert(inode, node).is_none(), "a number is given once");
             self.model.add(directory, &name, inode);
             if open {
                 self.model.open.insert(inode);
@@ -381,6 +394,13 @@ impl Trial {
         }
     }
 
+    fn set_time(&mut self) {
+        let (inode, time) = (self.any_directory(), self.dice.below(4_000_000) as i64);
+        let set = SetAttributes { modified: Some(Time(time)), ..SetAttributes::default() };
+        self.bench.ask(ManagerRequest::SetAttributes(inode, set)).unwrap();
+        self.model.nodes.get_mut(&inode).unwrap().modified = time;
+    }
+
     fn punch(&mut self) {
         let (inode, offset, length) = (self.any_file(), self.dice.below(2500), self.dice.below(1000));
         let answer = self.bench.ask(ManagerRequest::Punch { inode, offset, length });
@@ -481,7 +501,12 @@ impl Trial {
             let (kind, links) = (self.model.nodes[&inode].kind, self.model.nodes[&inode].links);
             assert_eq!((attributes.kind, attributes.links), (kind, links));
             match kind {
-                Kind::Directory => self.compare_directory(inode),
+                Kind::Directory => {
+                    let node = &self.model.nodes[&inode];
+                    let size: u64 = node.names.keys().map(|name| 32 + name.len() as u64).sum();
+                    assert_eq!((attributes.size, attributes.modified), (size, Time(node.modified)));
+                    self.compare_directory(inode);
+                }
                 Kind::File => self.compare_file(inode, attributes.size),
                 _ => {}
             }
@@ -553,18 +578,25 @@ fn same<T: std::fmt::Debug>(
 
 #[test]
 fn operations_do_what_a_naive_file_system_does() {
+    let mut parts_max = 0;
     for seed in 0..12 {
         let mut trial = Trial::new(seed);
         for step in 0..1500 {
             trial.step();
+            if step % 2 == 0 {
+                let Trial { bench, dice, .. } = &mut trial;
+                bench.split_some(dice);
+            }
             if step % 50 == 0 {
                 let Trial { bench, dice, .. } = &mut trial;
                 bench.image_some(dice);
             }
             if step % 100 == 99 {
                 trial.compare();
+                parts_max = parts_max.max(truth::parts_max(&trial.bench));
             }
         }
         trial.compare();
     }
+    assert!(parts_max >= 3, "some directory was split, and a part of it again");
 }

@@ -1,11 +1,13 @@
 //! The invariants of `docs/format-slot.md`, recomputed from all records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::file::Kind;
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 
 use super::bench::{Bench, SLOTS};
+use crate::audit::Audit;
+use crate::directory::Holding;
 use crate::entry::Entry;
 use crate::extent::{Backing, Reference, Shared, SharedId};
 use crate::inode::{Body, Inode};
@@ -21,6 +23,11 @@ struct Found {
     orphans: Vec<InodeId>,
     names: BTreeMap<InodeId, u32>,
     children: BTreeMap<InodeId, Vec<(InodeId, Kind)>>,
+    /// Parts of split directories: last cookie, slot.
+    parts: BTreeMap<InodeId, Vec<(u64, SlotId)>>,
+    holdings: BTreeMap<(InodeId, SlotId), (u64, u32)>,
+    /// Names in each slot: cookies, sizes, directories.
+    places: BTreeMap<(InodeId, SlotId), (Vec<u64>, u64, u32)>,
     stored: BTreeMap<InodeId, u64>,
     live: BTreeMap<(SlotId, LogId, StripeNumber), u64>,
     references: BTreeMap<(SlotId, SharedId), u32>,
@@ -31,7 +38,16 @@ pub(crate) fn check(bench: &Bench) {
     let records = bench.records();
     let found = gather(&records);
     check_inodes(&found);
+    check_parts(&found);
     check_counts(&records, &found);
+    let mut audit = Audit::default();
+    records.iter().for_each(|((slot, key), value)| audit.record(*slot, key, value));
+    assert_eq!(audit.finish().problems, Vec::<String>::new(), "the audit sees it otherwise");
+}
+
+/// The most parts that any directory has.
+pub(crate) fn parts_max(bench: &Bench) -> usize {
+    gather(&bench.records()).parts.values().map(Vec::len).max().unwrap_or(0)
 }
 
 fn gather(records: &Records) -> Found {
@@ -56,6 +72,10 @@ fn gather(records: &Records) -> Found {
                 let entry = Entry::decode(value).unwrap();
                 *found.names.entry(entry.inode).or_default() += 1;
                 found.children.entry(owner).or_default().push((entry.inode, entry.kind));
+                let (cookies, size, directories) = found.places.entry((owner, *slot)).or_default();
+                cookies.push(key::rest_number(key));
+                *size += 32 + entry.name.len() as u64;
+                *directories += u32::from(entry.kind == Kind::Directory);
             }
             18 => {
                 let backing: Backing = decode(value).unwrap();
@@ -73,10 +93,46 @@ fn gather(records: &Records) -> Found {
                     }
                 }
             }
+            20 => {
+                assert_eq!(owner.slot(), *slot);
+                found.parts.entry(owner).or_default().push((key::rest_number(key), decode(value).unwrap()));
+            }
+            21 => {
+                let holding: Holding = decode(value).unwrap();
+                found.holdings.insert((owner, *slot), (holding.size, holding.directories));
+            }
             _ => {}
         }
     }
     found
+}
+
+/// Every name lies in the part that its cookie belongs to, and is counted there.
+fn check_parts(found: &Found) {
+    for ((directory, slot), (cookies, size, directories)) in &found.places {
+        let home = directory.slot();
+        let whole = vec![(i64::MAX as u64, home)];
+        let parts = found.parts.get(directory).unwrap_or(&whole);
+        for cookie in cookies {
+            assert_eq!(parts.iter().find(|(last, _)| cookie <= last).unwrap().1, *slot, "{directory:?}");
+        }
+        let record = &found.inodes[directory];
+        let said = if *slot == home { (record.size, record.links - 2) } else { found.holdings[&(*directory, *slot)] };
+        assert_eq!(said, (*size, *directories), "{directory:?} in {slot:?}");
+    }
+    for (directory, parts) in &found.parts {
+        let slots: BTreeSet<SlotId> = parts.iter().map(|(_, slot)| *slot).collect();
+        assert!(slots.len() == parts.len() && slots.contains(&directory.slot()) && parts.is_sorted());
+        assert_eq!(parts.last().unwrap().0, i64::MAX as u64);
+        let holding = found.holdings.keys().filter(|(holder, _)| holder == directory);
+        assert!(holding.map(|(_, slot)| *slot).eq(slots.into_iter().filter(|slot| *slot != directory.slot())));
+    }
+    assert!(found.holdings.keys().all(|(directory, _)| found.parts.contains_key(directory)));
+    assert!(found.parts.keys().all(|directory| found.inodes.contains_key(directory)));
+    for ((directory, slot), said) in &found.holdings {
+        let (_, size, directories) = found.places.get(&(*directory, *slot)).cloned().unwrap_or_default();
+        assert_eq!(*said, (size, directories));
+    }
 }
 
 fn check_inodes(found: &Found) {
@@ -86,15 +142,13 @@ fn check_inodes(found: &Found) {
         assert_eq!(orphan, names == 0 && *inode != InodeId::ROOT, "{inode:?}");
         if record.is_directory() {
             let children = found.children.get(inode).map(Vec::as_slice).unwrap_or_default();
-            let directories = children.iter().filter(|(_, kind)| *kind == Kind::Directory).count() as u32;
-            assert_eq!(record.links, if orphan { 0 } else { 2 + directories });
+            assert!(if orphan { record.links == 0 } else { record.links >= 2 });
             for (child, kind) in children {
                 assert_eq!(found.inodes[child].kind, *kind);
                 if *kind == Kind::Directory {
                     assert_eq!(found.inodes[child].body, Body::Parent(*inode));
                 }
             }
-            assert_eq!(children.is_empty(), record.size == 0);
         } else {
             assert_eq!(record.links, names);
         }
