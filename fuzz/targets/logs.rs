@@ -119,7 +119,7 @@ async fn operate(feed: &mut Feed<'_>, cluster: &Cluster) {
         }
         5 => drop(stripes::verify(cluster, LOG, stripe).await),
         6 => {
-            let _ = stripes::repair(cluster, &reader, LOG, stripe).await;
+            let _ = stripes::repair(cluster, LOG, stripe).await;
             let _ = stripes::verify(cluster, LOG, stripe).await;
         }
         _ => stripes::delete(cluster, &[(LOG, stripe)]).await,

@@ -72,8 +72,8 @@ pub(crate) async fn repair(parts: &Parts, progress: &Progress) -> Result<Value, 
     let (mut repaired, mut failed) = (0u64, 0u64);
     for (index, state) in (1u64..).zip(&states) {
         if state.ended {
-            match stripes::repair(&parts.cluster, &parts.reader, state.log, state.number).await {
-                Ok(count) => repaired += u64::from(count > 0),
+            match stripes::repair(&parts.cluster, state.log, state.number).await {
+                Ok(repair) => repaired += u64::from(repair.mended > 0),
                 Err(ReadError::Deleted(_)) => {}
                 Err(_) => failed += 1,
             }

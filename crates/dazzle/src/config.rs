@@ -13,6 +13,9 @@ pub const FILE_NAME: &str = "dazzle.toml";
 /// The least part of the cache that is for reading, in bytes.
 const READ_MIN: u64 = 16 << 20;
 
+/// Ten years.
+const SCRUB_DAYS_MAX: u32 = 3650;
+
 /// What stands above the settings in the file.
 const EXPLANATION: &str = "\
 # The settings of a Dazzle file system; they are read when its daemon starts.
@@ -22,6 +25,7 @@ const EXPLANATION: &str = "\
 # cache      memory for file data: read ahead, recently read, written but not yet stored
 # dirty      the part of cache for what is written but not yet stored
 # metadata   memory for inodes, names and maps of files
+# scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never
 # [[target]] path: a directory, block device or preallocated file, relative to this directory or absolute
 #            limit: the most that it may take of the file system it lies in; sizes read \"64 MiB\" or \"1.5 GiB\"
 
@@ -45,6 +49,9 @@ pub struct Config {
     /// Memory for inodes, names and maps of files.
     #[serde(default = "Config::default_metadata")]
     pub metadata: Size,
+    /// In so many days everything stored is read once, and repaired where bits have rotted; 0: never.
+    #[serde(default = "Config::default_scrub_days")]
+    pub scrub_days: u32,
     /// The targets, in the order of their numbers. New ones go to the end.
     #[serde(rename = "target")]
     pub targets: Vec<TargetConfig>,
@@ -92,6 +99,10 @@ impl Config {
         Size(512 << 20)
     }
 
+    fn default_scrub_days() -> u32 {
+        7
+    }
+
     /// Settings with all defaults.
     pub fn new(parity: u8, mount: Option<PathBuf>, targets: Vec<TargetConfig>) -> Config {
         Config {
@@ -100,6 +111,7 @@ impl Config {
             cache: Config::default_cache(),
             dirty: Config::default_dirty(),
             metadata: Config::default_metadata(),
+            scrub_days: Config::default_scrub_days(),
             targets,
         }
     }
@@ -146,6 +158,9 @@ impl Config {
         at_least("cache", self.cache, 32 << 20)?;
         at_least("dirty", self.dirty, 16 << 20)?;
         at_least("metadata", self.metadata, 16 << 20)?;
+        if self.scrub_days > SCRUB_DAYS_MAX {
+            return Err(format!("scrub_days = {} is more than {SCRUB_DAYS_MAX}; 0 turns it off", self.scrub_days));
+        }
         if self.dirty.0.saturating_add(READ_MIN) > self.cache.0 {
             let (dirty, cache, least) = (self.dirty, self.cache, Size(READ_MIN));
             return Err(format!(
@@ -267,8 +282,10 @@ mod tests {
         let target = TargetConfig { path: "target-0".into(), limit: None };
         let wrong = Config::new(1, None, vec![target.clone()]);
         assert!(wrong.verify().unwrap_err().contains("needs more than 1 targets"));
-        let wrong = Config { dirty: Size(1 << 40), ..Config::new(0, None, vec![target]) };
+        let wrong = Config { dirty: Size(1 << 40), ..Config::new(0, None, vec![target.clone()]) };
         assert!(wrong.verify().unwrap_err().contains("must leave 16 MiB"));
+        let wrong = Config { scrub_days: 3651, ..Config::new(0, None, vec![target]) };
+        assert!(wrong.verify().unwrap_err().contains("0 turns it off"));
         assert!(toml::from_str::<Config>("parity = 1\nspeed = \"ludicrous\"\ntarget = []").is_err());
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cleaner::Cleaner;
 use client::{Client, ClientOptions};
 use host::{Disk, DiskError, Host, NodeId};
-use log::{Cluster, LogReader};
+use log::{Cluster, LogReader, ScrubOptions, Scrubber};
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetState};
@@ -48,11 +48,12 @@ pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
     pub(crate) config: Config,
     pub(crate) cluster: Cluster,
-    pub(crate) reader: LogReader,
     pub(crate) storage: Storage,
     pub(crate) manager: Arc<Manager>,
     pub(crate) client: Client,
     pub(crate) cleaner: Arc<Cleaner>,
+    /// Unless the settings turn it off.
+    pub(crate) scrubber: Option<Arc<Scrubber>>,
     /// Targets that do not serve since the start, and why.
     pub(crate) absent: Vec<Absent>,
     /// How fast targets read and write.
@@ -160,9 +161,11 @@ impl Parts {
         };
         let client =
             Client::start(cluster.clone(), reader.clone(), client_options).await.map_err(|error| error.to_string())?;
-        let cleaner = Cleaner::start(cluster.clone(), reader.clone(), Default::default()).await;
+        let cleaner = Cleaner::start(cluster.clone(), reader, Default::default()).await;
+        let pass = Duration::from_secs(u64::from(config.scrub_days) * 24 * 3600);
+        let scrubber = (!pass.is_zero()).then(|| Scrubber::start(cluster.clone(), ScrubOptions { pass }));
         let (dir, meter, stopped) = (dir.to_owned(), Meter::default(), OnceCell::new());
-        Ok(Parts { dir, config, cluster, reader, storage, manager, client, cleaner, absent, meter, stopped })
+        Ok(Parts { dir, config, cluster, storage, manager, client, cleaner, scrubber, absent, meter, stopped })
     }
 
     fn mount(&self, point: &Path, runtime: &Handle) -> Result<Mount, String> {
@@ -176,6 +179,9 @@ impl Parts {
             leave(mount, users).await?;
         }
         let stop_all = async {
+            if let Some(scrubber) = &self.scrubber {
+                scrubber.stop();
+            }
             self.cleaner.stop().await;
             let flushed = self.client.stop().await;
             self.manager.stop().await;

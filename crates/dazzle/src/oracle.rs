@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use host::BoxFuture;
+use log::ScrubStatus;
 use protocol::address::LogAddress;
 use protocol::fragment::Part;
 use protocol::id::{InodeId, TargetId};
@@ -82,13 +83,14 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         .map(|(id, log)| json!({"id": id.0, "writer": format!("{:?}", log.writer), "state": log_state(log.state)}))
         .collect();
     let rates = parts.meter.rates();
+    let scrubbed = parts.scrubber.as_ref().map(|scrubber| scrubber.status()).unwrap_or_default();
     Ok(json!({
-        "mount": parts.config.mount, "health": health(&maps), "parity": maps.parity,
+        "mount": parts.config.mount, "health": health(&maps, scrubbed.fragments_lost), "parity": maps.parity,
         "inodes": space.inodes_total - space.inodes_free,
         "space": {"total": space.bytes_total, "free": space.bytes_free, "used": space.bytes_total - space.bytes_free},
         "memory": memory(parts), "slots": slots(&maps),
         "rates": {"read": rates.bytes_read, "written": rates.bytes_written},
-        "targets": targets, "groups": groups, "logs": logs,
+        "targets": targets, "groups": groups, "logs": logs, "scrub": scrub(parts, &scrubbed),
     }))
 }
 
@@ -99,6 +101,17 @@ fn memory(parts: &Parts) -> Value {
         "process": process::memory_bytes(), "cached": client.bytes_cached, "cached_max": config.cache.0 - config.dirty.0,
         "dirty": client.bytes_dirty, "dirty_max": config.dirty.0, "inodes": client.inodes,
         "metadata": parts.manager.bytes_resident(), "metadata_max": config.metadata.0,
+    })
+}
+
+/// How far the reading of everything stored is; null when the settings turn it off.
+fn scrub(parts: &Parts, status: &ScrubStatus) -> Value {
+    if parts.scrubber.is_none() {
+        return Value::Null;
+    }
+    json!({
+        "days": parts.config.scrub_days, "passes": status.passes, "stripes": status.stripes,
+        "stripes_done": status.stripes_done, "mended": status.fragments_mended, "lost": status.fragments_lost,
     })
 }
 
@@ -118,7 +131,13 @@ fn why_absent(parts: &Parts, target: TargetId) -> Option<&str> {
     parts.absent.iter().find(|absent| absent.target == target).map(|absent| absent.why.as_str())
 }
 
-fn health(maps: &Maps) -> String {
+fn health(maps: &Maps, fragments_lost: u64) -> String {
+    if fragments_lost > 0 {
+        return format!(
+            "damaged: {fragments_lost} fragment(s) cannot be made again from the others; bring back targets that are \
+             missing; `dazzle check --thorough` names the stripes"
+        );
+    }
     let count = |state| maps.targets.values().filter(|target| target.state == state).count();
     let (missing, behind, parity) = (count(TargetState::Failed), count(TargetState::Behind), usize::from(maps.parity));
     match (missing, behind) {

@@ -7,6 +7,7 @@
 //! | [`LogWriter`] | one open log: append in memory, commit to the targets |
 //! | [`LogReader`] | bytes by log address, verified, decoded where a target fails |
 //! | [`recovery`] | a crashed writer's log: sealing it, finding its newest mark, scanning its records |
+//! | [`Scrubber`] | the background work that reads everything stored, again and again, and repairs it |
 //! | [`stripes`] | stripes as things to list, verify, repair, delete |
 //!
 //! `docs/format-log.md` says how records, stripes and marks lie; `docs/decisions/0003-log-model.md` gives the rules
@@ -29,6 +30,7 @@ pub mod recovery;
 mod reform;
 mod relay;
 mod scan;
+mod scrubber;
 mod seal;
 mod sender;
 mod state;
@@ -39,4 +41,5 @@ mod writer;
 pub use cluster::Cluster;
 pub use error::{LogError, ReadError, SealError};
 pub use reader::{Damage, LogReader};
+pub use scrubber::{ScrubOptions, ScrubStatus, Scrubber};
 pub use writer::{Appended, LogWriter, Record, WriterOptions, WriterStatus};

@@ -14,7 +14,7 @@ use protocol::storage::{Append, Durability, Room, StorageReply, StorageRequest, 
 use crate::gather::{Gathered, gather};
 use crate::image::fragment_range;
 use crate::seal::parities;
-use crate::{Cluster, Damage, LogReader, ReadError, fetch};
+use crate::{Cluster, Damage, ReadError, fetch};
 
 /// Fragments asked for at once when all are listed.
 const PAGE_SIZE: u32 = 4096;
@@ -269,35 +269,41 @@ pub async fn verify(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Resu
     Ok(problems)
 }
 
-/// Makes the fragments of an ended stripe that are missing or wrong again, on the targets that should have them.
-/// Returns how many. Open stripes belong to their writer.
-pub async fn repair(
-    cluster: &Cluster,
-    reader: &LogReader,
-    log: LogId,
-    stripe: StripeNumber,
-) -> Result<usize, ReadError> {
-    let _ = reader;
+/// What became of a stripe's missing and wrong fragments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repair {
+    /// Made again.
+    pub mended: usize,
+    /// More is lost than parity makes up for.
+    pub beyond: usize,
+}
+
+/// Makes the fragments of an ended stripe that are missing or wrong again, on the targets that should have them and
+/// answer. Open stripes belong to their writer.
+pub async fn repair(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Result<Repair, ReadError> {
+    let mut repair = Repair::default();
     let problems = verify(cluster, log, stripe).await?;
     if problems.is_empty() {
-        return Ok(0);
+        return Ok(repair);
     }
-    let Some(whole) = Whole::read(cluster, log, stripe).await? else { return Ok(0) };
-    let Some(fence) = epoch_of(&whole.maps, log) else { return Ok(0) };
-    let mut repaired = 0;
+    let Some(whole) = Whole::read(cluster, log, stripe).await? else { return Ok(repair) };
+    let Some(fence) = epoch_of(&whole.maps, log) else { return Ok(repair) };
     for problem in problems {
         let damage = problem.damage();
-        let Some(content) = whole.content(damage.id.part) else { continue };
+        let Some(content) = whole.content(damage.id.part) else {
+            repair.beyond += 1;
+            continue;
+        };
         if !matches!(problem, Problem::Missing(_)) {
             // Only deleting makes way for right bytes. The stripe has k other fragments, or there would be no content.
             let request = StorageRequest::Delete { stripes: vec![(log, stripe)] };
             let _ = cluster.ask(damage.target, request).await;
         }
         if write(cluster, &whole, damage, fence, content.into()).await {
-            repaired += 1;
+            repair.mended += 1;
         }
     }
-    Ok(repaired)
+    Ok(repair)
 }
 
 /// The epoch to repair with. A sealed log has no writer left whom the highest epoch could shut out; in one that is

@@ -49,7 +49,7 @@ async fn use_it(cluster: &Cluster, log: LogId) {
     }
     for state in stripes::list(cluster, None).await {
         let _ = stripes::verify(cluster, state.log, state.number).await;
-        let _ = stripes::repair(cluster, &reader, state.log, state.number).await;
+        let _ = stripes::repair(cluster, state.log, state.number).await;
     }
 }
 

@@ -8,7 +8,7 @@ use cleaner::Cleaner;
 use client::{Client, ClientOptions};
 use host::sim::{Dice, DiskOptions, SimDisk, Stop, World};
 use host::{Disk, Host, NodeId};
-use log::{Cluster, LogReader, stripes};
+use log::{Cluster, LogReader, ScrubOptions, Scrubber, stripes};
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
 use protocol::maps::{TargetEntry, TargetState};
@@ -167,6 +167,8 @@ async fn start(host: Host, disks: Vec<(TargetId, Disk)>, options: TargetOptions)
     let options = ClientOptions { cache_bytes: 4 << 20, dirty_bytes: 4 << 20, ..ClientOptions::default() };
     let client = Client::start(cluster.clone(), reader.clone(), options).await.map_err(|error| error.to_string())?;
     let cleaner = Cleaner::start(cluster.clone(), reader.clone(), Default::default()).await;
+    // It goes on as long as the node lives.
+    Scrubber::start(cluster.clone(), ScrubOptions { pass: Duration::from_secs(5) });
     Ok(Parts { cluster, reader, client, manager, cleaner })
 }
 

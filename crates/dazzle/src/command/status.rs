@@ -51,6 +51,17 @@ impl Status {
             memory("dirty_max"),
         );
         say!("targets    read {}/s, write {}/s", size(&answer["rates"]["read"]), size(&answer["rates"]["written"]));
+        let scrub = &answer["scrub"];
+        if scrub.is_object() {
+            say!(
+                "scrub      {} of {} stripes read in this pass of {} days; {} fragments mended since the start, {} lost",
+                scrub["stripes_done"],
+                scrub["stripes"],
+                scrub["days"],
+                scrub["mended"],
+                scrub["lost"]
+            );
+        }
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_header([
             "target",

@@ -1,0 +1,91 @@
+//! The danger: bits rot where nobody reads, one disk after the other, until parity no longer makes up for them.
+
+mod support;
+
+use std::time::Duration;
+
+use host::Host;
+use host::sim::{World, run};
+use log::{Appended, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions, stripes};
+use protocol::maps::Writer;
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::{Durability, Room};
+use support::Fakes;
+
+const PASS: Duration = Duration::from_secs(3600);
+
+/// A closed log of some stripes.
+async fn write(fakes: &Fakes, host: &Host) -> (LogWriter, Vec<(Appended, Vec<u8>)>) {
+    let cluster = fakes.cluster(host).await;
+    let writer = LogWriter::open(cluster, Writer::Client, Room::Data, WriterOptions::default()).await.unwrap();
+    let record = |number: u8| {
+        let bytes = vec![number; 5000];
+        let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts: &[&bytes], aligned: false };
+        (writer.append(record).expect("it fits"), bytes)
+    };
+    let records = (0..60).map(record).collect();
+    writer.commit(writer.end(), Durability::Disk).await.unwrap();
+    writer.close().await.unwrap();
+    (writer, records)
+}
+
+/// Flips a bit in each fragment of a target, and returns how many.
+fn rot(fakes: &Fakes, target: usize) -> u64 {
+    let mut store = fakes.stores[target].lock().unwrap();
+    store.fragments.iter_mut().for_each(|(id, fragment)| fragment.bytes[id.stripe.0 as usize % 100] ^= 8);
+    store.fragments.len() as u64
+}
+
+async fn passes(world: &World, scrubber: &Scrubber, count: u64) -> ScrubStatus {
+    let wanted = scrubber.status().passes + count;
+    while scrubber.status().passes < wanted {
+        world.sleep(PASS / 10).await;
+    }
+    scrubber.status()
+}
+
+#[test]
+fn every_disk_may_rot_if_there_is_a_pass_in_between() {
+    run(9, async |world, host| {
+        let fakes = Fakes::new(&world, 6, 1, 16 << 10);
+        let (_, records) = write(&fakes, &host).await;
+        let cluster = fakes.cluster(&host).await;
+        let scrubber = Scrubber::start(cluster.clone(), ScrubOptions { pass: PASS });
+        let mut rotten = 0;
+        for target in 0..fakes.stores.len() {
+            rotten += rot(&fakes, target);
+            // The pass under way may have been there already.
+            let status = passes(&world, &scrubber, 2).await;
+            assert_eq!((status.fragments_mended, status.fragments_lost), (rotten, 0));
+        }
+        assert!(rotten >= 20, "{rotten}");
+        scrubber.stop();
+        let reader = LogReader::new(cluster.clone());
+        for (appended, bytes) in &records {
+            assert_eq!(reader.read(appended.body).await.unwrap()[..], bytes[..]);
+        }
+        assert_eq!(reader.take_damages(), vec![]);
+        for state in stripes::list(&cluster, None).await {
+            assert_eq!(stripes::verify(&cluster, state.log, state.number).await, Ok(vec![]));
+        }
+    });
+}
+
+#[test]
+fn what_is_beyond_repair_is_counted_and_left_alone() {
+    run(10, async |world, host| {
+        let fakes = Fakes::new(&world, 5, 1, 16 << 10);
+        write(&fakes, &host).await;
+        let scrubber = Scrubber::start(fakes.cluster(&host).await, ScrubOptions { pass: PASS });
+        let lost: u64 = (0..2).map(|target| rot(&fakes, target)).sum();
+        let held = |target: usize| fakes.stores[target].lock().unwrap().fragments.len();
+        let before: Vec<usize> = (0..5).map(held).collect();
+        let status = passes(&world, &scrubber, 2).await;
+        assert!(status.fragments_lost > 0 && status.fragments_lost <= lost, "{status:?} of {lost}");
+        // A second flip of the same bit makes it right again.
+        let again: u64 = (0..2).map(|target| rot(&fakes, target)).sum();
+        assert_eq!(again, lost);
+        assert_eq!(passes(&world, &scrubber, 2).await.fragments_lost, 0);
+        assert_eq!((0..5).map(held).collect::<Vec<usize>>(), before);
+    });
+}
