@@ -114,6 +114,7 @@ def steps(scale):
         Step("untar a source tree", "s", untar),
         Step("git clone of it", "s", clone),
         Step("append 4 KiB + fsync, median", "µs", lambda system: system.measure("append-fsync", appends)),
+        Step("the same to 2 files at once", "µs", lambda system: system.measure("append-fsync", appends, 2)),
         Step("create 1 KiB files, 1 thread", "/s", lambda system: system.measure("create", files)),
         Step("create 1 KiB files, 8 threads", "/s", lambda system: system.measure("create", crowd, 8)),
         Step("stat, first time", "/s", after(FREE_NAMES, lambda system: system.measure("stat", files))),

@@ -249,22 +249,48 @@ static int ascending(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Median microseconds of appending 4 KiB and fsync, of COUNT. */
-static double append_fsync(void)
+static pthread_barrier_t all; /* appenders, before and after each append */
+
+/* Appends and fsyncs COUNT times, to a file of its own, each time together with the others. Returns the median
+   microseconds from when all begin until all have ended. */
+static double append_as(long number)
 {
     char path[PATH_LENGTH];
-    snprintf(path, sizeof path, "%s/appended", directory);
+    snprintf(path, sizeof path, "%s/appended-%ld", directory, number);
     int descriptor = open(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
     double *took = calloc((size_t)count, sizeof *took);
     for (long i = 0; i < count; i++) {
+        pthread_barrier_wait(&all);
         double start = now();
         if (write(descriptor, buffer, BLOCK) != BLOCK || fsync(descriptor) != 0)
             die("cannot append to", path);
+        pthread_barrier_wait(&all);
         took[i] = (now() - start) * 1e6;
     }
     close(descriptor);
     qsort(took, (size_t)count, sizeof *took, ascending);
-    return took[count / 2];
+    double median = took[count / 2];
+    free(took);
+    return median;
+}
+
+static void *append_beside(void *number)
+{
+    append_as((long)(intptr_t)number);
+    return NULL;
+}
+
+/* Median microseconds of appending 4 KiB and fsync, of COUNT; with THREADS, of so many at once to as many files. */
+static double append_fsync(void)
+{
+    pthread_t others[THREADS_MAX];
+    pthread_barrier_init(&all, NULL, (unsigned)threads);
+    for (long i = 1; i < threads; i++)
+        pthread_create(&others[i], NULL, append_beside, (void *)(intptr_t)i);
+    double median = append_as(0);
+    for (long i = 1; i < threads; i++)
+        pthread_join(others[i], NULL);
+    return median;
 }
 
 /* Entries a second of listing the directory of COUNT small files, names only. */
