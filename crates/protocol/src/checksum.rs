@@ -19,6 +19,16 @@ pub fn crc_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     digest.finalize() as u32
 }
 
+/// CRC-32C of bytes whose own is `before`, followed by `parts`: for whoever has forgotten the bytes and kept their sum.
+pub fn crc_behind<'a>(before: u32, parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
+    // The sum is the register, inverted.
+    let mut digest = crc_fast::Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
+    for part in parts {
+        digest.update(part);
+    }
+    digest.finalize() as u32
+}
+
 /// The checksum of each block of `bytes`, which begin on a block; the last may be partial.
 pub fn block_checksums(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(BLOCK_SIZE).map(crc).collect()
@@ -38,6 +48,8 @@ mod tests {
     fn crc_is_castagnoli() {
         assert_eq!(crc(b"123456789"), 0xe306_9283);
         assert_eq!(crc_parts([&b"1234"[..], b"", b"56789"]), 0xe306_9283);
+        assert_eq!(crc_behind(crc(b"1234"), [&b"5"[..], b"", b"6789"]), 0xe306_9283);
+        assert_eq!((crc_behind(crc(b""), [&b"123456789"[..]]), crc_behind(77, [])), (0xe306_9283, 77));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::checksum::BLOCK_SIZE;
+use protocol::checksum::{BLOCK_SIZE, crc_behind};
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, LogId, RunNumber, StripeNumber};
 use protocol::storage::{Append, Room, StorageError, StoredFragment, TargetStat};
@@ -245,6 +245,7 @@ impl Catalog {
         if end <= stored.length {
             return Ok(Admission::Repeated { length: stored.length, until_sync: stored.until_sync(syncs) });
         }
+        check_joint(stored, append)?;
         let Some(tail) = &mut stored.tail else {
             return Ok(Admission::Thaw { run: stored.run, generation: stored.generation });
         };
@@ -528,6 +529,28 @@ fn check_agreement(stored: &Stored, header: &FragmentHeader) -> Result<(), Stora
     }
     let text = format!("the fragment is stored with {:?} of group {}", old.geometry, old.group.0);
     Err(StorageError::Refused(text))
+}
+
+/// Refuses bytes that do not continue the last block as it is stored: its new checksum, which guards what was acknowledged
+/// before as well, would not fit, neither for readers nor at the next start. It follows from the old one and the new bytes.
+fn check_joint(stored: &Stored, append: &Append) -> Result<(), StorageError> {
+    let (begun, skip) = (stored.length as usize % BLOCK_SIZE, (stored.length - append.offset) as usize);
+    if begun == 0 {
+        return Ok(());
+    }
+    let end = skip + BLOCK_SIZE - begun;
+    let mut at = 0;
+    let joining = append.parts.iter().map(|part| {
+        let start = at;
+        at += part.len();
+        let cut = |place: usize| place.saturating_sub(start).min(part.len());
+        &part[cut(skip)..cut(end)]
+    });
+    let block = blocks_full(stored.length) - blocks_full(append.offset);
+    if crc_behind(stored.partial, joining) == append.checksums[block] {
+        return Ok(());
+    }
+    Err(StorageError::Refused("the checksum of the block that is stored in part does not continue it".into()))
 }
 
 fn extension(stored: &Stored, append: &Append, end: u32) -> Extension {

@@ -173,3 +173,32 @@ fn a_failed_sync_is_never_forgotten() {
         assert!(matches!(answer, Err(StorageError::Failed(_))), "{answer:?}");
     });
 }
+
+#[test]
+fn an_append_that_contradicts_what_is_stored_harms_nothing() {
+    sim::run(7, async |world, host| {
+        let disk = world.add_disk(host.node(), "d", DiskOptions::default());
+        format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+        let target = open(&host, &disk).await.unwrap();
+        let [id, other] = [0, 1].map(|stripe| fragment_id(LogId(1), stripe, Part::Data(0)));
+        target.serve(StorageRequest::Append(append(id, 0, 0, 7_000, Durability::Disk))).await.unwrap();
+        // Over the stored bytes, behind them, and up to a block's end: bytes of another fragment each time.
+        for (offset, end) in [(0, 8_000), (7_000, 8_000), (5_000, 8_192), (7_000, 9_000)] {
+            let strange = append(other, 0, offset, end, Durability::Disk);
+            let strange = protocol::storage::Append { header: model::header(id), ..strange };
+            let answer = target.serve(StorageRequest::Append(strange)).await;
+            assert!(matches!(answer, Err(StorageError::Refused(_))), "{offset}..{end}: {answer:?}");
+        }
+        assert_eq!(
+            read(&target, id, 0, 7_000).await.unwrap(),
+            model::content((id.log, id.stripe), id.part, 0, 0, 7_000)
+        );
+        drop(target);
+        world.crash(host.node(), sim::Stop::Kill);
+        let host = world.restart(host.node());
+        let target = open(&host, &disk).await.unwrap();
+        assert_eq!(fragments(&target).await[0].length, 7_000);
+        target.serve(StorageRequest::Append(append(id, 0, 6_000, 9_000, Durability::Disk))).await.unwrap();
+        assert_eq!(read(&target, id, 0, 9_000).await.unwrap().len(), 9_000);
+    });
+}
