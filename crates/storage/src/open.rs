@@ -170,6 +170,16 @@ struct Candidate {
     header: Box<[u8]>,
 }
 
+/// Whether a start writes the list anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Anew {
+    No,
+    /// Without room the old one goes on.
+    Wanted,
+    /// There is none that is right.
+    Needed,
+}
+
 /// A target that is being started.
 struct Opening {
     data: File,
@@ -197,10 +207,17 @@ impl Target {
 
         let (mut replay, place) = read_lists(&lists, &superblock).await?;
         let opening = Opening { data: data.clone(), superblock, owner: owner_of(cluster, id) };
-        let (found, losers) = opening.find(&mut replay, place.is_none()).await?;
+        let found = opening.find(&mut replay, place.is_none()).await?;
+        let anew = if place.is_none() {
+            Anew::Needed
+        } else if found.belied {
+            Anew::Wanted
+        } else {
+            Anew::No
+        };
         data.sync().await?;
 
-        let mut catalog = opening.catalog(&disk, found, losers, options)?;
+        let mut catalog = opening.catalog(&disk, found, options)?;
         catalog.fences = replay.fences;
         let list = place.unwrap_or(Place { offset: 0, number: 0, chain: 0, snapshot_end: 0 });
         let target = Arc::new(Target {
@@ -225,15 +242,19 @@ impl Target {
             bytes_read: AtomicU64::new(0),
             bytes_written: AtomicU64::new(0),
         });
-        target.begin_list(place.is_none()).await?;
+        target.begin_list(anew).await?;
         Ok(target)
     }
 
     /// Writes a new list if there is none that is right, and announces the first window.
-    async fn begin_list(self: &Arc<Self>, anew: bool) -> Result<(), OpenError> {
-        if anew {
+    async fn begin_list(self: &Arc<Self>, anew: Anew) -> Result<(), OpenError> {
+        if anew != Anew::No {
             let mut state = self.list_state.lock().await;
-            self.snapshot(&mut state).await.map_err(open_error)?;
+            match self.snapshot(&mut state).await {
+                Ok(_) => {}
+                Err(StorageError::Full) if anew == Anew::Wanted => {}
+                Err(error) => return Err(open_error(error)),
+            }
         }
         match self.tell(Some(1)).await {
             // A full disk is opened all the same: it can be read, and what frees room may find some.
@@ -305,11 +326,20 @@ async fn read_list(file: &File, list: u64, synced: u64) -> Result<(Replay, Optio
     Ok(reader.finish(synced))
 }
 
-type Found = BTreeMap<FragmentId, Stored>;
+/// What a start finds.
+struct Found {
+    /// Every fragment there is.
+    fragments: BTreeMap<FragmentId, Stored>,
+    /// Those that something newer takes the place of.
+    losers: Vec<Stored>,
+    /// The list tells of fragments that cannot be there, or not with one another. No target writes such a list; but what is
+    /// passed over now shall not come back when what it had to give way to is deleted.
+    belied: bool,
+}
 
 impl Opening {
-    /// Every fragment there is, and the cells of those that something newer takes the place of.
-    async fn find(&self, replay: &mut Replay, damaged: bool) -> Result<(Found, Vec<Stored>), DiskError> {
+    /// Looks at everything that may be a fragment.
+    async fn find(&self, replay: &mut Replay, damaged: bool) -> Result<Found, DiskError> {
         let cells = if damaged {
             replay.listed.clear();
             let count = self.data.size()?.div_ceil(self.cell_size()) as u32;
@@ -338,8 +368,11 @@ impl Opening {
         // The order must not show: it would differ with the hash table's history.
         candidates.sort_by_key(|candidate| (candidate.cell, candidate.generation, candidate.settled.is_none()));
         candidates.dedup_by_key(|candidate| (candidate.cell, candidate.generation));
+        let count = candidates.len();
         newest_of_each_cell(&mut candidates);
-        self.resolve(candidates).await
+        let belied = candidates.len() < count;
+        let found = self.resolve(candidates).await?;
+        Ok(Found { belied: belied || found.belied, ..found })
     }
 
     /// The identities in these cells, with generations not below the floor beside them.
@@ -365,17 +398,21 @@ impl Opening {
     }
 
     /// Looks at each candidate and lets the newest of each fragment, and parity over copies, win.
-    async fn resolve(&self, candidates: Vec<Candidate>) -> Result<(Found, Vec<Stored>), DiskError> {
+    async fn resolve(&self, candidates: Vec<Candidate>) -> Result<Found, DiskError> {
         // Nearly all are settled, and cost no read: they do not go through the queue of reads.
         let (settled, open): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|c| c.settled.is_some());
+        let told = settled.len();
         let mut right: Vec<_> =
             settled.into_iter().filter_map(|candidate| believe(candidate, self.superblock.cell_data)).collect();
+        let impossible = right.len() < told;
         let mut looked = stream::iter(open).map(|candidate| self.look(candidate)).buffered(HEADS_AT_ONCE);
         while let Some(one) = looked.next().await {
             right.extend(one?);
         }
+        let count = right.len();
         drop_overlapping(&mut right);
-        let (mut found, mut losers) = (Found::new(), Vec::new());
+        let belied = impossible || right.len() < count;
+        let (mut found, mut losers) = (BTreeMap::new(), Vec::new());
         for (header, stored) in right {
             match found.entry(header.id) {
                 std::collections::btree_map::Entry::Vacant(entry) => drop(entry.insert(stored)),
@@ -391,7 +428,7 @@ impl Opening {
         };
         let copies: Vec<FragmentId> = found.keys().filter(|id| superseded(id)).copied().collect();
         losers.extend(copies.iter().filter_map(|id| found.remove(id)));
-        Ok((found, losers))
+        Ok(Found { fragments: found, losers, belied })
     }
 
     /// A candidate as its head describes it; `None` if it is no fragment.
@@ -443,23 +480,18 @@ impl Opening {
         }))
     }
 
-    fn catalog(
-        &self,
-        disk: &Disk,
-        found: Found,
-        losers: Vec<Stored>,
-        options: TargetOptions,
-    ) -> Result<Catalog, DiskError> {
+    fn catalog(&self, disk: &Disk, found: Found, options: TargetOptions) -> Result<Catalog, DiskError> {
+        let Found { fragments, losers, .. } = found;
         let total = disk.usage()?.bytes_total.saturating_sub(OVERHEAD) / (self.cell_size() + OVERHEAD_PER_CELL);
         let total = u32::try_from(total).unwrap_or(u32::MAX);
-        let used = found.values().chain(&losers).map(|stored| stored.run);
+        let used = fragments.values().chain(&losers).map(|stored| stored.run);
         let cells = Cells::new(total, used);
         let part = |permille: u32| (u64::from(total) * u64::from(permille)).div_ceil(1000) as u32;
         let reserve = Reserve { journal: part(options.journal_permille), clean: part(options.clean_permille) };
         let first = Generation::first_of(self.superblock.incarnation);
         let mut catalog = Catalog::new(cells, first, reserve, self.superblock.cell_data);
-        catalog.unsettled = found.iter().filter(|(_, stored)| stored.tail.is_some()).map(|(id, _)| *id).collect();
-        catalog.fragments = found;
+        catalog.unsettled = fragments.iter().filter(|(_, stored)| stored.tail.is_some()).map(|(id, _)| *id).collect();
+        catalog.fragments = fragments;
         for Stored { run, generation, .. } in losers {
             catalog.cells_leaving += run.count;
             catalog.change(Change::Gone { run, generation });
@@ -503,7 +535,7 @@ fn window_cells(window: &[WindowRun], end: u32) -> Vec<(u32, u64)> {
     floors.into_iter().collect()
 }
 
-/// Of two fragments that share a cell, the older has been overwritten. Only a damaged list leaves such.
+/// Of two fragments that share a cell, the older has been overwritten. Only a damaged list leaves such, or one that lies.
 fn drop_overlapping(fragments: &mut Vec<(FragmentHeader, Stored)>) {
     fragments.sort_by_key(|(_, stored)| stored.run.first);
     fragments.dedup_by(|(_, next), (kept_header, kept)| {
@@ -531,6 +563,7 @@ mod tests {
     use protocol::id::{GroupId, LogId, RunNumber, StripeNumber};
 
     use super::*;
+    use crate::list::{BatchHeader, Entry, encode_batch};
 
     fn candidate(cell: u32, fragment_size: u32, length: u32) -> Candidate {
         let header = FragmentHeader {
@@ -562,6 +595,70 @@ mod tests {
                 believe(candidate(cell, size, length), 4096).is_none(),
                 "{size} bytes in cell {cell}, {length} used"
             );
+        }
+    }
+
+    /// Two lists that no target writes: fragments that share a cell, and one in a cell that a newer head took.
+    #[test]
+    fn what_a_start_passes_over_does_not_come_back() {
+        let told = |cell, generation, stripe| {
+            let mut header = decode_header(&candidate(0, 16 << 10, 4096).header).expect("it is one");
+            header.id.stripe = StripeNumber(stripe);
+            let header = crate::head::encode_header(&header).expect("it fits");
+            (cell, generation, header)
+        };
+        let sharing = [told(0, 1, 0), told(1, 2, 1)];
+        let window = WindowRun { run: CellRun { first: 0, count: 4 }, floor: 0 };
+        for (fragments, window, kept) in [(&sharing[..], vec![], 1), (&sharing[..1], vec![window], 0)] {
+            host::sim::run(1, async |world, host| {
+                let disk = world.add_disk(host.node(), "d", host::sim::DiskOptions::default());
+                forge(&disk.plug(), fragments, window.clone()).await;
+                let open = async || {
+                    let options = TargetOptions::default();
+                    Target::open(host.clone(), disk.plug(), 42, TargetId(7), options).await.expect("it opens")
+                };
+                let target = open().await;
+                assert_eq!(target.catalog().fragments.len(), kept);
+                let stripes = vec![(LogId(1), StripeNumber(1))];
+                target.serve(protocol::storage::StorageRequest::Delete { stripes }).await.expect("it is deleted");
+                drop(target);
+                assert_eq!(open().await.catalog().fragments.len(), 0);
+            });
+        }
+    }
+
+    /// A target of cells of one block whose list says this, and a head without a fragment in its first cell.
+    async fn forge(disk: &Disk, fragments: &[(u32, u64, Box<[u8]>)], window: Vec<WindowRun>) {
+        let options = TargetOptions { cell_data: 4096, ..TargetOptions::default() };
+        format(disk, 42, TargetId(7), options).await.expect("it is empty");
+        let superblock = Superblock {
+            cluster: 42,
+            target: TargetId(7),
+            cell_data: 4096,
+            sequence: 2,
+            incarnation: 1,
+            list: 1,
+            list_synced: 0,
+        };
+        let mut payload = Vec::new();
+        let settled = Some(Settled { length: 4096, partial: 0 });
+        for (cell, generation, header) in fragments {
+            let (cell, generation, epoch) = (*cell, *generation, FenceEpoch(0));
+            let entry = Entry::Fragment { cell, generation, epoch, settled, header };
+            payload.extend(postcard::to_stdvec(&entry).expect("it encodes"));
+        }
+        for entry in [Entry::Window(window), Entry::End] {
+            payload.extend(postcard::to_stdvec(&entry).expect("it encodes"));
+        }
+        let header = BatchHeader { list: 1, number: 0, incarnation: 1, synced: 0, chain: 0 };
+        let (batch, _) = encode_batch(&header, &payload);
+        let generation = Generation(100);
+        let identity =
+            Identity { generation, owner: owner_of(42, TargetId(7)), epoch: FenceEpoch(0), header: Box::default() };
+        let slot = TailSlot { generation, sequence: 1, length: 0, partial: 0, floor: 0 };
+        let head = crate::head::encode_new(&identity, &slot, &[]);
+        for (space, bytes) in [("target", superblock.encode()), ("list.1", batch.into()), ("data", head)] {
+            disk.open(space).expect("it is there").write(0, vec![bytes]).await.expect("there is room");
         }
     }
 
