@@ -113,3 +113,27 @@ fn an_address_without_an_end() {
         assert_eq!(LogReader::new(cluster).read(address).await, Err(ReadError::Beyond(address)));
     });
 }
+
+#[test]
+fn what_a_parity_lacks_is_not_taken_for_zeros() {
+    run(1, async |world, host| {
+        let (fakes, cluster, log) = a_log(&world, &host).await;
+        recovery::seal(&cluster, log).await.expect("all answer");
+        for store in &fakes.stores {
+            let mut store = store.lock().unwrap();
+            for fragment in store.fragments.values_mut().filter(|fragment| fragment.header.id.stripe.0 == 0) {
+                if fragment.header.id.part != Part::Data(0) {
+                    fragment.bytes.truncate(4096);
+                    fragment.sums.truncate(1);
+                }
+            }
+        }
+        let reader = LogReader::new(cluster.clone());
+        let _ = stripes::repair(&cluster, log, StripeNumber(0)).await;
+        // The body of a record, behind what data fragment 1 has left.
+        let address = LogAddress { log, stripe: StripeNumber(0), offset: 8192 + 4096, length: 2872 };
+        if let Ok(bytes) = reader.read(address).await {
+            assert!(bytes.iter().all(|byte| *byte == 7), "these bytes were never appended");
+        }
+    });
+}

@@ -21,6 +21,9 @@ pub(crate) fn check_replace(append: &Append) -> Result<Box<[u8]>, StorageError> 
     if append.offset != 0 || append.length() == 0 {
         return refuse("parity is written whole");
     }
+    if append.header.data_lengths.iter().any(|length| *length as usize > append.length()) {
+        return refuse("parity is as long as the longest data fragment");
+    }
     check(append)
 }
 
