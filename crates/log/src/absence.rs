@@ -5,10 +5,12 @@
 //! 2. Deleting is one message to each target, and a crash may come between them. Of what is needed no more than m
 //!    fragments are ever lost; where more are missing on targets that never missed anything, the stripe was deleted, and
 //!    the rest of it is only what the messages did not reach.
+//! 3. That rest may rot like anything else. A fragment that is there and does not give its bytes is one of the m that
+//!    may be lost, and so says nothing for the others. But where none is missing, none was deleted.
 
 use std::collections::BTreeSet;
 
-use protocol::fragment::Part;
+use protocol::fragment::{Geometry, Part};
 use protocol::id::{RunNumber, StripeNumber, TargetId};
 use protocol::maps::{GroupEntry, Maps, TargetState};
 use protocol::storage::StoredFragment;
@@ -20,30 +22,53 @@ pub(crate) struct Told<'a> {
     pub(crate) held: &'a [(TargetId, StoredFragment)],
     /// Those that did not answer.
     pub(crate) silent: &'a BTreeSet<TargetId>,
+    /// Fragments that are there and do not give the bytes that were asked for, though their targets answer.
+    pub(crate) broken: &'a BTreeSet<(TargetId, Part)>,
 }
 
 impl Told<'_> {
     /// Whether the stripe is gone from the run that lies over the group. It has at least `length` data bytes.
     pub(crate) fn is_gone(&self, (number, run): (StripeNumber, RunNumber), length: u32) -> bool {
         let geometry = self.group.geometry;
-        let of_run =
-            || self.held.iter().filter(|(_, found)| (found.header.id.stripe, found.header.id.run) == (number, run));
-        if of_run().next().is_none() {
+        if of_run(self.held, (number, run)).next().is_none() {
             return !may_hide(self.maps, self.group, self.silent);
         }
-        let ended = of_run().find(|(_, found)| found.header.ended());
-        let lengths = match ended {
-            Some((_, found)) => found.header.data_lengths.clone(),
-            None => geometry.data_lengths(length.min(geometry.stripe_size())),
-        };
+        let lengths = lengths(self.held, (number, run), geometry, length);
         let data = (0..geometry.data).filter(|&index| lengths.get(usize::from(index)).is_some_and(|&some| some > 0));
-        let parts = data.map(Part::Data).chain((0..geometry.parity).map(Part::Parity));
-        let missing = parts.filter(|&part| {
+        let (mut missing, mut broken) = (0, 0);
+        for part in data.map(Part::Data).chain((0..geometry.parity).map(Part::Parity)) {
             let target = self.group.targets[geometry.member(number, part)];
-            let is_there = of_run().any(|(at, found)| *at == target && stands_for(found.header.id.part, part));
-            !is_there && is_witness(self.maps, self.silent, target)
-        });
-        missing.count() > usize::from(geometry.parity)
+            let there = of_run(self.held, (number, run)).map(|(at, found)| (*at, found.header.id.part));
+            let there: Vec<_> = there.filter(|&(at, found)| at == target && stands_for(found, part)).collect();
+            if there.is_empty() {
+                missing += usize::from(is_witness(self.maps, self.silent, target));
+            } else if there.iter().all(|one| self.broken.contains(one)) {
+                broken += 1;
+            }
+        }
+        missing > 0 && missing + broken > usize::from(geometry.parity)
+    }
+}
+
+/// What of `held` is of one stripe in one run.
+fn of_run(
+    held: &[(TargetId, StoredFragment)],
+    (number, run): (StripeNumber, RunNumber),
+) -> impl Iterator<Item = &(TargetId, StoredFragment)> {
+    held.iter().filter(move |(_, found)| (found.header.id.stripe, found.header.id.run) == (number, run))
+}
+
+/// How long the data fragments of a stripe are in a run, as parity says; where there is none, as `length` data bytes of
+/// it ask.
+pub(crate) fn lengths(
+    held: &[(TargetId, StoredFragment)],
+    place: (StripeNumber, RunNumber),
+    geometry: Geometry,
+    length: u32,
+) -> Vec<u32> {
+    match of_run(held, place).find(|(_, found)| found.header.ended()) {
+        Some((_, found)) => found.header.data_lengths.clone(),
+        None => geometry.data_lengths(length.min(geometry.stripe_size())),
     }
 }
 
@@ -72,7 +97,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use protocol::address::Position;
-    use protocol::fragment::{FragmentHeader, FragmentId, Geometry};
+    use protocol::fragment::{FragmentHeader, FragmentId};
     use protocol::id::{GroupId, LogId, MapEpoch};
     use protocol::maps::TargetEntry;
 
@@ -114,10 +139,16 @@ mod tests {
     }
 
     fn is_gone(parts: &[Part], length: u32, silent: &[u32]) -> bool {
+        is_gone_if_broken(parts, &[], length, silent)
+    }
+
+    fn is_gone_if_broken(parts: &[Part], broken: &[Part], length: u32, silent: &[u32]) -> bool {
         let (maps, group) = maps();
         let held: Vec<_> = parts.iter().copied().map(fragment).collect();
         let silent = silent.iter().copied().map(TargetId).collect();
-        Told { maps: &maps, group: &group, held: &held, silent: &silent }.is_gone((NUMBER, RUN), length)
+        let broken = broken.iter().map(|&part| (fragment(part).0, part)).collect();
+        let told = Told { maps: &maps, group: &group, held: &held, silent: &silent, broken: &broken };
+        told.is_gone((NUMBER, RUN), length)
     }
 
     #[test]
@@ -130,5 +161,16 @@ mod tests {
         assert!(is_gone(&[one, two], 1, &[]), "neither the first nor the parity is there");
         assert!(!is_gone(&[copy], 1, &[]), "an open stripe has copies");
         assert!(is_gone(&[copy], 4097, &[]));
+    }
+
+    #[test]
+    fn what_rots_after_it_was_deleted_in_part_is_gone_too() {
+        let (zero, one, two, parity) = (Part::Data(0), Part::Data(1), Part::Data(2), Part::Parity(0));
+        let copy = Part::Copy { at: 0, of: 0 };
+        assert!(!is_gone(&[zero], 1, &[]) && is_gone_if_broken(&[zero], &[zero], 1, &[]));
+        assert!(is_gone_if_broken(&[one, two, parity], &[two], 1, &[]), "one is missing, one broken");
+        assert!(!is_gone_if_broken(&[one, two, parity], &[two], 1, &[0]), "one is broken, one silent");
+        assert!(!is_gone_if_broken(&[zero, one, two, parity], &[zero, one], 1, &[]), "nothing was deleted");
+        assert!(!is_gone_if_broken(&[copy], &[], 1, &[]) && is_gone_if_broken(&[copy], &[copy], 1, &[]));
     }
 }

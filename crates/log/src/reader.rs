@@ -14,7 +14,7 @@ use protocol::id::{LogId, RunNumber, StripeNumber, TargetId};
 use protocol::maps::{GroupEntry, LogState, Maps};
 use protocol::storage::StoredFragment;
 
-use crate::absence::Told;
+use crate::absence::{self, Told};
 use crate::decode::{self, Plan};
 use crate::fetch::{self, Refusal};
 use crate::sender::Shared;
@@ -219,10 +219,7 @@ impl LogReader {
             None => self.decode(place, index, &range, &held).await,
         };
         let Some(bytes) = found else {
-            let maps = self.cluster.maps();
-            let told = Told { maps: &maps, group: place.group, held: &held, silent: &silent };
-            let length = u32::from(index) * place.group.geometry.fragment_size + range.end;
-            let gone = told.is_gone((place.stripe, place.run), length);
+            let gone = self.is_gone(place, (index, range), &held, &silent).await;
             return Err(Miss { gone, reason: refusal.to_string() });
         };
         self.inner.decoded.fetch_add(1, Ordering::Relaxed);
@@ -231,6 +228,38 @@ impl LogReader {
             self.inner.damages.lock().unwrap_or_else(PoisonError::into_inner).insert(damage);
         }
         Ok(bytes)
+    }
+
+    /// Whether bytes that could not be had were deleted.
+    async fn is_gone(
+        &self,
+        place: Place<'_>,
+        (wanted, range): (u8, Range<u32>),
+        held: &[(TargetId, StoredFragment)],
+        silent: &BTreeSet<TargetId>,
+    ) -> bool {
+        let (geometry, at) = (place.group.geometry, (place.stripe, place.run));
+        let length = u32::from(wanted) * geometry.fragment_size + range.end;
+        let lengths = absence::lengths(held, at, geometry, length);
+        let asks = held.iter().filter(|(_, found)| found.header.id.run == place.run).map(|(target, found)| {
+            let id = found.header.id;
+            let end = match id.part {
+                Part::Data(index) => lengths.get(usize::from(index)).copied().unwrap_or(0),
+                Part::Copy { of, .. } if of != wanted => 0,
+                Part::Copy { .. } | Part::Parity(_) => range.end,
+            };
+            let range = range.start..range.end.min(end);
+            async move {
+                if range.is_empty() {
+                    return None;
+                }
+                let refusal = fetch::read(&self.cluster, *target, id, range).await.err()?;
+                matches!(refusal, Refusal::Damaged | Refusal::Short).then_some((*target, id.part))
+            }
+        });
+        let broken = join_all(asks).await.into_iter().flatten().collect();
+        let maps = self.cluster.maps();
+        Told { maps: &maps, group: place.group, held, silent, broken: &broken }.is_gone(at, length)
     }
 
     async fn read_copies(
