@@ -1,5 +1,6 @@
 //! Single questions to targets, with answers verified. This file awaits; it decides nothing.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -79,7 +80,12 @@ async fn blocks(
     match cluster.ask(target, StorageRequest::Read { id, offset: range.start, length }).await {
         Ok(StorageReply::Blocks { offset, bytes, checksums }) => {
             let first = range.start / BLOCK_SIZE as u32 * BLOCK_SIZE as u32;
-            if offset == first { Ok((bytes, offset, checksums)) } else { Err(Refusal::Failed("wrong blocks".into())) }
+            match offset.cmp(&first) {
+                Ordering::Equal => Ok((bytes, offset, checksums)),
+                // It tells of its own end, which lies before.
+                Ordering::Less => Err(Refusal::Short),
+                Ordering::Greater => Err(Refusal::Failed("wrong blocks".into())),
+            }
         }
         Ok(_) => Err(Refusal::Failed("no blocks".into())),
         Err(StorageError::Missing) => Err(Refusal::Missing),
