@@ -77,7 +77,7 @@ impl StripeScan<'_> {
             };
             let body = header.body(self.log, place);
             if body.offset.checked_add(body.length).is_none_or(|end| end > self.length) {
-                return Err(self.unreadable(place, &RecordError::Short));
+                return Err(self.reaches_beyond(place, body).await);
             }
             let skipped = header.kind == RecordKind::Data && bodies == DataBodies::Skip;
             let bytes = if skipped { Bytes::new() } else { self.bytes(body.offset, body.length).await? };
@@ -100,6 +100,15 @@ impl StripeScan<'_> {
         }
         let skip = (offset - self.window_start) as usize;
         Ok(self.window.slice(skip..skip + length as usize))
+    }
+
+    /// Why a record reaches beyond the end of its stripe. Where data alone tells that end, it may be all that is left of a
+    /// stripe that was deleted in part.
+    async fn reaches_beyond(&self, place: Position, body: LogAddress) -> ReadError {
+        match self.reader.read(body).await {
+            Err(ReadError::Deleted(address)) => ReadError::Deleted(address),
+            _ => self.unreadable(place, &RecordError::Short),
+        }
     }
 
     fn unreadable(&self, place: Position, error: &RecordError) -> ReadError {
