@@ -1,0 +1,141 @@
+//! The danger: deleting is one message to each target. A stop comes between them, and of what is left some rots, or
+//! was cut by a bit flipped at rest. No byte of it is needed, but it looks like damage beyond repair, and a log that is
+//! scanned at every start stands in the way of all of them. The other danger: needed bytes are taken for deleted ones.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use host::Host;
+use host::sim::{Dice, explore};
+use log::recovery::{self, DataBodies};
+use log::{Appended, Cluster, LogReader, LogWriter, ReadError, Record, WriterOptions, stripes};
+use protocol::address::Position;
+use protocol::checksum::block_checksums;
+use protocol::id::{LogId, StripeNumber};
+use protocol::maps::Writer;
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::{Durability, Room};
+use support::Fakes;
+
+const FRAGMENT_SIZE: u32 = 16 << 10;
+
+type Records = Vec<(Appended, Vec<u8>)>;
+
+/// A sealed log of a few stripes, the last of them mostly short.
+async fn a_log(fakes: &Fakes, host: &Host, dice: &mut Dice) -> (Cluster, LogId, Records) {
+    let cluster = fakes.cluster(host).await;
+    let options = WriterOptions::default();
+    let writer = LogWriter::open(cluster.clone(), Writer::Client, Room::Data, options).await.expect("all answer");
+    let mut records = Records::new();
+    for _ in 0..dice.within(1..40) {
+        let kind = if dice.coin() { RecordKind::Data } else { RecordKind::Deltas };
+        let bytes: Vec<u8> = (0..dice.within(1..9000)).map(|_| dice.roll() as u8).collect();
+        let record = Record { kind, owner: Owner::default(), parts: &[&bytes], aligned: false };
+        let appended = writer.append(record).expect("it fits");
+        if dice.below(4) == 0 {
+            writer.commit(appended.end, Durability::Disk).await.expect("all answer");
+        }
+        records.push((appended, bytes));
+    }
+    writer.commit(writer.end(), Durability::Disk).await.expect("all answer");
+    let (log, end) = (writer.log(), writer.end());
+    drop(writer);
+    assert_eq!(recovery::seal(&cluster, log).await, Ok(end));
+    (cluster, log, records)
+}
+
+/// Deletes some stripes; of a few of them the message reaches some targets only. Returns all that it began to delete.
+async fn delete_some(cluster: &Cluster, fakes: &Fakes, log: LogId, dice: &mut Dice) -> BTreeSet<StripeNumber> {
+    let mut begun = BTreeSet::new();
+    for state in stripes::list(cluster, Some(log)).await {
+        match dice.below(4) {
+            0 => continue,
+            1 => stripes::delete(cluster, &[(log, state.number)]).await,
+            _ => {
+                for store in fakes.stores.iter().filter(|_| dice.coin()) {
+                    store.lock().unwrap().fragments.retain(|id, _| id.stripe != state.number);
+                }
+            }
+        }
+        begun.insert(state.number);
+    }
+    begun
+}
+
+/// Harms what one target holds, as bits that flip at rest may: wrong bytes, a forgotten end, a forgotten fragment.
+fn harm(fakes: &Fakes, target: usize, dice: &mut Dice) {
+    let mut store = fakes.stores[target].lock().unwrap();
+    store.fragments.retain(|_, fragment| {
+        let byte = dice.below(fragment.bytes.len() as u64) as usize;
+        match dice.below(5) {
+            0 => return false,
+            1 => fragment.bytes[byte] ^= 1 << dice.below(8),
+            2 => {
+                fragment.bytes.truncate(byte.max(1));
+                fragment.sums = block_checksums(&fragment.bytes);
+            }
+            _ => {}
+        }
+        true
+    });
+}
+
+async fn check(cluster: &Cluster, log: LogId, records: &Records, begun: &BTreeSet<StripeNumber>) {
+    let reader = LogReader::new(cluster.clone());
+    for (appended, bytes) in records {
+        let needed = !begun.contains(&appended.place.stripe);
+        match reader.read(appended.body).await {
+            Ok(found) => assert!(found[..] == bytes[..], "{:?} has other bytes", appended.body),
+            Err(ReadError::Deleted(_)) if !needed => {}
+            Err(error) => panic!("{:?}, needed: {needed}: {error}", appended.body),
+        }
+    }
+    let end = records.last().map_or(Position::START, |(appended, _)| appended.end);
+    for bodies in [DataBodies::Skip, DataBodies::Read] {
+        let mut met = BTreeSet::new();
+        let mut visit = |scanned: recovery::Scanned| {
+            let is_it = |(appended, _): &&(Appended, Vec<u8>)| appended.place == scanned.place;
+            let (appended, bytes) = records.iter().find(is_it).expect("it was appended");
+            assert_eq!(scanned.body, appended.body);
+            let skipped = bodies == DataBodies::Skip && scanned.header.kind == RecordKind::Data;
+            assert!(skipped || scanned.bytes[..] == bytes[..]);
+            met.insert(scanned.place);
+        };
+        let scanned = recovery::scan(&reader, log, Position::START..end, bodies, &mut visit).await;
+        assert_eq!(scanned, Ok(()), "nothing that is needed is lost");
+        let needed = records.iter().map(|(appended, _)| appended.place).filter(|place| !begun.contains(&place.stripe));
+        needed.for_each(|place| assert!(met.contains(&place), "{place:?} was passed over"));
+    }
+}
+
+fn tell(seeds: u64, targets: u32, parity: u8) {
+    explore(0..seeds, async |world, host| {
+        let mut dice = world.dice();
+        let fakes = Fakes::new(&world, targets, parity, FRAGMENT_SIZE);
+        let (cluster, log, records) = a_log(&fakes, &host, &mut dice).await;
+        let begun = delete_some(&cluster, &fakes, log, &mut dice).await;
+        let mut sound: Vec<usize> = (0..fakes.stores.len()).collect();
+        for _ in 0..dice.below(u64::from(parity) + 1) {
+            let target = sound.swap_remove(dice.below(sound.len() as u64) as usize);
+            harm(&fakes, target, &mut dice);
+        }
+        check(&cluster, log, &records, &begun).await;
+    });
+}
+
+#[test]
+fn with_one_parity() {
+    tell(400, 5, 1);
+    tell(100, 2, 1);
+}
+
+#[test]
+fn with_two_parities() {
+    tell(300, 6, 2);
+}
+
+#[test]
+fn without_parity() {
+    tell(100, 1, 0);
+}
