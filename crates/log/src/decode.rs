@@ -32,8 +32,8 @@ pub(crate) fn copies(
 }
 
 /// The ways to decode `range` of data fragment `wanted`. Lengths are the parity's: a data fragment counts up to the
-/// length given there (rule 24). Parities that give different lengths, of different sealers, are not mixed; of several
-/// targets that claim the same parity the first counts.
+/// length given there (rule 24), and a parity that was cut as far as it goes. Parities that give different lengths, of
+/// different sealers, are not mixed; of several targets that claim the same parity the first counts.
 pub(crate) fn plans(
     held: &[(TargetId, StoredFragment)],
     (run, geometry): (RunNumber, Geometry),
@@ -45,7 +45,13 @@ pub(crate) fn plans(
         let header = &fragment.header;
         let Part::Parity(at) = header.id.part else { continue };
         let whole = header.data_lengths.len() == usize::from(geometry.data) && at < geometry.parity;
-        if header.id.run == run && whole && header.data_lengths[usize::from(wanted)] >= range.end {
+        // What a parity lacks would be taken for zeros.
+        let reaches = |length: u32| length >= range.end;
+        if header.id.run == run
+            && whole
+            && reaches(header.data_lengths[usize::from(wanted)])
+            && reaches(fragment.length)
+        {
             let parity = by_lengths.entry(&header.data_lengths).or_default();
             if parity.iter().all(|&(known, _)| known != at) {
                 parity.push((at, *target));
@@ -84,23 +90,32 @@ mod tests {
 
     use super::*;
 
+    const GEOMETRY: Geometry = Geometry { data: 2, parity: 2, fragment_size: 4096 };
+    const RUN: RunNumber = RunNumber(0);
+
+    fn parity(target: u32, length: u32) -> (TargetId, StoredFragment) {
+        let stripe = StripeNumber(0);
+        let header = FragmentHeader {
+            id: FragmentId { log: LogId(1), stripe, run: RUN, part: Part::Parity(0) },
+            group: GroupId(0),
+            geometry: GEOMETRY,
+            mark: Position::START,
+            previous_end: 0,
+            complete_below: stripe,
+            data_lengths: vec![100, 0],
+        };
+        (TargetId(target), StoredFragment { header, length })
+    }
+
     #[test]
     fn a_parity_that_two_targets_claim_counts_once() {
-        let geometry = Geometry { data: 2, parity: 2, fragment_size: 4096 };
-        let (run, stripe) = (RunNumber(0), StripeNumber(0));
-        let parity = |target| {
-            let header = FragmentHeader {
-                id: FragmentId { log: LogId(1), stripe, run, part: Part::Parity(0) },
-                group: GroupId(0),
-                geometry,
-                mark: Position::START,
-                previous_end: 0,
-                complete_below: stripe,
-                data_lengths: vec![100, 0],
-            };
-            (TargetId(target), StoredFragment { header, length: 100 })
-        };
-        let plans = plans(&[parity(2), parity(3)], (run, geometry), 0, &(0..100));
+        let plans = plans(&[parity(2, 100), parity(3, 100)], (RUN, GEOMETRY), 0, &(0..100));
         assert_eq!(plans, [Plan { data: vec![(1, 0..0)], parity: vec![(0, TargetId(2))] }]);
+    }
+
+    #[test]
+    fn a_parity_that_was_cut_decodes_as_far_as_it_goes() {
+        let ways = |range: Range<u32>| plans(&[parity(2, 60)], (RUN, GEOMETRY), 0, &range).len();
+        assert_eq!((ways(0..60), ways(0..61), ways(60..100)), (1, 0, 0));
     }
 }
