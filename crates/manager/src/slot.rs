@@ -169,8 +169,10 @@ impl Slot {
     pub(crate) fn apply(&mut self, key: &[u8], value: Option<&[u8]>) {
         let (low, frame) =
             self.frames.range_mut::<[u8], _>((Unbounded, Included(key))).next_back().expect("frames cover");
-        let page = Arc::make_mut(frame.page.as_mut().expect("changed pages are in memory"));
+        let page = frame.page.as_mut().expect("changed pages are in memory");
+        // Before it is copied: a copy takes no more than it must, the page that was counted may have.
         let memory = page.memory();
+        let page = Arc::make_mut(page);
         match value {
             Some(value) => page.put(key, value),
             None => page.remove(key),
