@@ -8,6 +8,8 @@ use crate::encoding::{Cursor, Damaged, VERSION};
 
 /// A page that holds more bytes than this is split. Small in tests, so that there are many.
 pub(crate) const PAGE_SIZE: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
+/// Bytes by which the heap of a large page grows. Doubling it would leave half of the memory for metadata empty.
+const HEAP_STEP: usize = PAGE_SIZE / 8;
 /// Bytes before a record's key: two lengths.
 const LENGTHS_SIZE: usize = 6;
 const COUNT_SIZE: usize = 4;
@@ -33,7 +35,7 @@ impl Page {
 
     /// Bytes of memory taken.
     pub(crate) fn memory(&self) -> usize {
-        self.heap.capacity() + self.order.capacity() * size_of::<u32>()
+        taken(self.heap.capacity()) + taken(self.order.capacity() * size_of::<u32>())
     }
 
     /// The record at `index`, counted in key order.
@@ -161,6 +163,10 @@ impl Page {
         let start = self.heap.len() as u32;
         let key_size = u16::try_from(key.len()).expect("keys are short");
         let value_size = u32::try_from(value.len()).expect("values are bounded");
+        let (size, room) = (LENGTHS_SIZE + key.len() + value.len(), self.heap.capacity() - self.heap.len());
+        if size > room && self.heap.capacity() >= HEAP_STEP {
+            self.heap.reserve_exact(size.max(HEAP_STEP));
+        }
         self.heap.extend_from_slice(&key_size.to_le_bytes());
         self.heap.extend_from_slice(&value_size.to_le_bytes());
         self.heap.extend_from_slice(key);
@@ -190,6 +196,11 @@ impl Page {
     }
 }
 
+/// What a piece of memory of so many bytes takes: allocators have four sizes between a power of two and the next.
+fn taken(bytes: usize) -> usize {
+    bytes.next_multiple_of((bytes.next_power_of_two() / 8).max(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,6 +217,24 @@ mod tests {
         assert_eq!(again.count(), 3);
         assert_eq!(again.value(&[3]), Some(&b"longer than before"[..]));
         assert_eq!(again.encode(), page.encode());
+    }
+
+    #[test]
+    fn memory_comes_in_sizes() {
+        let pairs =
+            [(0, 0), (1, 1), (8, 8), (9, 10), (40 << 10, 40 << 10), (65 << 10, 80 << 10), (97 << 10, 112 << 10)];
+        pairs.into_iter().for_each(|(asked, got)| assert_eq!(taken(asked), got));
+    }
+
+    #[test]
+    fn a_page_takes_little_more_than_its_records() {
+        let mut page = Page::default();
+        for number in 0..200_u16 {
+            page.put(&number.to_be_bytes(), &[0; 20]);
+            let order = page.count().max(4) * size_of::<u32>();
+            let heap = (page.size() + HEAP_STEP).min(2 * page.size().max(64));
+            assert!(page.memory() <= taken(heap) + taken(2 * order), "{} for {heap}", page.memory());
+        }
     }
 
     #[test]
