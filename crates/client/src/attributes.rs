@@ -98,14 +98,14 @@ impl Inner {
         let reply = self.change(file.inode, &[file.inode], request).await?;
         let mut state = lock(&file.state);
         if let Some(known) = &mut state.file {
-            let before = known.dirty_bytes();
+            let before = known.weight();
             if let Some(size) = set.size {
                 known.truncated(size);
             }
             if let Some(time) = set.modified {
                 known.set_written(time);
             }
-            self.budget.release(before - known.dirty_bytes());
+            self.budget.change(before, known.weight());
         }
         Ok(reply)
     }

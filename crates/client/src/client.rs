@@ -67,7 +67,7 @@ pub(crate) struct Inner {
 pub struct ClientMemory {
     /// Bytes read, or read ahead.
     pub bytes_cached: u64,
-    /// Bytes written that are in no log yet.
+    /// Bytes written that are in no log yet, and what keeps them.
     pub bytes_dirty: u64,
     /// Inodes that are known: open, looked up, or not yet stored.
     pub inodes: u64,

@@ -28,6 +28,7 @@ use protocol::id::InodeId;
 
 use crate::ranges::{Part, Ranges};
 use crate::shape::SeekKind;
+use crate::space::Weight;
 use crate::stream::Streams;
 
 /// A write of so many bytes is kept by reference; smaller ones are gathered by copying.
@@ -42,6 +43,11 @@ const BODY_MAX: u64 = 1 << 20;
 const REST_MIN: u64 = 256 << 10;
 /// Records are cut where blocks of the file end.
 const BLOCK: u64 = 4096;
+
+/// About what a file takes of memory while bytes of it are dirty: itself and three trees of one node.
+const FILE_MEMORY: u64 = 2 << 10;
+/// About what each further piece of dirty bytes takes beside them.
+const PIECE_MEMORY: u64 = 128;
 
 /// Where data records go.
 pub(crate) trait Appender {
@@ -153,6 +159,13 @@ impl File {
         self.dirty.bytes()
     }
 
+    /// What its dirty bytes take of memory.
+    pub(crate) fn weight(&self) -> Weight {
+        let more = self.dirty.count().saturating_sub(1) as u64;
+        let beside = if self.dirty.is_empty() { 0 } else { FILE_MEMORY + more * PIECE_MEMORY };
+        Weight { bytes: self.dirty.bytes(), beside }
+    }
+
     pub(crate) fn dirty_since(&self) -> Option<Moment> {
         self.dirty_since
     }
@@ -192,9 +205,8 @@ impl File {
         if bytes.len() >= SHARE_MIN {
             self.dirty.insert(range, Dirty::Shared(bytes));
         } else if !self.gather(&range, &bytes) {
-            let mut buffer = BytesMut::with_capacity(bytes.len().next_multiple_of(BLOCK as usize));
-            buffer.extend_from_slice(&bytes);
-            self.dirty.insert(range, Dirty::Gathered(buffer));
+            // No larger than it must be: most files are written once, and many wait at a time.
+            self.dirty.insert(range, Dirty::Gathered(BytesMut::from(&bytes[..])));
         }
     }
 
@@ -409,6 +421,8 @@ impl File {
         }
         self.owed.retain(|owed| !matches!(owed, Owed::Recorded(end) if *end <= acknowledged));
         if self.owed.is_empty() {
+            // An empty tree keeps its root.
+            self.owed = Ranges::default();
             self.grown = 0;
             if self.dirty.is_empty() {
                 self.written = None;

@@ -103,9 +103,9 @@ impl Inner {
                 continue;
             }
             let known = state.known();
-            let before = known.dirty_bytes();
+            let before = known.weight();
             let appended = known.append_all(&mut self.appender(file.inode));
-            self.budget.release(before - known.dirty_bytes());
+            self.budget.change(before, known.weight());
             if let Err(error) = appended {
                 drop(state);
                 self.record(&mut batch)?;

@@ -185,9 +185,9 @@ impl Inner {
 
     fn drop_unwritten(&self, state: &mut State) {
         if let Some(file) = &mut state.file {
-            let dirty = file.dirty_bytes();
+            let before = file.weight();
             file.abandon();
-            self.budget.release(dirty);
+            self.budget.change(before, file.weight());
         }
     }
 

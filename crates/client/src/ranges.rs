@@ -38,6 +38,11 @@ impl<V: Part> Ranges<V> {
         self.bytes
     }
 
+    /// How many pieces cover them.
+    pub(crate) fn count(&self) -> usize {
+        self.pieces.len()
+    }
+
     /// Whether nothing is covered.
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()

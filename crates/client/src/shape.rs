@@ -214,8 +214,8 @@ impl Inner {
     fn reshaped(&self, file: &OpenFile, change: impl FnOnce(&mut File)) {
         let mut state = lock(&file.state);
         let known = state.known();
-        let before = known.dirty_bytes();
+        let before = known.weight();
         change(known);
-        self.budget.release(before - known.dirty_bytes());
+        self.budget.change(before, known.weight());
     }
 }

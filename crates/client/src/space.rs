@@ -82,10 +82,25 @@ pub(crate) struct Budget {
     vain_until: Mutex<Moment>,
 }
 
+/// What dirty bytes take of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Weight {
+    /// Themselves.
+    pub(crate) bytes: u64,
+    /// What keeps them: many small files take more of it than of bytes.
+    pub(crate) beside: u64,
+}
+
+impl Weight {
+    fn memory(self) -> u64 {
+        self.bytes + self.beside
+    }
+}
+
 #[derive(Debug, Default)]
 struct Taken {
     /// Written bytes that are in no log.
-    dirty: u64,
+    dirty: Weight,
     /// Bytes that the targets had room for when they were asked.
     usable: u64,
     /// Bytes written since, or then on their way.
@@ -120,24 +135,24 @@ impl Budget {
     /// Asks to take in `bytes`.
     pub(crate) fn admit(&self, bytes: u64) -> Admission {
         let mut taken = lock(&self.taken);
-        if taken.dirty > 0 && taken.dirty + bytes > self.dirty_max {
+        if taken.dirty.bytes > 0 && taken.dirty.memory() + bytes > self.dirty_max {
             self.filled.notify(usize::MAX);
             return Admission::Wait;
         }
         if taken.spent + bytes > taken.usable {
             return Admission::NoRoom;
         }
-        taken.dirty += bytes;
+        taken.dirty.bytes += bytes;
         taken.spent += bytes + bytes / OVERHEAD_SHARE;
-        if taken.dirty > self.dirty_max / 2 {
+        if taken.dirty.memory() > self.dirty_max / 2 {
             self.filled.notify(usize::MAX);
         }
         Admission::Granted
     }
 
-    /// Written bytes that are in no log.
+    /// Memory that written bytes take which are in no log.
     pub(crate) fn dirty(&self) -> u64 {
-        lock(&self.taken).dirty
+        lock(&self.taken).dirty.memory()
     }
 
     /// Whether `bytes` would fit, by what the targets told last.
@@ -160,8 +175,18 @@ impl Budget {
 
     /// So many bytes are no longer dirty, or never became.
     pub(crate) fn release(&self, bytes: u64) {
-        if bytes > 0 {
-            lock(&self.taken).dirty -= bytes;
+        self.change(Weight { bytes, beside: 0 }, Weight::default());
+    }
+
+    /// What weighed `before` now weighs `after`.
+    pub(crate) fn change(&self, before: Weight, after: Weight) {
+        if before == after {
+            return;
+        }
+        let dirty = &mut lock(&self.taken).dirty;
+        dirty.bytes = dirty.bytes + after.bytes - before.bytes;
+        dirty.beside = dirty.beside + after.beside - before.beside;
+        if after.memory() < before.memory() {
             self.freed.notify(usize::MAX);
         }
     }
@@ -181,19 +206,19 @@ impl Budget {
     pub(crate) fn learn(&self, usable: u64) {
         let mut taken = lock(&self.taken);
         taken.usable = usable;
-        let under_way = taken.dirty + taken.backlog;
+        let under_way = taken.dirty.bytes + taken.backlog;
         taken.spent = under_way + under_way / OVERHEAD_SHARE;
     }
 
     /// Bytes that are on their way to the targets.
     pub(crate) fn under_way(&self) -> u64 {
         let taken = lock(&self.taken);
-        taken.dirty + taken.backlog
+        taken.dirty.bytes + taken.backlog
     }
 
     /// Whether so much is dirty that it must be written out, whatever its age.
     pub(crate) fn is_pressed(&self) -> bool {
-        lock(&self.taken).dirty > self.dirty_max / 2
+        lock(&self.taken).dirty.memory() > self.dirty_max / 2
     }
 
     /// Dirty bytes could not be written out, or could.
@@ -282,6 +307,23 @@ mod tests {
         budget.learn(50);
         assert_eq!(budget.under_way(), 50);
         assert!(!budget.fits(1));
+    }
+
+    #[test]
+    fn what_keeps_dirty_bytes_is_counted_as_memory_and_not_as_room() {
+        let budget = Budget::new(100);
+        budget.learn(150);
+        let (bytes, beside) = (10, 30);
+        assert_eq!(budget.admit(bytes), Admission::Granted);
+        budget.change(Weight { bytes, beside: 0 }, Weight { bytes, beside });
+        assert!(!budget.is_pressed());
+        assert_eq!(budget.admit(bytes), Admission::Granted);
+        budget.change(Weight { bytes, beside: 0 }, Weight { bytes, beside });
+        assert!(budget.is_pressed() && budget.fits(129));
+        assert_eq!((budget.dirty(), budget.under_way()), (80, 20));
+        assert_eq!(budget.admit(21), Admission::Wait);
+        budget.change(Weight { bytes: 20, beside: 60 }, Weight::default());
+        assert_eq!((budget.dirty(), budget.under_way()), (0, 0));
     }
 
     #[test]

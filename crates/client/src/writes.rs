@@ -89,10 +89,11 @@ impl Inner {
         if offset.saturating_add(bytes.len() as u64) > FILE_SIZE_MAX {
             return Err(ClientError::FileTooLarge);
         }
-        let before = known.dirty_bytes();
+        let mut before = known.weight();
         known.write(offset, bytes, Time(self.host.wall().0), self.host.now());
         // What overwrites dirty bytes adds none; the rest of the grant goes back.
-        granted.bytes -= known.dirty_bytes() - before;
+        before.bytes += std::mem::take(&mut granted.bytes);
+        self.budget.change(before, known.weight());
         Ok(known.long_run(offset).map(|_| offset))
     }
 
@@ -106,12 +107,12 @@ impl Inner {
         let _shape = file.shape.read().await;
         let mut state = lock(&file.state);
         let known = state.known();
-        let before = known.dirty_bytes();
+        let before = known.weight();
         if known.is_based()
             && let Some(run) = known.long_run(offset)
         {
             let _ = known.append_run(run, &mut self.appender(file.inode));
         }
-        self.budget.release(before - known.dirty_bytes());
+        self.budget.change(before, known.weight());
     }
 }

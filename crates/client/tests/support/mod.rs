@@ -1,6 +1,8 @@
 //! One simulated node with real targets, registry and log, and a manager that keeps files in memory: it can be slow, and
 //! it can refuse.
 
+#![allow(dead_code)]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,6 +20,9 @@ use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, Manag
 use protocol::maps::{TargetEntry, TargetState};
 use registry::{Registry, change};
 use storage::{Storage, TargetOptions};
+
+/// The memory for dirty bytes of a client here.
+pub const DIRTY_BYTES: usize = 2 << 20;
 
 /// A node with everything that a client needs.
 pub struct Site {
@@ -50,7 +55,7 @@ impl Site {
 
     /// A client with little memory, so that everything that can be full is.
     pub async fn client(&self) -> Client {
-        let options = ClientOptions { cache_bytes: 1 << 20, dirty_bytes: 2 << 20, ..ClientOptions::default() };
+        let options = ClientOptions { cache_bytes: 1 << 20, dirty_bytes: DIRTY_BYTES, ..ClientOptions::default() };
         Client::start(self.cluster.clone(), self.reader.clone(), options).await.expect("the client starts")
     }
 }
