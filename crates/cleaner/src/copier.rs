@@ -36,6 +36,9 @@ const ALIGNED_SIZE: u32 = 64 << 10;
 /// How many questions about records are under way at once.
 const QUESTIONS: usize = 32;
 
+/// Copied bytes that may wait in memory for targets.
+const WAITING_MAX: usize = 16 << 20;
+
 /// The cleaner's hands.
 pub struct Copier {
     cluster: Cluster,
@@ -244,7 +247,7 @@ impl Copier {
         if let Some(writer) = &self.writer {
             return Ok(writer.clone());
         }
-        let options = WriterOptions::default();
+        let options = WriterOptions { bytes_waiting_max: WAITING_MAX, ..WriterOptions::default() };
         let writer = LogWriter::open(self.cluster.clone(), Writer::Cleaner, Room::Clean, options).await?;
         self.reader.attach(&writer);
         (self.mark, self.marking) = (Position::START, None);

@@ -14,8 +14,9 @@ use protocol::checksum::{BLOCK_SIZE, crc_parts};
 
 /// A range shorter than this is copied out of the open chunk; a longer one is shared, which splits the chunk.
 const SHARE_SIZE_MIN: usize = 8 << 10;
-/// How many chunks the pool keeps, in use by others or free.
-const POOL_SIZE_MAX: usize = 64;
+/// How many bytes of chunks a pool keeps, free or still held by others: what goes and comes while a backlog is steady. More
+/// is kept for the moment by the allocator, which gives it back to the system when it is not used.
+const POOL_BYTES_MAX: usize = 8 << 20;
 
 /// Chunks to fill.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl Pool {
     /// Takes back a handle on a chunk whose other parts were given up by the caller.
     pub(crate) fn put(&mut self, mut chunk: BytesMut) {
         chunk.clear();
-        if self.free.len() + self.retired.len() < POOL_SIZE_MAX {
+        if (self.free.len() + self.retired.len()) * self.chunk_size < POOL_BYTES_MAX {
             self.retired.push(chunk);
         }
     }

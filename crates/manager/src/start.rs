@@ -35,6 +35,8 @@ const SEAL_PAUSE: Duration = Duration::from_millis(500);
 /// A journal that did not grow for so many looks is idle, and worth covering from so many bytes on.
 const IDLE_LOOKS: u32 = 10;
 const IDLE_BYTES_MIN: u64 = 1 << 20;
+/// Journal and pages that may wait in memory for targets.
+const WAITING_MAX: usize = 16 << 20;
 
 /// Why a manager did not start.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +112,8 @@ impl Manager {
             recovered.take_over(&cluster, &reader, &range).await?;
             rolled.extend(range.logs);
         }
-        let writer = LogWriter::open(cluster.clone(), Writer::Manager, Room::Journal, WriterOptions::default()).await?;
+        let waiting = WriterOptions { bytes_waiting_max: WAITING_MAX, ..WriterOptions::default() };
+        let writer = LogWriter::open(cluster.clone(), Writer::Manager, Room::Journal, waiting).await?;
         reader.attach(&writer);
         append_log(&cluster, node, writer.log()).await?;
         let images = Images::new(writer.log(), rolled.into_iter().collect(), recovered.images);
