@@ -27,6 +27,7 @@ impl Daemon {
     /// Runs until told to stop. What goes wrong before the start is done is told to whoever started it.
     pub(super) fn run(self) -> Outcome {
         process::write_messages();
+        process::take_small_pages();
         let Some(_lock) = DirectoryLock::take(&lock_path(&self.dir))? else {
             return self.tell(Err(Failure::from(format!("another daemon runs for {}", self.dir.display()))));
         };

@@ -10,8 +10,11 @@ use bytes::Bytes;
 /// Reads from here on take a buffer from a pool.
 const POOLED_MIN: usize = 64 << 10;
 /// The sizes of buffers for reads. None is more than twice what a read needs, since a slice keeps the whole.
-static READ_POOLS: LazyLock<[Arc<BufferPool>; 6]> =
-    LazyLock::new(|| [96, 128, 256, 512, 1024, 1088].map(|kib| Arc::new(BufferPool::new(kib << 10))));
+static READ_POOLS: LazyLock<[Arc<BufferPool>; 6]> = LazyLock::new(|| {
+    [96, 128, 256, 512, 1024, 1088].map(|kib| Arc::new(BufferPool::new(kib << 10, READ_IDLE_BYTES_MAX)))
+});
+/// How many bytes of idle buffers each pool for reads keeps: what a few readers give back and take again.
+const READ_IDLE_BYTES_MAX: usize = 4 << 20;
 
 /// Memory for one read.
 pub(super) enum ReadBuffer {
@@ -51,16 +54,14 @@ impl ReadBuffer {
 /// Page-aligned buffers of one size, kept for reuse.
 pub(super) struct BufferPool {
     pub(super) buffer_bytes: usize,
+    idle_bytes_max: usize,
     free: Mutex<Vec<Allocation>>,
 }
 
-/// How many bytes of idle buffers a pool keeps.
-const FREE_BYTES_MAX: usize = 16 << 20;
-
 impl BufferPool {
-    /// A pool of buffers of this size.
-    pub(super) fn new(buffer_bytes: usize) -> Self {
-        BufferPool { buffer_bytes, free: Mutex::default() }
+    /// A pool of buffers of this size, which keeps so many bytes of idle ones.
+    pub(super) fn new(buffer_bytes: usize, idle_bytes_max: usize) -> Self {
+        BufferPool { buffer_bytes, idle_bytes_max, free: Mutex::default() }
     }
 
     /// A buffer, with whatever it held last.
@@ -95,7 +96,7 @@ impl AsRef<[u8]> for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let mut free = self.pool.free.lock().expect("no panic while buffers are held");
-        if free.len() < FREE_BYTES_MAX / self.pool.buffer_bytes {
+        if (free.len() + 1) * self.pool.buffer_bytes <= self.pool.idle_bytes_max {
             free.extend(self.memory.take());
         }
     }

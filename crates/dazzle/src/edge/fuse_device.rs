@@ -34,6 +34,9 @@ const SERVING_THREADS: usize = 8;
 /// Several requests of a megabyte under way while a program reads in order.
 const READ_AHEAD_KIB: u32 = 2048;
 
+/// How many bytes of idle buffers for requests are kept: those of large writes go and come.
+const REQUEST_IDLE_BYTES_MAX: usize = 8 << 20;
+
 /// How long a thread looks at the device for the next request before it sleeps.
 const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(20);
 
@@ -83,7 +86,7 @@ impl Mount {
             face,
             runtime,
             dialect: session.dialect(),
-            pool: Arc::new(BufferPool::new(device::buffer_bytes(session.request_bytes_max))),
+            pool: Arc::new(BufferPool::new(device::buffer_bytes(session.request_bytes_max), REQUEST_IDLE_BYTES_MAX)),
         });
         let device = Arc::new(device);
         let mut running = Vec::with_capacity(threads);
@@ -170,7 +173,8 @@ impl Server {
     /// Answers one request, and returns the buffer for the next: the same one, unless the request's payload fills it.
     fn serve(&self, device: &Arc<OwnedFd>, buffer: Buffer, count: usize) -> Buffer {
         let read = READ_OFFSET..READ_OFFSET + count;
-        let (bytes, next) = if count >= self.pool.buffer_bytes / 2 {
+        // What is kept of a buffer keeps all of it, and a third more than it is counted as may be in memory.
+        let (bytes, next) = if count >= self.pool.buffer_bytes / 4 * 3 {
             (Bytes::from_owner(buffer).slice(read), self.pool.take())
         } else {
             (Bytes::copy_from_slice(&buffer.bytes()[read]), buffer)

@@ -63,9 +63,26 @@ pub fn memory_bytes() -> u64 {
     pages.map_or(0, |pages: u64| pages * rustix::param::page_size() as u64)
 }
 
+/// Threads that wait for disks, at most: each has a stack, and keeps memory that it freed for a while.
+const WAITING_THREADS_MAX: usize = 32;
+
 /// The runtime that tasks and timers live on.
 pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("dazzle").build()
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("dazzle")
+        .max_blocking_threads(WAITING_THREADS_MAX)
+        .build()
+}
+
+/// Memory comes in small pages from now on. Huge ones are faster to fill, but one that is used in part is there as a whole:
+/// what was freed and given back would come again with its neighbours, and no setting bound what the process takes.
+pub fn take_small_pages() {
+    // SAFETY: the call takes plain numbers and changes nothing but how the kernel fills memory of this process.
+    let refused = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } != 0;
+    if refused {
+        tracing::warn!("the kernel goes on giving huge pages; the daemon may take more memory than its settings say");
+    }
 }
 
 /// Sends the daemon's messages to standard error, as many as `DAZZLE_LOG` asks for ("info" unless set).
