@@ -38,6 +38,13 @@ overwritten() {
     end space
 }
 
+# Much more metadata than there is memory for it.
+memory() {
+    fresh memory --targets 5 || return 1
+    "$programs/memory.py" "$dazzle" "$work/memory" "$work/memory-mount" || return 1
+    end memory
+}
+
 # What is in a mounted file system, as one number.
 digest() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum); }
 

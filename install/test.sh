@@ -72,6 +72,7 @@ run pjdfstest "pjdfstest as ext4" on_fresh pjd --targets 5 -- "$programs/pjdfste
 run programs "real programs" real_programs
 run crash "kill -9 under load" crash
 run overwritten "everything overwritten at random, many times over, with kills" overwritten
+run memory "the daemon's memory stays within its settings" memory
 run postgres-killed "kill -9 of the daemon under pgbench" postgres_killed
 run loss-of-each "loss of any one target" loss_of_each 5 1
 run loss-of-two "loss of any two targets" loss_of_two
