@@ -18,10 +18,11 @@ use protocol::id::InodeId;
 use support::{DIRTY_BYTES, Site, plain_file};
 
 /// How long files are made.
-const MAKING: Duration = Duration::from_secs(90);
-/// How long a file may be known: five seconds until it is written out, one and its sending until managers know, two looks.
-const KNOWN: Duration = Duration::from_secs(12);
-const PROGRAMS: u64 = 4;
+const MAKING: Duration = Duration::from_secs(200);
+/// How long a file may be known: five seconds until it is written out, sendings of up to three seconds until a slow manager
+/// knows, two looks.
+const KNOWN: Duration = Duration::from_secs(20);
+const PROGRAMS: u64 = 20;
 
 /// Makes files one after the other; tells how many.
 async fn make_files(client: Client, host: Host, (program, mut dice): (u64, Dice), until: Moment) -> u64 {
@@ -36,7 +37,7 @@ async fn make_files(client: Client, host: Host, (program, mut dice): (u64, Dice)
         }
         client.close(file).await;
         made += 1;
-        host.sleep(Duration::from_millis(dice.below(40))).await;
+        host.sleep(Duration::from_millis(dice.below(200))).await;
     }
     made
 }
@@ -45,7 +46,7 @@ async fn watch_files(world: World, host: Host) {
     let site = Site::start(&world, &host, DiskOptions::default()).await;
     let mut dice = world.dice();
     if dice.coin() {
-        site.manager.delay(Duration::from_millis(1 + dice.below(100)));
+        site.manager.delay(Duration::from_millis(1500));
     }
     let client = site.client().await;
     let until = host.now() + MAKING;
