@@ -26,7 +26,6 @@ const EXPLANATION: &str = "\
 # dirty      the part of cache for what is written but not yet stored
 # metadata   memory for inodes, names and maps of files
 #            beside cache and metadata the daemon takes up to 128 MiB, and a quarter of metadata: docs/limits.md
-#            beside cache and metadata the daemon takes up to 128 MiB: what is on its way to targets, buffers, code
 # scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never
 # [[target]] path: a directory, block device or preallocated file, relative to this directory or absolute
 #            limit: the most that it may take of the file system it lies in; sizes read \"64 MiB\" or \"1.5 GiB\"
