@@ -308,7 +308,7 @@ full_beneath() {
 
 # Mount points that are busy, dead or nobody's; a machine without FUSE; programs that still use the mount; any user.
 bad_mounts() {
-    local dir=$work/mounts user
+    local dir=$work/mounts user accessed
     fresh mounts --targets 3 && echo kept >"$dir-mount/file" && sync -f "$dir-mount/file" || return 1
     expect 1 "mount point already" "$dazzle" up "$work/second" --mount "$dir-mount" --targets 2 || return 1
     [ ! -e "$work/second/dazzle.toml" ] || { echo "a file system was made that cannot be mounted"; return 1; }
@@ -323,9 +323,12 @@ bad_mounts() {
     # A killed daemon leaves a dead mount behind.
     "$dazzle" up "$dir" && echo "and more" >>"$dir-mount/file" && sync "$dir-mount/file" && kill_daemon "$dir" || return 1
     cat "$dir-mount/file" 2>/dev/null && { echo "a dead mount answers"; return 1; }
-    "$dazzle" up "$dir" && [ "$(tail -1 "$dir-mount/file")" = "and more" ] || return 1
-    # Somebody else unmounts: the daemon stores everything and ends.
-    umount "$dir-mount" && flock "$dir/lock" true && "$dazzle" up "$dir" && end mounts || return 1
+    "$dazzle" up "$dir" && touch -d 2001-01-01 "$dir-mount/file" && [ "$(tail -1 "$dir-mount/file")" = "and more" ] || return 1
+    # Somebody else unmounts: the daemon stores everything, the time of the last read too, and ends.
+    accessed=$(stat -c %x "$dir-mount/file") && [[ "$accessed" != 2001-* ]] || { echo "a read moved no access time"; return 1; }
+    umount "$dir-mount" && flock "$dir/lock" true && "$dazzle" up "$dir" || return 1
+    [ "$(stat -c %x "$dir-mount/file")" = "$accessed" ] || { echo "the access time is not $accessed any more"; return 1; }
+    end mounts || return 1
     expect 1 "/dev/fuse cannot be opened" unshare --mount sh -c \
         "mount -t tmpfs none /dev && '$dazzle' up '$work/third' --mount '$work/third-mount' --targets 3" || return 1
     [ ! -e "$work/third/dazzle.toml" ] || { echo "a file system was made that cannot be mounted"; return 1; }

@@ -175,12 +175,15 @@ impl Parts {
 
     /// Unmounts, then stores what the client and the manager hold in memory. Whoever asks meanwhile gets the same outcome.
     pub(crate) async fn stop(&self, mount: Option<Arc<Mount>>, users: Users) -> Result<(), String> {
-        if let Some(mount) = mount {
+        if let Some(mount) = mount.clone() {
             leave(mount, users).await?;
         }
         let stop_all = async {
             if let Some(scrubber) = &self.scrubber {
                 scrubber.stop();
+            }
+            if let Some(mount) = mount {
+                mount.settle().await;
             }
             self.cleaner.stop().await;
             let flushed = self.client.stop().await;

@@ -145,6 +145,12 @@ impl Face {
         }
     }
 
+    /// Tells managers what they are told late, for a clean stop; no request may come any more.
+    pub fn settle(&self) -> BoxFuture<'static, ()> {
+        let shared = self.0.clone();
+        Box::pin(async move { shared.tell_waiting(shared.access_times.to_tell()).await })
+    }
+
     /// What needs no client.
     fn answer_at_once(&self, inode: InodeId, unique: Unique, operation: Operation) -> Option<Frame> {
         let errno = match operation {

@@ -44,17 +44,25 @@ const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(20);
 pub trait Face: Send + Sync + 'static {
     /// The answer, if the kernel expects one.
     fn answer(&self, request: Request) -> BoxFuture<'static, Option<Frame>>;
+
+    /// Passes on what it alone knows; called when no request comes any more.
+    fn settle(&self) -> BoxFuture<'static, ()>;
 }
 
 impl Face for fuse::Face {
     fn answer(&self, request: Request) -> BoxFuture<'static, Option<Frame>> {
         fuse::Face::answer(self, request)
     }
+
+    fn settle(&self) -> BoxFuture<'static, ()> {
+        fuse::Face::settle(self)
+    }
 }
 
 /// A mount being served.
 pub struct Mount {
     path: PathBuf,
+    face: Arc<dyn Face>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// This daemon itself unmounts, or has.
     leaving: AtomicBool,
@@ -83,7 +91,7 @@ impl Mount {
         let session = shake_hands(&device, &wishes).map_err(refused)?;
         mount::raise_read_ahead(&path, READ_AHEAD_KIB);
         let server = Arc::new(Server {
-            face,
+            face: face.clone(),
             runtime,
             dialect: session.dialect(),
             pool: Arc::new(BufferPool::new(device::buffer_bytes(session.request_bytes_max), REQUEST_IDLE_BYTES_MAX)),
@@ -99,7 +107,7 @@ impl Mount {
             running.push(thread.map_err(|error| refused(format!("no thread could be started: {error}")))?);
         }
         let (leaving, ended) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Mount { path, threads: Mutex::new(running), leaving, ended })
+        Ok(Mount { path, face, threads: Mutex::new(running), leaving, ended })
     }
 
     /// Unmounts. A mount in use stays, unless its users are to be dismissed.
@@ -118,6 +126,12 @@ impl Mount {
     /// Whether no thread serves any more.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Passes on what the face alone knows, once the mount has ended.
+    pub async fn settle(&self) {
+        assert!(self.has_ended(), "requests may still come");
+        self.face.settle().await;
     }
 
     /// Waits until the mount has ended, whoever ends it. All who wait return then.

@@ -6,7 +6,7 @@
 //! does. Directories and symbolic links keep the access time that they were made with.
 //!
 //! Times are told to managers late, as with `lazytime`: a file that is made, read once and removed costs no call. Until
-//! then they are here, and whoever asks sees them. A crash loses those of the last half minute.
+//! then they are here, and whoever asks sees them. A clean stop tells them all; a crash loses those of the last half minute.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

@@ -199,10 +199,15 @@ impl Shared {
             if inodes.is_empty() {
                 return;
             }
-            for inode in inodes {
-                self.tell_access_time(inode).await;
-                self.access_times.settle(inode);
-            }
+            self.tell_waiting(inodes).await;
+        }
+    }
+
+    /// Tells managers of the access times of these files.
+    pub(super) async fn tell_waiting(&self, inodes: Vec<InodeId>) {
+        for inode in inodes {
+            self.tell_access_time(inode).await;
+            self.access_times.settle(inode);
         }
     }
 
