@@ -30,7 +30,9 @@ const SEEK_HOLE: u32 = 4;
 impl Call {
     pub(super) async fn open(self, open_flags: u32, kill_suidgid: bool) -> Outcome {
         let flags = OpenFlags(open_flags);
-        let attributes = self.client().open(self.inode).await?;
+        let mut attributes = self.client().open(self.inode).await?;
+        // A read that managers do not know of yet counts, too.
+        self.shared.access_times.overlay(&mut attributes);
         if flags.truncates() {
             let set = SetAttributes { size: Some(0), clear_set_id: kill_suidgid, ..SetAttributes::default() };
             match self.client().set_attributes(self.inode, set).await {
