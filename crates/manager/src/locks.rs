@@ -50,7 +50,7 @@ impl Locks {
     /// Takes a lock; waits under a ticket if there is one and others stand in the way.
     pub(crate) fn lock(&mut self, inode: InodeId, lock: Lock, ticket: Option<Ticket>) -> Taken {
         let locks = self.inodes.entry(inode).or_default();
-        if locks.conflict(&lock).is_none() {
+        if !locks.has_conflict(&lock) {
             locks.take(lock);
             return Taken::Held(self.grant(inode));
         }
@@ -92,9 +92,10 @@ impl Locks {
         cancelled
     }
 
-    /// A held lock that stands in the way of `lock`.
+    /// The first held lock, by where it starts, that stands in the way of `lock`.
     pub(crate) fn test(&self, inode: InodeId, lock: &Lock) -> Option<Lock> {
-        self.inodes.get(&inode)?.conflict(lock).copied()
+        let held = self.inodes.get(&inode)?.held.iter();
+        held.filter(|held| conflicts(held, lock)).min_by_key(|held| held.start).copied()
     }
 
     /// How many locks are held on an inode.
@@ -122,7 +123,7 @@ impl Locks {
         let Some(locks) = self.inodes.get_mut(&inode) else { return Vec::new() };
         let mut granted = Vec::new();
         // A grant can free what its owner held before, and so another waiter: begin again after each.
-        while let Some(index) = locks.waiting.iter().position(|waiter| locks.conflict(&waiter.lock).is_none()) {
+        while let Some(index) = locks.waiting.iter().position(|waiter| !locks.has_conflict(&waiter.lock)) {
             let waiter = locks.waiting.remove(index);
             locks.take(waiter.lock);
             granted.push(waiter.ticket);
@@ -165,8 +166,8 @@ impl Locks {
 }
 
 impl InodeLocks {
-    fn conflict(&self, lock: &Lock) -> Option<&Lock> {
-        self.held.iter().find(|held| conflicts(held, lock))
+    fn has_conflict(&self, lock: &Lock) -> bool {
+        self.held.iter().any(|held| conflicts(held, lock))
     }
 
     /// Puts a lock in place of what its owner held of the range. What it adjoins in kind becomes one with it.
@@ -239,6 +240,19 @@ mod tests {
         assert_eq!(locks.count(FILE), 3, "0..=49 is one lock again");
         (1..=2).for_each(|owner| drop(locks.unlock_all(None, LockOwner { node: 1, owner })));
         assert!(locks.inodes.is_empty());
+    }
+
+    #[test]
+    fn of_several_locks_in_the_way_the_first_one_is_told() {
+        let mut locks = Locks::default();
+        locks.lock(FILE, lock(1, true, 10, 14), None);
+        locks.lock(FILE, lock(1, false, 5, 9), None);
+        assert_eq!(locks.test(FILE, &lock(2, true, 0, u64::MAX)), Some(lock(1, false, 5, 9)));
+        // What is left of a lock that was cut has a place of its own.
+        locks.unlock(FILE, &lock(1, true, 7, 11));
+        locks.lock(FILE, lock(3, false, 2, 6), None);
+        assert_eq!(locks.test(FILE, &lock(2, true, 3, u64::MAX)), Some(lock(3, false, 2, 6)));
+        assert_eq!(locks.test(FILE, &lock(2, true, 7, u64::MAX)), Some(lock(1, true, 12, 14)));
     }
 
     #[test]
