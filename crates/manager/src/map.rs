@@ -77,11 +77,14 @@ impl Transaction<'_> {
 
     /// Frees `from..to` of a file, up to [`STEP_EXTENTS_MAX`] extents. Returns how far it came: `to` when done.
     pub(crate) fn carve(&mut self, inode: InodeId, record: &mut Inode, from: u64, to: u64) -> Result<u64, Stop> {
+        // Each look begins behind what was found before: it would pass over all that this step has removed, one by one.
+        let mut at = from;
         for _ in 0..STEP_EXTENTS_MAX {
-            let Some(mapped) = self.extent(inode, from, to)? else { return Ok(to) };
+            let Some(mapped) = self.extent(inode, at, to)? else { return Ok(to) };
             self.carve_one(inode, record, mapped, (from.max(mapped.start), to.min(mapped.end)))?;
+            at = mapped.end;
         }
-        Ok(self.extent(inode, from, to)?.map_or(to, |mapped| mapped.start))
+        Ok(self.extent(inode, at, to)?.map_or(to, |mapped| mapped.start))
     }
 
     /// Lets the file's bytes from `offset` on live at `backing`. The range must be free.
@@ -165,5 +168,58 @@ impl Transaction<'_> {
         self.remove(reference.slot, key::shared(reference.id))?;
         self.remove(reference.slot, key::shared_place(shared.address))?;
         self.died(reference.slot, shared.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::file::{Kind, Time};
+    use protocol::id::{LogId, StripeNumber};
+
+    use super::*;
+    use crate::placement::Placement;
+    use crate::slot::Slot;
+    use crate::state::SlotState;
+    use crate::transaction::Context;
+
+    fn empty_file() -> Inode {
+        let born = Time(1);
+        Inode {
+            kind: Kind::File,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            device: 0,
+            size: 0,
+            stored: 0,
+            accessed: born,
+            modified: born,
+            changed: born,
+            created: born,
+            version: 1,
+            body: Body::Plain,
+        }
+    }
+
+    #[test]
+    fn carving_looks_once_for_each_extent() {
+        let (slot, inode) = (SlotId(7), InodeId::new(SlotId(7), 1));
+        let (placement, context) = (Placement::new(vec![slot], u64::MAX), Context { now: Time(1), node: 1 });
+        let (mut state, mut record) = (SlotState::new(slot, Slot::empty(slot)), empty_file());
+        let held = [&state];
+        let mut tx = Transaction::new(&held, &placement, context);
+        for number in 0..STEP_EXTENTS_MAX as u32 {
+            let address = LogAddress { log: LogId(3), stripe: StripeNumber(0), offset: number * 10, length: 10 };
+            tx.map(inode, &mut record, u64::from(number) * 20, Backing::Owned(address)).unwrap();
+        }
+        for (key, value) in tx.finish().changes.into_iter().flat_map(|(_, changes)| changes) {
+            state.records.apply(&key, value.as_deref());
+        }
+        let held = [&state];
+        let mut tx = Transaction::new(&held, &placement, context);
+        assert_eq!(tx.carve(inode, &mut record, 0, u64::MAX), Ok(u64::MAX));
+        assert_eq!(record.stored, 0);
+        assert_eq!(state.records.looks.get(), STEP_EXTENTS_MAX + 1, "one for each, and one that finds no more");
     }
 }

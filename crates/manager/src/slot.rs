@@ -69,13 +69,16 @@ pub(crate) struct Slot {
     dirty: usize,
     /// Counts all changes.
     changes: u64,
+    /// Counts searches for a next record, the dearest thing that an operation does here.
+    #[cfg(test)]
+    pub(crate) looks: Cell<usize>,
 }
 
 impl Slot {
     /// A slot without records.
     pub(crate) fn empty(id: SlotId) -> Slot {
         let first = Frame { dirty: false, ..Frame::fresh(Page::default()) };
-        Slot { id, frames: BTreeMap::from([(Key::new(), first)]), resident: 0, dirty: 0, changes: 0 }
+        Slot::new(id, BTreeMap::from([(Key::new(), first)]))
     }
 
     /// A slot as an image's index describes it, nothing resident.
@@ -83,11 +86,23 @@ impl Slot {
         let cold =
             |address| Frame { page: None, stored: Some(address), dirty: false, version: 0, used: Cell::new(false) };
         let frames: BTreeMap<_, _> = index.into_iter().map(|(low, address)| (low, cold(address))).collect();
-        let mut slot = Slot { id, frames, resident: 0, dirty: 0, changes: 0 };
+        let mut slot = Slot::new(id, frames);
         if !slot.frames.contains_key(&[][..]) {
             slot.frames.insert(Key::new(), Frame { dirty: false, ..Frame::fresh(Page::default()) });
         }
         slot
+    }
+
+    fn new(id: SlotId, frames: BTreeMap<Key, Frame>) -> Slot {
+        Slot {
+            id,
+            frames,
+            resident: 0,
+            dirty: 0,
+            changes: 0,
+            #[cfg(test)]
+            looks: Cell::new(0),
+        }
     }
 
     /// Bytes of memory that its pages take.
@@ -114,6 +129,8 @@ impl Slot {
 
     /// The first record from `from` on, before `end`.
     pub(crate) fn next(&self, from: &[u8], end: &[u8]) -> Result<Option<KeyValue<'_>>, PageId> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
         if from >= end {
             return Ok(None);
         }
