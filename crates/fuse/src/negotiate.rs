@@ -77,7 +77,8 @@ impl Default for Wishes {
 /// The flags that always apply, where offered.
 ///
 /// Left out on purpose: WRITEBACK_CACHE (the kernel would hold dirty pages that no call-back reaches in time, DESIGN
-/// §6); NO_OPEN_SUPPORT (an open takes tokens);
+/// §6); ASYNC_DIO (Linux drops no pages behind an asynchronous direct write: a page read meanwhile would stay as it was
+/// before the write); NO_OPEN_SUPPORT (an open takes tokens);
 /// ABORT_ERROR (ENODEV says enough); SECURITY_CTX (labels are plain extended attributes); SPLICE_* (others measured no
 /// gain); HAS_INODE_DAX and MAP_ALIGNMENT (no shared memory); REQUEST_TIMEOUT (it aborts the whole mount: our own
 /// bounds are per call); ALLOW_IDMAP (the manager checks ids and knows no mapping); HANDLE_KILLPRIV (its second version
@@ -86,7 +87,6 @@ const WANTED: u64 = TRANSFER | SEMANTICS | CACHING;
 
 /// How bytes and requests move.
 const TRANSFER: u64 = init::ASYNC_READ // several READs of one file at once
-    | init::ASYNC_DIO // a large O_DIRECT call becomes parallel requests
     | init::BIG_WRITES // WRITEs of more than a page
     | init::MAX_PAGES // and of more than 32 pages
     | init::PARALLEL_DIROPS // lookups and listings of one directory side by side
