@@ -34,9 +34,13 @@ if $fresh; then
     sync -f "$mount/source" || true
     find "$mount/source" -type f | wc -l | sed 's/$/ files/'
 
+    say "It is stopped and started: the log that took the tree ends, and is striped over all five"
+    $dazzle down "$dir"
+    $dazzle up "$dir"
+
     say "One of the five targets is destroyed"
     $dazzle down "$dir"
-    rm -rf "$dir/target-2"
+    rm -rf "$dir/target-0"
     $dazzle up "$dir"
     $dazzle status "$dir" | sed -n 1p
 
@@ -48,7 +52,7 @@ if $fresh; then
 
     say "An empty target takes the destroyed one's place"
     $dazzle down "$dir"
-    mkdir "$dir/target-2"
+    mkdir "$dir/target-0"
     $dazzle up "$dir"
     $dazzle repair "$dir"
     $dazzle check "$dir"
