@@ -49,5 +49,6 @@ fuzz:            ## every parser of bytes from outside, 10 minutes each (FUZZ_SE
 long-test: packages ## 10,000 simulated worlds, 200 kills: hours
 	@DAZZLE_SEEDS=2000 $(CARGO) test --release -p dazzle-testbed --test a_node_keeps_its_word -- --nocapture
 	@ROUNDS=200 install/test.sh crash
+	@ROUNDS=20 install/test.sh fill-and-empty
 	@SPACE=full install/test.sh overwritten
 	@install/test.sh
