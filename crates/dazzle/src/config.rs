@@ -182,6 +182,9 @@ impl Config {
     }
 }
 
+/// Sizes are smaller: no disk holds 10¹⁸ bytes.
+const SIZE_END: u128 = 1_000_000_000_000_000_000;
+
 impl std::str::FromStr for Size {
     type Err = String;
 
@@ -197,10 +200,15 @@ impl std::str::FromStr for Size {
             "t" => 40,
             _ => return Err(format!("\"{text}\" has an unknown unit; write for example \"512 MiB\" or \"4 GiB\"")),
         };
-        let number: f64 =
-            number.parse().map_err(|_| format!("\"{text}\" is no size; write for example \"512 MiB\" or \"4 GiB\""))?;
-        let bytes = number * f64::from(1u32 << (shift / 2)) * f64::from(1u32 << (shift / 2));
-        if bytes >= 1e18 {
+        // A whole number is taken exactly; beyond 2⁵³ a fraction of it would not be.
+        let bytes = match number.parse::<u128>() {
+            Ok(whole) => whole.saturating_mul(1 << shift),
+            Err(_) => {
+                let refused = |_| format!("\"{text}\" is no size; write for example \"512 MiB\" or \"4 GiB\"");
+                (number.parse::<f64>().map_err(refused)? * (1u64 << shift) as f64) as u128
+            }
+        };
+        if bytes >= SIZE_END {
             return Err(format!("\"{text}\" is more than any disk holds"));
         }
         Ok(Size(bytes as u64))
@@ -256,6 +264,8 @@ mod tests {
         assert_eq!(read("1.5G"), Ok(Size(3 << 29)));
         assert_eq!(read("4096"), Ok(Size(4096)));
         assert_eq!(read("2 TiB"), Ok(Size(2 << 40)));
+        assert_eq!(read("44099960909996044"), Ok(Size(44_099_960_909_996_044)), "more digits than a double has");
+        assert!(read(&"9".repeat(60)).is_err());
         assert!(read("many").is_err() && read("5 parsecs").is_err() && read("").is_err() && read("1e99").is_err());
         assert_eq!((Size(64 << 20).to_string(), Size(3 << 29).to_string()), ("64 MiB".into(), "1.5 GiB".into()));
     }
