@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use protocol::address::{LogAddress, Position};
-use protocol::id::LogId;
+use protocol::id::{LogId, StripeNumber};
 use protocol::record::RecordHeader;
 
 use crate::{Cluster, LogReader, ReadError, SealError, scan, seal};
@@ -42,13 +42,14 @@ pub async fn newest_mark(cluster: &Cluster, log: LogId) -> Result<Position, Read
     scan::newest_mark(cluster, log).await
 }
 
-/// Visits the records of `log` that begin in `range`, in order. Stripes that were deleted are passed over.
+/// Visits the records of `log` that begin in `range`, in order. Stripes that are gone are passed over, and told: whoever
+/// knows that none of them was ever to be deleted has lost them.
 pub async fn scan(
     reader: &LogReader,
     log: LogId,
     range: Range<Position>,
     bodies: DataBodies,
     visit: &mut (dyn FnMut(Scanned) + Send),
-) -> Result<(), ReadError> {
+) -> Result<Vec<StripeNumber>, ReadError> {
     scan::scan(reader, log, range, bodies, visit).await
 }

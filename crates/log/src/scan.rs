@@ -20,32 +20,36 @@ use crate::{Cluster, LogReader, ReadError};
 /// Bytes read at once.
 const WINDOW_SIZE: u32 = 256 << 10;
 
-/// Visits the records of `log` that begin in `range`, in order.
+/// Visits the records of `log` that begin in `range`, in order; returns the stripes of which all is gone.
 pub(crate) async fn scan(
     reader: &LogReader,
     log: LogId,
     range: Range<Position>,
     bodies: DataBodies,
     visit: &mut (dyn FnMut(Scanned) + Send),
-) -> Result<(), ReadError> {
+) -> Result<Vec<StripeNumber>, ReadError> {
     let mut number = range.start.stripe;
+    let mut gone = Vec::new();
     while number <= range.end.stripe {
-        let length = match stripe_length(reader.cluster(), log, number).await? {
-            Some(length) if number == range.end.stripe => length.min(range.end.offset),
-            Some(length) => length,
-            // All of it was deleted: nothing in it was needed any more.
-            None => 0,
-        };
         let start = if number == range.start.stripe { range.start.offset } else { 0 };
-        let mut stripe = StripeScan { reader, log, number, length, window: Bytes::new(), window_start: 0 };
-        match stripe.scan(start, bodies, visit).await {
-            // The length of a stripe may be known however little is left of it.
-            Ok(()) | Err(ReadError::Deleted(_)) => {}
+        let end = if number == range.end.stripe { range.end.offset } else { u32::MAX };
+        let scanned = match stripe_length(reader.cluster(), log, number).await? {
+            Some(length) => {
+                let length = length.min(end);
+                let mut stripe = StripeScan { reader, log, number, length, window: Bytes::new(), window_start: 0 };
+                stripe.scan(start, bodies, visit).await
+            }
+            None => Err(ReadError::Deleted(LogAddress { log, stripe: number, offset: start, length: 0 })),
+        };
+        match scanned {
+            Ok(()) => {}
+            // Also when its length is known: it may be, however little is left of it.
+            Err(ReadError::Deleted(_)) => gone.push(number),
             Err(error) => return Err(error),
         }
         number.0 += 1;
     }
-    Ok(())
+    Ok(gone)
 }
 
 /// One stripe being scanned.

@@ -11,7 +11,7 @@ use host::Port;
 use log::recovery::{self, DataBodies, Scanned};
 use log::{Cluster, LogError, LogReader, LogWriter, ReadError, SealError, WriterOptions};
 use protocol::address::{LogAddress, Position};
-use protocol::id::{InodeId, LogId, SlotId};
+use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 use protocol::manager::{MANAGER_PORT, ManagerError};
 use protocol::maps::{Maps, Writer};
 use protocol::record::RecordKind;
@@ -55,6 +55,17 @@ pub enum StartError {
     /// An earlier log could not be read.
     #[error("an earlier log: {0}")]
     Read(#[from] ReadError),
+    /// What no image covers is never deleted; but the targets say that they have none of it.
+    #[error(
+        "stripe {} of log {}, a journal that is still needed, is on too few targets: more of them lost it than \
+         redundancy covers. Put back what was taken away; nothing was changed", .stripe.0, .log.0
+    )]
+    Lost {
+        /// The journal.
+        log: LogId,
+        /// What is gone of it.
+        stripe: StripeNumber,
+    },
     /// What an earlier log holds is not what a manager wrote.
     #[error("damaged: {0}")]
     Damaged(String),
@@ -371,8 +382,13 @@ async fn journal_records(
             records.push((scanned.place, scanned.bytes));
         }
     };
-    recovery::scan(reader, log, range, DataBodies::Skip, &mut keep).await?;
-    Ok(records)
+    let from = range.start.stripe;
+    let gone = recovery::scan(reader, log, range, DataBodies::Skip, &mut keep).await?;
+    // Of the first stripe what lies before the range may have been all.
+    match gone.into_iter().find(|&stripe| stripe > from) {
+        Some(stripe) => Err(StartError::Lost { log, stripe }),
+        None => Ok(records),
+    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use host::sim::{self, Dice, DiskOptions, SimDisk, Stop, World};
 use host::{Disk, Host};
 use log::{Cluster, LogReader, LogWriter, Record, WriterOptions};
-use manager::{Manager, ManagerOptions};
+use manager::{Manager, ManagerOptions, StartError};
 use protocol::delta::{Change, Delta};
 use protocol::file::{Caller, Kind, NewInode, Time};
-use protocol::id::{InodeId, TargetId};
-use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerRequest, Rename, RenameMode};
+use protocol::id::{InodeId, StripeNumber, TargetId};
+use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerRequest, Rename, RenameMode, XattrMode};
 use protocol::maps::{TargetEntry, TargetState, Writer};
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
@@ -48,6 +48,15 @@ impl Site {
     }
 
     async fn start(&self, host: &Host) -> Arc<Manager> {
+        self.try_start(host, 300 << 10, 40 << 10).await.unwrap()
+    }
+
+    async fn try_start(
+        &self,
+        host: &Host,
+        memory_bytes: usize,
+        journal_bytes_max: u64,
+    ) -> Result<Arc<Manager>, StartError> {
         let (disks, host) = (self.plugged(), host.clone());
         let started = self.world.spawn(&host.clone(), async move {
             let registry = Registry::start(&host, disks.clone()).await.unwrap();
@@ -57,12 +66,12 @@ impl Site {
             let cluster = Cluster::connect(host.clone(), host.node()).await.unwrap();
             let reader = LogReader::new(cluster.clone());
             let options = ManagerOptions {
-                memory_bytes: 300 << 10,
-                journal_bytes_max: 40 << 10,
+                memory_bytes,
+                journal_bytes_max,
                 orphan_grace: Duration::from_millis(10),
                 ..ManagerOptions::default()
             };
-            Manager::start(cluster, reader, options).await.unwrap()
+            Manager::start(cluster, reader, options).await
         });
         started.await.unwrap()
     }
@@ -113,6 +122,45 @@ fn deltas_of_a_dead_client_are_found_in_its_log() {
             panic!("attributes")
         };
         assert_eq!((attributes.size, attributes.stored), (15_000, 15_000));
+    });
+}
+
+/// More fragments of a stripe are gone than redundancy covers: none of its targets shows anything of it, as if it had been
+/// deleted. A journal that goes on behind it would be replayed over a hole.
+#[test]
+fn a_journal_with_a_hole_is_no_journal() {
+    sim::explore(0..2, async |world, host| {
+        let site = Site::create(&world, &host).await;
+        let manager = site.try_start(&host, 1 << 30, 1 << 30).await.unwrap();
+        host.sleep(Duration::from_secs(1)).await;
+        let writing = host.clone();
+        let lost = world.spawn(&host, async move {
+            for number in 0..200 {
+                let name = Bytes::from(format!("user.{number}"));
+                let value = Bytes::from(vec![7; 60_000]);
+                let (inode, mode, clear_set_gid) = (InodeId::ROOT, XattrMode::Create, false);
+                let request = ManagerRequest::SetXattr { inode, name, value, mode, clear_set_gid };
+                let end = manager.answer(1, request).await.unwrap().journal;
+                manager.answer(1, ManagerRequest::Flush(end)).await.unwrap();
+            }
+            let cluster = Cluster::connect(writing.clone(), writing.node()).await.unwrap();
+            let stripes = log::stripes::list(&cluster, None).await;
+            let newest = stripes.iter().map(|stripe| (stripe.log, stripe.number)).max().unwrap();
+            // The stripes behind it say that it was complete.
+            let lost = (newest.0, StripeNumber(2));
+            assert!(newest.1.0 > 4, "there are several stripes of journal");
+            log::stripes::delete(&cluster, &[lost]).await;
+            lost
+        });
+        let (log, stripe) = lost.await.unwrap();
+        world.crash(host.node(), Stop::Kill);
+        let host = world.restart(host.node());
+        let started = site.try_start(&host, 1 << 30, 1 << 30).await;
+        let hole = started.err().is_some_and(|error| match error {
+            StartError::Lost { log: of, stripe: at } => (of, at) == (log, stripe),
+            other => panic!("{other}"),
+        });
+        assert!(hole, "it started without what was acknowledged");
     });
 }
 
