@@ -167,7 +167,7 @@ async fn scan(reader: &LogReader, range: Range<Position>, truth: Option<&Laid>) 
             check(truth, scanned.body, &bytes);
         }
     }
-    outcome.ok().map(|()| found.iter().map(|scanned| scanned.place).collect())
+    outcome.ok().map(|_| found.iter().map(|scanned| scanned.place).collect())
 }
 
 /// Holds what was read to what was appended.
