@@ -4,7 +4,7 @@ DIR   ?= /var/lib/dazzle-demo
 MOUNT ?= /mnt/dazzle
 CARGO ?= cargo
 
-.PHONY: help packages up down test check fix bench bench-size fuzz long-test
+.PHONY: help packages up down test check fix bench bench-size bench-floor fuzz long-test
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -42,6 +42,12 @@ bench-size:      ## rates, memory and restart time as a file system grows to 5,0
 	@bench/size.py target/release/dazzle "$(DIR)-size" "$(MOUNT)-size"
 	@target/release/dazzle down "$(DIR)-size"
 	@rm -rf "$(DIR)-size"
+
+bench-floor:     ## how fast the kernel asks a FUSE daemon that does nothing: what no other can surpass
+	@install/packages.sh build bench
+	@mkdir -p target/cache/bench/floor
+	@cc -O2 -Wall -o target/cache/bench/floor.bin bench/floor.c -luring -lpthread
+	@target/cache/bench/floor.bin target/cache/bench/floor
 
 fuzz:            ## every parser of bytes from outside, 10 minutes each (FUZZ_SECONDS)
 	@fuzz/run.sh

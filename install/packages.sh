@@ -14,7 +14,7 @@ BUILD="build-essential pkg-config ca-certificates fuse3"
 TEST="git fio rsync sqlite3 postgresql attr acl libacl1-dev dpkg-dev python3 tar e2fsprogs util-linux"
 
 # What the comparison measures against: libfuse's own passthrough example, and MooseFS.
-BENCH="git fuse3 libfuse3-dev python3 moosefs-master moosefs-chunkserver moosefs-client"
+BENCH="git fuse3 libfuse3-dev liburing-dev python3 moosefs-master moosefs-chunkserver moosefs-client"
 
 fail() {
     echo "packages.sh: $*" >&2
