@@ -6,8 +6,9 @@
 
 use crate::encoding::{Cursor, Damaged, VERSION};
 
-/// A page that holds more bytes than this is split. Small in tests, so that there are many.
-pub(crate) const PAGE_SIZE: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
+/// A page that holds more bytes than this is split. A look at one record that is not in memory reads a page, and what does
+/// not fit into memory costs by that; a slot's index has an entry for each. Small in tests, so that there are many.
+pub(crate) const PAGE_SIZE: usize = if cfg!(test) { 1 << 10 } else { 16 << 10 };
 /// Bytes by which the heap of a large page grows. Doubling it would leave half of the memory for metadata empty.
 const HEAP_STEP: usize = PAGE_SIZE / 8;
 /// Bytes before a record's key: two lengths.
@@ -111,6 +112,22 @@ impl Page {
         }
     }
 
+    /// Takes no more memory than the records need.
+    pub(crate) fn pack(&mut self) {
+        let mut heap = Vec::with_capacity(self.size());
+        for start in &mut self.order {
+            let from = *start as usize;
+            let lengths = &self.heap[from..from + LENGTHS_SIZE];
+            let key = usize::from(u16::from_le_bytes([lengths[0], lengths[1]]));
+            let value = u32::from_le_bytes([lengths[2], lengths[3], lengths[4], lengths[5]]) as usize;
+            *start = heap.len() as u32;
+            heap.extend_from_slice(&self.heap[from..from + LENGTHS_SIZE + key + value]);
+        }
+        self.heap = heap;
+        self.order.shrink_to_fit();
+        self.dead = 0;
+    }
+
     /// The body of a page record.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(1 + COUNT_SIZE + self.size());
@@ -178,21 +195,6 @@ impl Page {
         if self.dead > self.heap.len() / 2 && self.dead > PAGE_SIZE / 16 {
             self.pack();
         }
-    }
-
-    fn pack(&mut self) {
-        let mut heap = Vec::with_capacity(self.size());
-        for start in &mut self.order {
-            let from = *start as usize;
-            let lengths = &self.heap[from..from + LENGTHS_SIZE];
-            let key = usize::from(u16::from_le_bytes([lengths[0], lengths[1]]));
-            let value = u32::from_le_bytes([lengths[2], lengths[3], lengths[4], lengths[5]]) as usize;
-            *start = heap.len() as u32;
-            heap.extend_from_slice(&self.heap[from..from + LENGTHS_SIZE + key + value]);
-        }
-        self.heap = heap;
-        self.order.shrink_to_fit();
-        self.dead = 0;
     }
 }
 

@@ -273,6 +273,12 @@ impl Slot {
             frame.dirty = false;
             frame.stored = Some(address);
             self.dirty -= 1;
+            // At rest a page takes what its records take; changes left up to half of it dead, and room for more.
+            if let Some(page) = frame.page.as_mut().and_then(Arc::get_mut) {
+                let memory = page.memory();
+                page.pack();
+                self.resident = self.resident + page.memory() - memory;
+            }
         }
     }
 

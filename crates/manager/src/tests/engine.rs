@@ -22,6 +22,7 @@ impl Disk {
             if let Some((page, version)) = copy.changed {
                 self.next += 1;
                 self.pages.insert(self.next, page.encode());
+                drop(page);
                 slot.stored(&copy.low, version, address(self.next));
             }
         }
@@ -117,6 +118,29 @@ fn a_slot_is_a_sorted_map_whatever_is_in_memory() {
         let memory: usize = dirty.map(|(page, _)| page.memory()).sum();
         assert_eq!(slot.resident(), memory, "seed {seed}");
     }
+}
+
+#[test]
+fn a_page_at_rest_takes_no_more_memory_than_one_that_was_loaded() {
+    let mut slot = Slot::empty(SLOT);
+    let mut disk = Disk { pages: BTreeMap::new(), next: 0 };
+    for size in [20, 30] {
+        for number in 0..500_u32 {
+            slot.apply(&number.to_be_bytes(), Some(&vec![0; size]));
+        }
+    }
+    let changed = slot.resident();
+    disk.image(&mut slot);
+    let at_rest = slot.resident();
+    assert!(at_rest < changed * 3 / 4, "{at_rest} after {changed}");
+    slot.evict();
+    slot.evict();
+    assert_eq!(slot.resident(), 0);
+    for number in 0..500_u32 {
+        let value = with_pages(&mut slot, &disk, |slot| slot.value(&number.to_be_bytes()).map(|it| it.map(<[u8]>::len)));
+        assert_eq!(value, Some(30));
+    }
+    assert_eq!(slot.resident(), at_rest);
 }
 
 #[test]
