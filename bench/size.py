@@ -5,7 +5,7 @@
 
 DIR is the directory of a file system that is up on MOUNT, best an empty one. It is filled with files of 1 KiB, 1,000 to a
 directory, up to each of --sizes; then, in --rounds rounds: 10,000 files are created in fresh directories, the kernel's
-caches dropped, and they are looked up and stat'ed in another order ("fresh"); as many files from anywhere are, too ("any").
+caches dropped, and they are looked up and stat'ed in another order ("fresh"); as many others from anywhere are, too ("any").
 Medians are told. Then the daemon is killed with SIGKILL and started again. At last --one files go into one directory; the
 rates of each tenth are told. Prints a markdown table.
 """
@@ -101,7 +101,8 @@ def probe(root, name, fill):
     random.Random(1).shuffle(paths)
     fresh = rate(os.stat, paths)
     forget()
-    anywhere = [fill.path(random.randrange(fill.count)) for _ in range(PROBE)]
+    # Each once: what the kernel remembers from a moment ago is no answer of ours, and of few files it would be many.
+    anywhere = [fill.path(number) for number in random.sample(range(fill.count), min(PROBE, fill.count))]
     return created, fresh, rate(os.stat, anywhere)
 
 
