@@ -137,7 +137,8 @@ fn a_page_at_rest_takes_no_more_memory_than_one_that_was_loaded() {
     slot.evict();
     assert_eq!(slot.resident(), 0);
     for number in 0..500_u32 {
-        let value = with_pages(&mut slot, &disk, |slot| slot.value(&number.to_be_bytes()).map(|it| it.map(<[u8]>::len)));
+        let value =
+            with_pages(&mut slot, &disk, |slot| slot.value(&number.to_be_bytes()).map(|it| it.map(<[u8]>::len)));
         assert_eq!(value, Some(30));
     }
     assert_eq!(slot.resident(), at_rest);
