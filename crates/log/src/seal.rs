@@ -356,13 +356,10 @@ impl<'a> Claim<'a> {
     /// What was there before may rest in caches: syncs it, and makes sure that no target restarted meanwhile.
     async fn make_durable(&self, target: &Target, fenced: &BTreeMap<TargetId, u64>) -> Result<(), SealError> {
         let targets: BTreeSet<_> = target.groups.iter().flat_map(|group| group.targets.iter().copied()).collect();
-        let syncs = targets.iter().map(|&target| async move {
-            self.cluster.ask(target, StorageRequest::Sync).await?;
-            self.cluster.ask(target, StorageRequest::Stat).await
-        });
+        let syncs = targets.iter().map(|&target| self.cluster.ask(target, StorageRequest::Sync));
         for (target, answer) in targets.iter().zip(join_all(syncs).await) {
             match answer {
-                Ok(StorageReply::Stat(stat)) if fenced.get(target).is_none_or(|&known| known == stat.incarnation) => {}
+                Ok(StorageReply::Synced { incarnation }) if fenced.get(target).is_none_or(|&it| it == incarnation) => {}
                 Ok(_) => return Err(SealError::Unavailable("a target restarted while the log was sealed".into())),
                 Err(error) => return Err(SealError::Unavailable(error.to_string())),
             }

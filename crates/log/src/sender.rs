@@ -214,14 +214,11 @@ async fn perform(shared: &Arc<Shared>, work: Work) {
     }
 }
 
-/// Syncs a target, then asks for its incarnation: the one known means that it lost nothing before the sync.
+/// Syncs a target. If it still has the incarnation that is known, it lost nothing before the sync.
 async fn sync(shared: &Arc<Shared>, ticket: &SyncTicket) -> Synced {
     let known = shared.lock().incarnations.get(&ticket.target).copied();
-    if shared.cluster.ask(ticket.target, StorageRequest::Sync).await.is_err() {
-        return Synced::Failed;
-    }
-    let now = match shared.cluster.ask(ticket.target, StorageRequest::Stat).await {
-        Ok(StorageReply::Stat(stat)) => stat.incarnation,
+    let now = match shared.cluster.ask(ticket.target, StorageRequest::Sync).await {
+        Ok(StorageReply::Synced { incarnation }) => incarnation,
         _ => return Synced::Failed,
     };
     if known.is_none_or(|known| known == now) {

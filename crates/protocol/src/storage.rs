@@ -122,6 +122,11 @@ pub enum StorageReply {
         /// The fragment's length now, in bytes.
         length: u32,
     },
+    /// All that was stored before the sync is on disk.
+    Synced {
+        /// As in [`TargetStat`]. One that is not known any more means that something was lost before the sync.
+        incarnation: u64,
+    },
     /// What was read: whole blocks, from the one that holds the first byte asked for. Shorter at the fragment's end.
     /// The reader verifies: storage sends what lies there.
     Blocks {

@@ -85,7 +85,7 @@ impl Target {
             }
             StorageRequest::Sync => {
                 self.sync_through(self.syncs.started() + 1).await?;
-                Ok(StorageReply::Done { length: 0 })
+                Ok(StorageReply::Synced { incarnation: self.incarnation })
             }
             StorageRequest::Stat => self.stat(),
         }

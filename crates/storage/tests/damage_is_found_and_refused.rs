@@ -50,8 +50,10 @@ fn a_target_of_others_is_refused_and_unchanged() {
         assert_eq!(other.unwrap_err(), OpenError::OtherTarget { found: ID });
         assert_eq!(disk.peek("target", 0, 8192), before);
         let first = stat(&open(&host, &disk).await.unwrap()).await;
-        let second = stat(&open(&host, &disk).await.unwrap()).await;
-        assert_eq!((first.incarnation, second.incarnation), (1, 2));
+        let again = open(&host, &disk).await.unwrap();
+        assert_eq!((first.incarnation, stat(&again).await.incarnation), (1, 2));
+        let synced = again.serve(StorageRequest::Sync).await;
+        assert!(matches!(synced, Ok(StorageReply::Synced { incarnation: 2 })), "{synced:?}");
     });
 }
 

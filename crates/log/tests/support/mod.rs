@@ -73,7 +73,7 @@ impl Store {
             StorageRequest::Sync => {
                 self.fragments.values_mut().for_each(|fragment| fragment.disk = fragment.bytes.len());
                 self.undo.clear();
-                Ok(StorageReply::Done { length: 0 })
+                Ok(StorageReply::Synced { incarnation: self.incarnation })
             }
             StorageRequest::Stat => {
                 let stat = TargetStat { incarnation: self.incarnation, ..TargetStat::default() };
