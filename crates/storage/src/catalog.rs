@@ -50,8 +50,13 @@ pub(crate) struct OpenTail {
     pub(crate) slot: u8,
     /// The slot that describes what is durable; the newest itself while nothing is.
     pub(crate) stable: u8,
+    /// The slot that was the newest when a sync began that covers it: once that is over, it is the stable one.
+    pub(crate) becoming: Option<Becoming>,
     /// The sequence of the newest slot that may be on the disk.
     pub(crate) sequence: u64,
+    /// How many syncs had begun when the newest slot took its place in the ring. It may have been written over since, which
+    /// may have ended when the next sync had begun: that one makes either durable, and the bytes of both.
+    pub(crate) slot_at: u64,
     /// How many syncs had begun when the newest slot was written: later ones cover it.
     pub(crate) written_at: u64,
     /// A length known to be durable.
@@ -66,6 +71,15 @@ pub(crate) struct OpenTail {
     pub(crate) opened_by: u64,
     /// Bytes for it are being written, or were by somebody who gave up: it is not settled meanwhile.
     pub(crate) growing: bool,
+}
+
+/// A slot that a sync may be making stable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Becoming {
+    slot: u8,
+    /// As in [`OpenTail`].
+    slot_at: u64,
+    length: u32,
 }
 
 /// A fragment that something newer took the place of, kept until that is durable.
@@ -187,17 +201,53 @@ impl Stored {
 }
 
 impl OpenTail {
-    /// The slot to write next. Neither the stable one, nor the newest once a sync has begun that may cover it.
-    fn slot_next(&mut self, length: u32, syncs: Syncs) -> u8 {
-        if syncs.completed > self.written_at {
-            self.stable = self.slot;
-            self.floor = length;
+    /// That of a fragment which is durable in this length, with this slot and sequence the newest.
+    pub(crate) fn durable(slot: u8, sequence: u64, length: u32) -> OpenTail {
+        OpenTail {
+            slot,
+            stable: slot,
+            becoming: None,
+            sequence,
+            // As if a sync had begun since: the next slot is another one.
+            slot_at: 0,
+            written_at: 0,
+            floor: length,
+            complete: false,
+            listed: false,
+            idle: 0,
+            opened_by: 0,
+            growing: false,
         }
-        if syncs.started == self.written_at {
+    }
+
+    /// That of a fragment which was created by one write, when so many syncs had begun.
+    pub(crate) fn created(written_at: u64) -> OpenTail {
+        OpenTail { slot_at: written_at, written_at, ..OpenTail::durable(0, 1, 0) }
+    }
+
+    /// The slot to write next, when the newest says `length`. Neither the stable one, nor the newest once a sync has begun
+    /// that may cover it.
+    fn slot_next(&mut self, length: u32, syncs: Syncs) -> u8 {
+        let newest = Becoming { slot: self.slot, slot_at: self.slot_at, length };
+        for known in [self.becoming, Some(newest)].into_iter().flatten() {
+            if syncs.completed > known.slot_at {
+                (self.stable, self.floor) = (known.slot, known.length);
+            }
+        }
+        if syncs.started == self.slot_at {
             return self.slot;
         }
+        self.becoming = Some(newest);
         let free = |slot: &u8| *slot != self.slot && *slot != self.stable;
         (0..SLOT_COUNT).find(free).expect("of three slots one is neither newest nor stable")
+    }
+
+    /// The slot that was to be written next is the newest.
+    fn written(&mut self, slot: u8, syncs: Syncs) {
+        if slot != self.slot {
+            (self.slot, self.slot_at) = (slot, syncs.started);
+        }
+        self.written_at = syncs.started;
     }
 }
 
@@ -335,8 +385,7 @@ impl Catalog {
         stored.length = extension.length;
         stored.partial = extension.partial;
         let tail = stored.tail.as_mut().ok_or(StorageError::Missing)?;
-        tail.slot = slot;
-        tail.written_at = syncs.started;
+        tail.written(slot, syncs);
         tail.complete = extension.length == append.header.geometry.fragment_size;
         tail.idle = 0;
         tail.growing = false;
@@ -351,23 +400,11 @@ impl Catalog {
         let slot = slots.iter().find(|(_, slot)| slot.length == stored.length).or(slots.first());
         let (slot, sequence) =
             (slot.map_or(0, |(index, _)| *index), slots.first().map_or(0, |(_, slot)| slot.sequence));
-        let stable = slot;
         let cell = stored.run.first;
         let opened_by = self.change(Change::Open { cell, generation });
         let stored = self.fragments.get_mut(&id)?;
-        stored.tail = Some(Box::new(OpenTail {
-            slot,
-            stable,
-            sequence,
-            // As if a sync had begun since: the next slot is another one.
-            written_at: 0,
-            floor: stored.length,
-            complete: false,
-            listed: false,
-            idle: 0,
-            opened_by,
-            growing: false,
-        }));
+        let tail = OpenTail::durable(slot, sequence, stored.length);
+        stored.tail = Some(Box::new(OpenTail { opened_by, ..tail }));
         self.unsettled.insert(id);
         Some(opened_by)
     }
@@ -572,4 +609,72 @@ fn extension(stored: &Stored, append: &Append, end: u32) -> Extension {
 /// The CRC of the last block if it is partial, else zero.
 pub(crate) fn partial_of(length: u32, checksums: &[u32]) -> u32 {
     if (length as usize).is_multiple_of(BLOCK_SIZE) { 0 } else { checksums.last().copied().unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use host::sim::Dice;
+
+    use super::*;
+
+    /// What the newest slots may say on the medium, and the ones before them: the last of each is what is read.
+    #[derive(Default)]
+    struct Ring {
+        places: [Vec<u32>; 3],
+        bytes_durable: u32,
+    }
+
+    impl Ring {
+        /// The most that the ring says whatever the medium has kept.
+        fn promise(&self) -> u32 {
+            let is_there = |says: &u32| if *says <= self.bytes_durable { *says } else { 0 };
+            self.places.iter().map(|says| says.iter().map(is_there).min().unwrap_or(0)).max().unwrap_or(0)
+        }
+    }
+
+    /// Appenders do not wait for syncs; these run one at a time, begin and end as they like, and some are given up.
+    #[test]
+    fn a_slot_that_is_durable_stays_until_another_is() {
+        let mut dice = Dice::new(3);
+        for _ in 0..3_000 {
+            let mut ring = Ring { places: [vec![1], vec![0], vec![0]], bytes_durable: 0 };
+            let mut tail = OpenTail::durable(0, 1, 0);
+            let mut syncs = Syncs { started: 0, completed: 0, listed: 0 };
+            // What the sync that runs found in the ring, and the bytes and the length that it covers.
+            let mut running: Option<([usize; 3], u32, u32)> = None;
+            // A slot that is being written.
+            let mut chosen: Option<u8> = None;
+            let (mut length, mut written, mut promised) = (1, 1, 0);
+            for _ in 0..80 {
+                match (dice.below(4), running, chosen) {
+                    (0, None, _) => {
+                        syncs.started += 1;
+                        running = Some((ring.places.each_ref().map(|says| says.len() - 1), written, length));
+                    }
+                    (1, Some((found, bytes, covered)), _) => {
+                        running = None;
+                        if !dice.chance(100_000) {
+                            syncs.completed = syncs.started;
+                            ring.bytes_durable = bytes;
+                            promised = covered;
+                            ring.places.iter_mut().zip(found).for_each(|(says, found)| drop(says.drain(..found)));
+                        }
+                    }
+                    (0 | 1, ..) => {}
+                    (_, _, None) => {
+                        written = length + 1;
+                        chosen = Some(tail.slot_next(length, syncs));
+                    }
+                    (_, _, Some(slot)) => {
+                        chosen = None;
+                        length = written;
+                        ring.places[usize::from(slot)].push(length);
+                        tail.written(slot, syncs);
+                    }
+                }
+                assert!(ring.promise() >= promised, "nothing says {promised} for sure");
+                assert!(tail.floor <= ring.bytes_durable);
+            }
+        }
+    }
 }

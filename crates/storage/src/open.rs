@@ -466,18 +466,7 @@ impl Opening {
             self.data.write(place + TailSlot::place(slot) as u64, vec![fresh.encode()]).await?;
         }
         let complete = header.ended() || stored.length == header.geometry.fragment_size;
-        Ok(Some(OpenTail {
-            slot,
-            stable: slot,
-            sequence,
-            written_at: 0,
-            floor: stored.length,
-            complete,
-            listed: false,
-            idle: 0,
-            opened_by: 0,
-            growing: false,
-        }))
+        Ok(Some(OpenTail { complete, ..OpenTail::durable(slot, sequence, stored.length) }))
     }
 
     fn catalog(&self, disk: &Disk, found: Found, options: TargetOptions) -> Result<Catalog, DiskError> {

@@ -176,18 +176,7 @@ impl Target {
         }
         let syncs = self.sync_counts();
         let complete = append.header.ended() || length == append.header.geometry.fragment_size;
-        let tail = OpenTail {
-            slot: 0,
-            stable: 0,
-            sequence: 1,
-            written_at: syncs.started,
-            floor: 0,
-            complete,
-            listed: false,
-            idle: 0,
-            opened_by: 0,
-            growing: false,
-        };
+        let tail = OpenTail { complete, ..OpenTail::created(syncs.started) };
         let (epoch, header) = (append.fence, identity.header);
         let stored = Stored { run, generation, epoch, length, partial, header, tail: Some(Box::new(tail)) };
         let created = self.catalog().created(append, stored, syncs);
