@@ -29,7 +29,8 @@ const CLUSTER: u128 = 7;
 const CELL: u32 = 64 << 10;
 /// With the head of a cell, and what lists take.
 const CELL_ON_DISK: u64 = CELL as u64 + 8192 + 512;
-const OVERHEAD: u64 = 1 << 20;
+const OVERHEAD: u64 = (1 << 20) + INTAKE as u64;
+const INTAKE: u32 = 64 << 10;
 const FILES: u64 = 4;
 fn target_options() -> TargetOptions {
     TargetOptions {
@@ -37,6 +38,7 @@ fn target_options() -> TargetOptions {
         window_cells: 16,
         journal_permille: 40,
         clean_permille: 40,
+        intake_size: INTAKE,
         ..TargetOptions::default()
     }
 }

@@ -71,6 +71,8 @@ pub(crate) struct OpenTail {
     pub(crate) opened_by: u64,
     /// Bytes for it are being written, or were by somebody who gave up: it is not settled meanwhile.
     pub(crate) growing: bool,
+    /// Up to here it is in the intake, as far as it is not durable: a sync of the intake makes it so. Zero if it is not.
+    pub(crate) taken_in: u32,
 }
 
 /// A slot that a sync may be making stable.
@@ -131,6 +133,10 @@ pub(crate) struct Extension {
     pub(crate) filled: Vec<u32>,
     pub(crate) length: u32,
     pub(crate) partial: u32,
+    /// Whether what it continues is durable, or in the intake.
+    pub(crate) may_enter: bool,
+    /// Whether it is in the intake itself.
+    pub(crate) taken_in: bool,
 }
 
 /// What to read for a reader.
@@ -217,6 +223,7 @@ impl OpenTail {
             idle: 0,
             opened_by: 0,
             growing: false,
+            taken_in: 0,
         }
     }
 
@@ -303,7 +310,8 @@ impl Catalog {
             return Ok(Admission::AwaitListing(tail.opened_by));
         }
         tail.growing = true;
-        Ok(Admission::Extend(extension(stored, append, end)))
+        let may_enter = syncs.completed > tail.written_at || tail.taken_in == stored.length;
+        Ok(Admission::Extend(Extension { may_enter, ..extension(stored, append, end) }))
     }
 
     /// Says what to do about a replace that makes sense by itself.
@@ -359,6 +367,15 @@ impl Catalog {
         Ok(until_sync)
     }
 
+    /// The sequence of an entry in the intake for an extension. `None`: the fragment is gone.
+    pub(crate) fn entry_for(&mut self, id: FragmentId, extension: &Extension) -> Option<u64> {
+        let stored = self.fragments.get_mut(&id).filter(|stored| stored.generation == extension.generation)?;
+        let tail = stored.tail.as_mut()?;
+        // Counted like a slot's, whether or not it comes to be written.
+        tail.sequence += 1;
+        Some(tail.sequence)
+    }
+
     /// The bytes of an extension are written: the slot that says so, and its index. `None`: the fragment is gone.
     pub(crate) fn slot_for(&mut self, id: FragmentId, extension: &Extension, syncs: Syncs) -> Option<(u8, TailSlot)> {
         let stored = self.fragments.get_mut(&id).filter(|stored| stored.generation == extension.generation)?;
@@ -389,6 +406,9 @@ impl Catalog {
         tail.complete = extension.length == append.header.geometry.fragment_size;
         tail.idle = 0;
         tail.growing = false;
+        if extension.taken_in {
+            tail.taken_in = extension.length;
+        }
         Ok(syncs.started + 1)
     }
 
@@ -603,6 +623,8 @@ fn extension(stored: &Stored, append: &Append, end: u32) -> Extension {
         filled,
         length: end,
         partial: partial_of(end, &append.checksums),
+        may_enter: false,
+        taken_in: false,
     }
 }
 

@@ -1,9 +1,11 @@
 //! What fuzz targets call: parsers of what may come from a disk or a peer, with what must hold of their answers.
 
+use bytes::Bytes;
 use protocol::checksum::BLOCK_SIZE;
 use protocol::storage::Append;
 
 use crate::head::{Generation, Identity, decode_header, encode_header, slots_of};
+use crate::intake::find_entries;
 use crate::list::{BatchHeader, PAYLOAD_SIZE_MAX, Payloads, encode_batch, entries};
 use crate::replay::ListReader;
 use crate::request::{check_append, check_replace};
@@ -21,12 +23,13 @@ pub fn check(append: &Append) {
 
 /// Reads what a disk holds; `kind` says as what.
 pub fn disk(kind: u8, bytes: &[u8]) {
-    match kind / 2 % 4 {
+    match kind / 2 % 5 {
         0 => {
             let _ = Superblock::decode(bytes).map(|superblock| superblock.cell_data);
         }
         1 => head(bytes),
         2 => list(bytes.chunks(97), 0),
+        3 => drop(find_entries(&Bytes::copy_from_slice(bytes), 5)),
         _ => {
             let (header, payload) = bytes.split_at(bytes.len().min(1));
             let payload = &payload[..payload.len().min(PAYLOAD_SIZE_MAX)];

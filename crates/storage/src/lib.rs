@@ -12,6 +12,7 @@
 //! | cells | which are free, which may be used | `cells` | |
 //! | head | identity, tail slots and table of a fragment; its length after a crash | `head`, `tail` | |
 //! | list | batches of entries, and what they mean | `list`, `replay` | |
+//! | intake | small durable appends that wait for a sync of the data | `intake`, `halves` | `taker` |
 //! | superblock | what a target says of itself as a whole | `superblock` | |
 //! | rounds | group commit | | `rounds` |
 //!
@@ -26,7 +27,9 @@ mod cells;
 mod compose;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod halves;
 mod head;
+mod intake;
 mod list;
 mod lister;
 mod open;
@@ -37,6 +40,7 @@ mod scrub;
 mod service;
 mod superblock;
 mod tail;
+mod taker;
 mod target;
 
 pub use open::{FormatError, OpenError, TargetOptions, format, is_blank, owner};

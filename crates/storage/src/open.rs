@@ -8,23 +8,26 @@ use std::sync::{Arc, Mutex, OnceLock};
 use futures_util::StreamExt;
 use futures_util::stream;
 use host::{Disk, DiskError, File, Host};
-use protocol::FastSet;
 use protocol::checksum::BLOCK_SIZE;
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, TargetId};
 use protocol::storage::StorageError;
+use protocol::{FastMap, FastSet};
 
 use crate::catalog::{Catalog, Change, OpenTail, Reserve, Stored, cells_for};
 use crate::cells::{CellRun, Cells};
 use crate::head::{
-    Generation, HEAD_SIZE, Identity, SLOT_COUNT, TABLE_OFFSET, TailSlot, decode_header, decode_table, slots_of,
+    Generation, HEAD_SIZE, Identity, TABLE_OFFSET, TailSlot, blocks_full, decode_header, decode_table, encode_table,
+    slots_of,
 };
+use crate::intake::{Entry, INTAKE_SIZE_MAX, Regained, find_entries, regain};
 use crate::list::{Settled, WindowRun};
 use crate::lister::ListState;
 use crate::replay::{ListReader, Place, Replay};
 use crate::rounds::Rounds;
 use crate::superblock::{SECTOR, SUPERBLOCK_SPACE, Superblock, Unreadable};
 use crate::tail::{decide, to_verify};
+use crate::taker::Intake;
 use crate::target::{Target, owner_of, stripe_locks};
 
 /// The list is read in pieces of this many bytes.
@@ -39,7 +42,7 @@ const OVERHEAD_PER_CELL: u64 = 512;
 const LIST_RESERVE: u64 = 1 << 20;
 
 /// The byte spaces of a target.
-const SPACES: [&str; 4] = ["target", "data", "list.0", "list.1"];
+const SPACES: [&str; 5] = ["target", "data", "list.0", "list.1", "intake"];
 
 /// How a target is laid out and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub struct TargetOptions {
     pub clean_permille: u32,
     /// The list is written anew when it has doubled and grown by this many bytes.
     pub list_growth: u32,
+    /// Room for small durable appends, up to 4 MiB: a start reads all of it, and each half of it that fills costs a sync.
+    pub intake_size: u32,
 }
 
 impl Default for TargetOptions {
@@ -64,6 +69,7 @@ impl Default for TargetOptions {
             journal_permille: 20,
             clean_permille: 20,
             list_growth: 1 << 20,
+            intake_size: INTAKE_SIZE_MAX,
         }
     }
 }
@@ -85,6 +91,12 @@ pub enum OpenError {
         "it has format version {0}, which is newer than this program; use the program that wrote it. Nothing was changed"
     )]
     Newer(u32),
+    /// An older program made it.
+    #[error(
+        "it was formatted by an older Dazzle, with format version {0}, which this program does not read; copy what it holds \
+         with that one, empty it and format it anew. Nothing was changed"
+    )]
+    Older(u32),
     /// It belongs to another cluster.
     #[error("it belongs to another file system, {found:032x}; nothing was changed")]
     OtherCluster {
@@ -185,6 +197,8 @@ struct Opening {
     data: File,
     superblock: Superblock,
     owner: u32,
+    /// What the intake holds.
+    taken_in: FastMap<Generation, Vec<Entry>>,
 }
 
 impl Target {
@@ -199,14 +213,17 @@ impl Target {
         let superblocks = disk.open(SPACES[0])?;
         let mut superblock = read_superblock(&superblocks, cluster, id).await?;
         let lists = [disk.open(SPACES[2])?, disk.open(SPACES[3])?];
-        let data = disk.open(SPACES[1])?;
+        let (data, intake) = (disk.open(SPACES[1])?, disk.open(SPACES[4])?);
+        let is_first = superblock.incarnation == 0;
         superblock.sequence += 1;
         superblock.incarnation += 1;
         superblocks.write(superblock.place(), vec![superblock.encode()]).await?;
         superblocks.sync().await?;
 
         let (mut replay, place) = read_lists(&lists, &superblock).await?;
-        let opening = Opening { data: data.clone(), superblock, owner: owner_of(cluster, id) };
+        let owner = owner_of(cluster, id);
+        let taken_in = find_entries(&intake.read(0, INTAKE_SIZE_MAX as usize).await?, owner);
+        let opening = Opening { data: data.clone(), superblock, owner, taken_in };
         let found = opening.find(&mut replay, place.is_none()).await?;
         let anew = if place.is_none() {
             Anew::Needed
@@ -216,6 +233,8 @@ impl Target {
             Anew::No
         };
         data.sync().await?;
+        // Only now may what was taken in be written over.
+        let intake = Intake::open(intake, options.intake_size, is_first).await?;
 
         let mut catalog = opening.catalog(&disk, found, options)?;
         catalog.fences = replay.fences;
@@ -227,7 +246,8 @@ impl Target {
             data,
             superblocks,
             lists,
-            owner: opening.owner,
+            intake,
+            owner,
             cell_data: superblock.cell_data,
             window_cells: options.window_cells.max(1),
             list_growth: u64::from(options.list_growth),
@@ -293,6 +313,7 @@ async fn decode_superblock(file: &File) -> Result<Superblock, OpenError> {
         Unreadable::Blank => OpenError::Unformatted,
         Unreadable::Rubbish => OpenError::Rubbish,
         Unreadable::Newer(version) => OpenError::Newer(version),
+        Unreadable::Older(version) => OpenError::Older(version),
     })
 }
 
@@ -439,39 +460,57 @@ impl Opening {
         Ok(stored.tail.is_some().then_some((decoded, stored)))
     }
 
-    /// Finds out how long an unsettled fragment is, and writes a slot that says so if none does.
+    /// Finds out how long an unsettled fragment is, and writes what the intake adds, and a slot that says so if none does.
     async fn measure(&self, stored: &mut Stored, header: &FragmentHeader) -> Result<Option<OpenTail>, DiskError> {
         let place = self.place(stored.run.first);
         let head = self.data.read(place, HEAD_SIZE).await?;
-        let mut slots = slots_of(&head, stored.generation);
-        slots.retain(|(_, slot)| slot.length <= header.geometry.fragment_size);
+        let (generation, size) = (stored.generation, header.geometry.fragment_size);
+        let mut slots = slots_of(&head, generation);
+        slots.retain(|(_, slot)| slot.length <= size);
         let Some((start, end)) = to_verify(&slots) else { return Ok(None) };
         let bytes = self.data.read(place + (HEAD_SIZE as u64) + u64::from(start), (end - start) as usize).await?;
-        let table = decode_table(head.get(TABLE_OFFSET..).unwrap_or(&[]), stored.generation);
+        let table = decode_table(head.get(TABLE_OFFSET..).unwrap_or(&[]), generation);
         let verdict = decide(&slots, &table, start, &bytes);
-        let (newest, mut sequence) = (slots[0].0, slots[0].1.sequence);
         let whole = verdict.as_newest || !header.ended();
         if verdict.length == 0 || !whole {
             return Ok(None);
         }
         (stored.length, stored.partial) = (verdict.length, verdict.partial);
-        let mut slot = newest;
-        if !verdict.as_newest {
-            // Not over the slot that backs the verdict; the newest one, which it shows wrong, may go.
-            slot = (0..SLOT_COUNT).find(|slot| Some(*slot) != verdict.backed_by).unwrap_or(0);
-            sequence += 1;
-            let (generation, length, partial) = (stored.generation, stored.length, stored.partial);
-            let floor = slots.iter().map(|(_, slot)| slot.floor.min(length)).max().unwrap_or(0);
+        let (mut slot, mut sequence) = (slots[0].0, slots[0].1.sequence);
+        // What has ended was written whole.
+        let entries = self.taken_in.get(&generation).filter(|_| !header.ended()).map_or(&[][..], Vec::as_slice);
+        let untold = entries.last().is_some_and(|entry| entry.sequence > verdict.sequence());
+        if untold || !verdict.as_newest {
+            let regained = regain(entries, &verdict, size, start, &bytes);
+            slot = verdict.spare(regained.as_ref().map_or(verdict.length, |regained| regained.from));
+            if let Some(regained) = regained {
+                (stored.length, stored.partial) = (regained.length, regained.partial);
+                self.write_regained(place, generation, regained).await?;
+            }
+            sequence = entries.last().map_or(sequence, |entry| entry.sequence.max(sequence)) + 1;
+            let (length, partial, floor) = (stored.length, stored.partial, verdict.floor.min(stored.length));
             let fresh = TailSlot { generation, sequence, length, partial, floor };
             self.data.write(place + TailSlot::place(slot) as u64, vec![fresh.encode()]).await?;
         }
-        let complete = header.ended() || stored.length == header.geometry.fragment_size;
+        let complete = header.ended() || stored.length == size;
         Ok(Some(OpenTail { complete, ..OpenTail::durable(slot, sequence, stored.length) }))
+    }
+
+    /// Writes what the intake adds to the fragment at `place`: like any append, before the slot that says so.
+    async fn write_regained(&self, place: u64, generation: Generation, regained: Regained) -> Result<(), DiskError> {
+        let Regained { from, bytes, filled, .. } = regained;
+        self.data.write(place + HEAD_SIZE as u64 + u64::from(from), vec![bytes.into()]).await?;
+        if filled.is_empty() {
+            return Ok(());
+        }
+        let entries = place + (TABLE_OFFSET + 4 * blocks_full(from)) as u64;
+        self.data.write(entries, vec![encode_table(&filled, generation)]).await
     }
 
     fn catalog(&self, disk: &Disk, found: Found, options: TargetOptions) -> Result<Catalog, DiskError> {
         let Found { fragments, losers, .. } = found;
-        let total = disk.usage()?.bytes_total.saturating_sub(OVERHEAD) / (self.cell_size() + OVERHEAD_PER_CELL);
+        let overhead = OVERHEAD + u64::from(options.intake_size);
+        let total = disk.usage()?.bytes_total.saturating_sub(overhead) / (self.cell_size() + OVERHEAD_PER_CELL);
         let total = u32::try_from(total).unwrap_or(u32::MAX);
         let used = fragments.values().chain(&losers).map(|stored| stored.run);
         let cells = Cells::new(total, used);

@@ -14,8 +14,9 @@ use crate::bytes_at::{put, u32_at, u64_at, u128_at};
 pub(crate) const SECTOR: usize = 512;
 /// The bytes at the start of the space that both copies lie in.
 pub(crate) const SUPERBLOCK_SPACE: usize = BLOCK_SIZE + SECTOR;
-/// The version of the format that this program writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version of the format that this program writes, and the only one that it reads: targets of version 1 had no intake,
+/// and none was ever released.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// No counter of a target gets this far, and an incarnation takes half of a generation's bits.
 const COUNTER_MAX: u64 = u32::MAX as u64 - 1;
@@ -50,6 +51,8 @@ pub(crate) enum Unreadable {
     Rubbish,
     /// A newer program wrote it.
     Newer(u32),
+    /// An older program wrote it.
+    Older(u32),
 }
 
 impl Superblock {
@@ -85,6 +88,9 @@ impl Superblock {
                 Err(Unreadable::Newer(version))
             }
             [Ok(one), _] | [_, Ok(one)] => Ok(one),
+            [Err(Unreadable::Older(version)), _] | [_, Err(Unreadable::Older(version))] => {
+                Err(Unreadable::Older(version))
+            }
             [Err(Unreadable::Blank), Err(Unreadable::Blank)] => Err(Unreadable::Blank),
             _ => Err(Unreadable::Rubbish),
         }
@@ -102,6 +108,9 @@ fn decode_copy(bytes: &[u8]) -> Result<Superblock, Unreadable> {
     let version = u32_at(sector, 8);
     if version > FORMAT_VERSION {
         return Err(Unreadable::Newer(version));
+    }
+    if (1..FORMAT_VERSION).contains(&version) {
+        return Err(Unreadable::Older(version));
     }
     let cell_data = u32_at(sector, 32);
     let is_cell = (1..=FRAGMENT_SIZE_MAX).contains(&cell_data) && (cell_data as usize).is_multiple_of(BLOCK_SIZE);
@@ -171,13 +180,18 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_is_told_from_rubbish() {
-        let mut newer = sample(4).encode().to_vec();
-        put(&mut newer, 8, &2u32.to_le_bytes());
-        let sum = crc(&newer[..CRC_OFFSET]);
-        put(&mut newer, CRC_OFFSET, &sum.to_le_bytes());
+    fn other_versions_are_told_from_rubbish() {
+        let of_version = |version: u32| {
+            let mut copy = sample(4).encode().to_vec();
+            put(&mut copy, 8, &version.to_le_bytes());
+            let sum = crc(&copy[..CRC_OFFSET]);
+            put(&mut copy, CRC_OFFSET, &sum.to_le_bytes());
+            copy
+        };
         let mut both = space(&[sample(5)]);
-        put(&mut both, 0, &newer);
-        assert_eq!(Superblock::decode(&both), Err(Unreadable::Newer(2)));
+        put(&mut both, 0, &of_version(FORMAT_VERSION + 1));
+        assert_eq!(Superblock::decode(&both), Err(Unreadable::Newer(FORMAT_VERSION + 1)));
+        assert_eq!(Superblock::decode(&of_version(1)), Err(Unreadable::Older(1)));
+        assert_eq!(Superblock::decode(&of_version(0)), Err(Unreadable::Rubbish));
     }
 }

@@ -5,10 +5,10 @@
 
 use protocol::checksum::{BLOCK_SIZE, crc};
 
-use crate::head::{TailSlot, blocks_full};
+use crate::head::{SLOT_COUNT, TailSlot, blocks_full};
 
 /// What start-up makes of a fragment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// How long the fragment is.
     pub(crate) length: u32,
@@ -16,8 +16,27 @@ pub(crate) struct Verdict {
     pub(crate) partial: u32,
     /// The newest slot says just this, so nothing need be written.
     pub(crate) as_newest: bool,
-    /// The slot whose place must not be overwritten, as it backs the verdict best.
+    /// The slot that backs the verdict best.
     pub(crate) backed_by: Option<u8>,
+    /// The length that was durable whatever the blocks say.
+    pub(crate) floor: u32,
+    /// The slots that check out, newest first.
+    pub(crate) whole: Vec<(u8, TailSlot)>,
+}
+
+impl Verdict {
+    /// The sequence of the newest slot that checks out.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.whole.first().map_or(0, |(_, slot)| slot.sequence)
+    }
+
+    /// The place for a slot that says more, when bytes are written from `from` on: neither that of the slot that backs the
+    /// verdict, nor that of the one which goes on to be true. A start that stops half-way leaves them to the next.
+    pub(crate) fn spare(&self, from: u32) -> u8 {
+        let stays = self.whole.iter().filter(|(_, slot)| slot.length <= from).max_by_key(|(_, slot)| slot.length);
+        let kept = [self.backed_by, stays.map(|(index, _)| *index)];
+        (0..SLOT_COUNT).find(|index| !kept.contains(&Some(*index))).expect("of three slots two are kept")
+    }
 }
 
 /// Which bytes of a fragment must be read before its length can be told: from a block's start to a length.
@@ -33,16 +52,17 @@ pub(crate) fn decide(slots: &[(u8, TailSlot)], table: &[u32], start: u32, bytes:
     // What is durable is durable even if it has rotted since: damage is for the scrub, and cuts nothing.
     let floor = slots.iter().map(|(_, slot)| slot.floor).max().unwrap_or(0);
     let right_to = |slot: &TailSlot| right_up_to(slot, table, start, bytes);
-    let mut best = Verdict { length: 0, partial: 0, as_newest: false, backed_by: None };
+    let mut best = Verdict { floor, ..Verdict::default() };
     for (rank, (index, slot)) in slots.iter().enumerate() {
         let right = right_to(slot);
         if right == slot.length || slot.length <= floor {
+            best.whole.push((*index, *slot));
             if slot.length > best.length {
                 let (length, partial) = (slot.length, slot.partial);
-                best = Verdict { length, partial, as_newest: rank == 0, backed_by: Some(*index) };
+                best = Verdict { length, partial, as_newest: rank == 0, backed_by: Some(*index), ..best };
             }
         } else if right > best.length {
-            best = Verdict { length: right, partial: 0, as_newest: false, backed_by: best.backed_by };
+            best = Verdict { length: right, partial: 0, as_newest: false, ..best };
         }
     }
     best
@@ -105,6 +125,18 @@ mod tests {
         assert_eq!((verdict.length, verdict.backed_by, verdict.as_newest), (5000, Some(1), false));
         let verdict = decide(&slots[..1], &table, 0, &data);
         assert_eq!((verdict.length, verdict.partial), (BLOCK_SIZE as u32, 0));
+    }
+
+    #[test]
+    fn a_new_slot_spares_what_a_start_needs_until_it_is_durable() {
+        let data = data();
+        // What the newest adds was given up, and something else is to be written in its place.
+        let slots = [(2, slot(3, &data, 0)), (0, slot(2, &data[..5000], 0)), (1, slot(1, &data[..300], 0))];
+        let verdict = decide(&slots, &block_checksums(&data), 0, &data);
+        assert_eq!((verdict.sequence(), verdict.spare(5000), verdict.spare(verdict.length)), (3, 1, 0));
+        assert_eq!(verdict.spare(400), 0);
+        let verdict = decide(&slots[1..], &block_checksums(&data), 0, &data[..5000]);
+        assert_eq!((verdict.sequence(), verdict.backed_by, verdict.spare(5000)), (2, Some(0), 1));
     }
 
     #[test]

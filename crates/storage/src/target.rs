@@ -25,6 +25,7 @@ use crate::head::{
 use crate::lister::ListState;
 use crate::request::{check_append, check_replace};
 use crate::rounds::{Rounds, Turn};
+use crate::taker::Intake;
 
 /// Stripes share so many locks: enough that two busy ones seldom meet.
 const STRIPE_LOCKS: usize = 256;
@@ -43,6 +44,8 @@ pub struct Target {
     pub(crate) data: File,
     pub(crate) superblocks: File,
     pub(crate) lists: [File; 2],
+    /// Where small durable appends go first; `None` when the disk had no room for it.
+    pub(crate) intake: Option<Intake>,
     pub(crate) owner: u32,
     pub(crate) cell_data: u32,
     pub(crate) window_cells: u32,
@@ -63,7 +66,9 @@ pub struct Target {
 }
 
 /// How long a fragment is now, and which sync makes that durable, unless it is.
-type Accepted = (u32, Option<u64>);
+pub(crate) type Accepted = (u32, Option<u64>);
+/// The right to change the fragments of a stripe.
+pub(crate) type StripeLock<'a> = async_lock::MutexGuard<'a, ()>;
 
 impl Target {
     /// Does what a request asks.
@@ -108,21 +113,24 @@ impl Target {
 
     async fn append(self: &Arc<Self>, append: Append) -> StorageAnswer {
         let header = check_append(&append)?;
-        let (length, until_sync) = {
-            let _stripe = self.lock_stripe(append.header.id).await;
-            self.append_in_stripe(&append, header).await?
-        };
+        let stripe = self.lock_stripe(append.header.id).await;
+        let (length, until_sync) = self.append_in_stripe(&append, header, stripe).await?;
         self.finish(length, until_sync, append.durability).await
     }
 
-    async fn append_in_stripe(self: &Arc<Self>, append: &Append, header: Box<[u8]>) -> Result<Accepted, StorageError> {
+    async fn append_in_stripe(
+        self: &Arc<Self>,
+        append: &Append,
+        header: Box<[u8]>,
+        stripe: StripeLock<'_>,
+    ) -> Result<Accepted, StorageError> {
         self.raise_fence(append).await?;
         loop {
             let admission = self.catalog().admit_append(append, self.sync_counts())?;
             match admission {
                 Admission::Repeated { length, until_sync } => return Ok((length, until_sync)),
                 Admission::Create => return self.create(append, header).await,
-                Admission::Extend(extension) => return self.extend(append, &extension).await,
+                Admission::Extend(extension) => return self.lengthen(append, extension, stripe).await,
                 Admission::Thaw { run, generation } => self.thaw(append.header.id, run, generation).await?,
                 Admission::AwaitListing(change) => self.list_through(change).await?,
                 Admission::Compare { .. } => unreachable!("only a replace is compared"),
@@ -189,7 +197,7 @@ impl Target {
     }
 
     /// Bytes, then table, then slot: see `docs/format.md`, *Appending*.
-    async fn extend(&self, append: &Append, extension: &Extension) -> Result<Accepted, StorageError> {
+    pub(crate) async fn extend(&self, append: &Append, extension: &Extension) -> Result<Accepted, StorageError> {
         let id = append.header.id;
         let head = self.place(extension.run);
         let bytes = skip_parts(&append.parts, extension.skip as usize);
@@ -305,17 +313,27 @@ impl Target {
         Ok(StorageReply::Done { length })
     }
 
-    /// Waits until sync number `need` is over; whoever comes first syncs for all.
+    /// Waits until sync number `need` of the data is over; whoever comes first syncs for all.
     pub(crate) async fn sync_through(&self, need: u64) -> Result<(), StorageError> {
+        self.sync_file_through((&self.data, &self.syncs), need, "a sync of the data").await
+    }
+
+    /// The same for any byte space.
+    pub(crate) async fn sync_file_through(
+        &self,
+        (file, syncs): (&File, &Arc<Rounds>),
+        need: u64,
+        what: &str,
+    ) -> Result<(), StorageError> {
         loop {
             self.check_failed()?;
-            match self.syncs.turn(need).await {
+            match syncs.turn(need).await {
                 Turn::Reached => return Ok(()),
                 Turn::Lead(lead) => {
                     self.check_failed()?;
-                    let number = self.syncs.started() + 1;
+                    let number = syncs.started() + 1;
                     lead.begin(number);
-                    self.data.sync().await.map_err(|error| self.fail("a sync of the data", &error))?;
+                    file.sync().await.map_err(|error| self.fail(what, &error))?;
                     lead.finish(number);
                 }
             }
@@ -388,7 +406,7 @@ impl Target {
         }
     }
 
-    async fn lock_stripe(&self, id: FragmentId) -> async_lock::MutexGuard<'_, ()> {
+    async fn lock_stripe(&self, id: FragmentId) -> StripeLock<'_> {
         self.lock_of(id.log, id.stripe).lock().await
     }
 
@@ -418,7 +436,7 @@ pub(crate) fn owner_of(cluster: u128, target: TargetId) -> u32 {
 pub(crate) type Targets = FastMap<TargetId, Arc<Target>>;
 
 /// `parts` without their first `skip` bytes.
-fn skip_parts(parts: &[Bytes], mut skip: usize) -> Vec<Bytes> {
+pub(crate) fn skip_parts(parts: &[Bytes], mut skip: usize) -> Vec<Bytes> {
     let rest = |part: &Bytes| {
         let cut = skip.min(part.len());
         skip -= cut;

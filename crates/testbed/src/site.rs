@@ -66,6 +66,8 @@ impl Shape {
             window_cells: self.window_cells,
             journal_permille: self.reserve_permille,
             clean_permille: self.reserve_permille,
+            // Small, so that its halves are turned.
+            intake_size: 64 << 10,
             ..TargetOptions::default()
         }
     }

@@ -255,7 +255,9 @@ impl Fakes {
         let host = world.add_node(REGISTRY_NODE);
         host.listen(Port(REGISTRY_PORT), Arc::new(FakeRegistry(maps.clone())));
         let stores: Vec<Arc<Mutex<Store>>> = (0..count).map(|_| Arc::default()).collect();
-        let options = storage::TargetOptions { cell_data: fragment_size, window_cells: 8, ..Default::default() };
+        let (window_cells, intake_size) = (8, 64 << 10);
+        let options =
+            storage::TargetOptions { cell_data: fragment_size, window_cells, intake_size, ..Default::default() };
         let fakes = Fakes { world: world.clone(), stores, maps, disks: Vec::new(), options };
         for n in 0..count {
             let host = world.add_node(Fakes::node(n));

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use host::sim::{Dice, Stop};
 use protocol::address::Position;
 use protocol::checksum::{BLOCK_SIZE, block_checksums, blocks_are_right};
@@ -16,8 +17,14 @@ use storage::{Target, TargetOptions};
 
 pub const CLUSTER: u128 = 42;
 pub const ID: TargetId = TargetId(7);
-pub const OPTIONS: TargetOptions =
-    TargetOptions { cell_data: 16 << 10, window_cells: 8, journal_permille: 20, clean_permille: 20, list_growth: 4096 };
+pub const OPTIONS: TargetOptions = TargetOptions {
+    cell_data: 16 << 10,
+    window_cells: 8,
+    journal_permille: 20,
+    clean_permille: 20,
+    list_growth: 4096,
+    intake_size: 12 << 10,
+};
 /// Each log uses so many stripe numbers, again and again.
 const STRIPES: u64 = 4;
 
@@ -69,8 +76,11 @@ impl Model {
         Arc::default()
     }
 
+    /// Of several stops before a start that gets through, the worst counts.
     pub fn crashed(&mut self, stop: Stop) {
-        self.stopped = Some(stop);
+        if self.stopped != Some(Stop::PowerLoss) {
+            self.stopped = Some(stop);
+        }
     }
 
     /// Everything acknowledged so far is durable now.
@@ -99,7 +109,7 @@ pub async fn check(model: &Shared, target: &Arc<Target>) {
         found.entry((id.log, id.stripe)).or_default().insert(id.part, (fragment.length, bytes));
     }
     let mut model = model.lock().unwrap();
-    let power_lost = model.stopped == Some(Stop::PowerLoss);
+    let power_lost = model.stopped.take() == Some(Stop::PowerLoss);
     for (key, parts) in &found {
         assert!(model.stripes.contains_key(key), "{key:?} was never sent");
         assert!(!parts.is_empty());
@@ -231,9 +241,21 @@ impl Worker {
         }
     }
 
+    /// Appends to a few fragments, small ones that are mostly to be durable, several at once and nothing else.
+    pub async fn run_small(mut self) {
+        loop {
+            let stripe = self.dice.below(STRIPES);
+            match self.dice.below(30) {
+                0 => self.delete(stripe).await,
+                1 => self.append(fragment_id(self.log, stripe, Part::Data(0))).await,
+                _ => self.append_several(fragment_id(self.log, stripe, Part::Data(0))).await,
+            }
+        }
+    }
+
     async fn step(&mut self) {
         let stripe = self.dice.below(STRIPES);
-        match self.dice.below(24) {
+        match self.dice.below(30) {
             0 => self.delete(stripe).await,
             1..=2 => self.replace(stripe).await,
             3 => self.fence().await,
@@ -246,6 +268,7 @@ impl Worker {
                 let of = self.dice.below(2) as u8;
                 self.append(fragment_id(self.log, stripe, Part::Copy { of, at: 0 })).await;
             }
+            14..=19 => self.append_several(fragment_id(self.log, stripe, Part::Data(0))).await,
             _ => self.append(fragment_id(self.log, stripe, Part::Data(0))).await,
         }
     }
@@ -291,6 +314,44 @@ impl Worker {
             }
             Err(StorageError::Full) => {}
             Err(StorageError::Refused(_)) => assert!(parity.is_some() && matches!(id.part, Part::Copy { .. })),
+            other => panic!("{id:?}: {other:?}"),
+        }
+    }
+
+    /// Small appends, one behind the other, of which none waits for the answer of the one before.
+    async fn append_several(&mut self, id: FragmentId) {
+        let (epoch, size) = (self.epoch(), geometry(id.log).fragment_size);
+        let mut end = self.model.lock().unwrap().stripe(id).growing.entry(id.part).or_default().acked;
+        let mut requests = Vec::new();
+        for _ in 0..1 + self.dice.below(4) {
+            let offset = end;
+            end = (offset + 1 + self.dice.below(1_500) as u32).min(size);
+            let durability = if self.dice.chance(100_000) { Durability::Replicated } else { Durability::Disk };
+            requests.push(append(id, epoch, offset, end, durability));
+        }
+        {
+            let mut model = self.model.lock().unwrap();
+            let growing = model.stripe(id).growing.get_mut(&id.part).unwrap();
+            growing.sent = growing.sent.max(end);
+        }
+        join_all(requests.into_iter().map(|request| self.append_one(request))).await;
+    }
+
+    async fn append_one(&self, append: Append) {
+        let (id, durability) = (append.header.id, append.durability);
+        let end = append.offset + append.length() as u32;
+        match self.serve(StorageRequest::Append(append)).await {
+            Ok(StorageReply::Done { length }) => {
+                assert!(length >= end);
+                let mut model = self.model.lock().unwrap();
+                let growing = model.stripe(id).growing.get_mut(&id.part).unwrap();
+                growing.acked = growing.acked.max(end);
+                if durability == Durability::Disk {
+                    growing.acked_disk = growing.acked_disk.max(end);
+                }
+            }
+            // One that was refused leaves those behind it without what they continue.
+            Err(StorageError::Full | StorageError::Gap { .. }) => {}
             other => panic!("{id:?}: {other:?}"),
         }
     }
