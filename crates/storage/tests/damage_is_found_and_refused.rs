@@ -32,7 +32,8 @@ async fn fill(target: &Arc<Target>) {
     target.serve(StorageRequest::Fence { log: LogId(9), epoch: FenceEpoch(4) }).await.unwrap();
     for stripe in 0..30 {
         let id = fragment_id(LogId(1), stripe, Part::Data(0));
-        target.serve(StorageRequest::Append(append(id, 0, 0, 9_000, Durability::Disk))).await.unwrap();
+        target.serve(StorageRequest::Append(append(id, 0, 0, 8_000, Durability::Disk))).await.unwrap();
+        target.serve(StorageRequest::Append(append(id, 0, 8_000, 9_000, Durability::Disk))).await.unwrap();
     }
 }
 
@@ -91,7 +92,7 @@ fn flipped_bits_never_panic() {
         drop(target);
         let mut dice = world.dice();
         for _ in 0..dice.below(60) {
-            let space = ["target", "list.0", "list.1", "data", "data"][dice.below(5) as usize];
+            let space = ["target", "list.0", "list.1", "data", "data", "intake"][dice.below(6) as usize];
             let size = disk.plug().open(space).unwrap().size().unwrap();
             if size > 0 {
                 disk.corrupt(space, dice.below(size));
@@ -202,5 +203,32 @@ fn an_append_that_contradicts_what_is_stored_harms_nothing() {
         assert_eq!(fragments(&target).await[0].length, 7_000);
         target.serve(StorageRequest::Append(append(id, 0, 6_000, 9_000, Durability::Disk))).await.unwrap();
         assert_eq!(read(&target, id, 0, 9_000).await.unwrap().len(), 9_000);
+    });
+}
+
+#[test]
+fn a_target_without_room_for_an_intake_works_without() {
+    sim::run(8, async |world, host| {
+        let small = DiskOptions { capacity_bytes: 400 << 10, ..DiskOptions::default() };
+        let disk = world.add_disk(host.node(), "d", small);
+        let options = TargetOptions { intake_size: 4 << 20, ..OPTIONS };
+        format(&disk.plug(), CLUSTER, ID, options).await.unwrap();
+        let target = Target::open(host.clone(), disk.plug(), CLUSTER, ID, options).await.unwrap();
+        assert_eq!(fragments(&target).await.len(), 0);
+        drop(target);
+        // A larger disk later has room for one.
+        disk.set_options(DiskOptions { capacity_bytes: 10 << 20, ..DiskOptions::default() });
+        let target = Target::open(host.clone(), disk.plug(), CLUSTER, ID, options).await.unwrap();
+        assert_eq!(disk.plug().open("intake").unwrap().size().unwrap(), 4 << 20);
+        let id = fragment_id(LogId(1), 0, Part::Data(0));
+        for (offset, end) in [(0, 1_000), (1_000, 1_500)] {
+            target.serve(StorageRequest::Append(append(id, 0, offset, end, Durability::Disk))).await.unwrap();
+        }
+        assert_eq!(disk.peek("intake", 0, 8)[..], b"DzTakeIn"[..]);
+        drop(target);
+        world.crash(host.node(), sim::Stop::PowerLoss);
+        let host = world.restart(host.node());
+        let target = Target::open(host, disk.plug(), CLUSTER, ID, options).await.unwrap();
+        assert_eq!(read(&target, id, 0, 9_000).await.unwrap().len(), 1_500);
     });
 }
