@@ -1,5 +1,5 @@
-//! What a target reads from its disk: one byte that says what, then a superblock, the head of a fragment, a list, or the
-//! entries of a list whose checksums are right.
+//! What a target reads from its disk: one byte that says what, then a superblock, the head of a fragment, a list, an intake, or
+//! the entries of a list whose checksums are right.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
 //! What a target reads from its disk when it starts, and what it is asked then.
 //!
-//! Bytes: two superblocks, batches of two lists, heads with identities, tail slots and tables, and requests, all as
+//! Bytes: two superblocks, batches of two lists, heads with identities, tail slots and tables, an intake, and requests, all as
 //! `docs/format-target.md` lays them; checksums are right where the input does not ask for wrong ones. Held true:
 //! 1. A target opens or is refused with an error, whatever lies on its disk, and takes no more memory than a small disk
 //!    can ask for.
@@ -202,6 +202,8 @@ async fn lay(feed: &mut Feed<'_>, disk: &Disk) -> u32 {
             write(disk, "data", at, fragment).await;
         }
     }
+    let intake = intake(feed);
+    write(disk, "intake", 0, intake).await;
     cell_data
 }
 
@@ -214,8 +216,10 @@ async fn write(disk: &Disk, space: &'static str, offset: u64, bytes: Vec<u8>) {
 
 fn superblock(feed: &mut Feed<'_>, cell_data: u32, list: u64) -> Vec<u8> {
     let odd = feed.byte();
-    let (version, target) =
-        (if odd & 1 == 0 { 1 } else { feed.word() }, if odd & 2 == 0 { TARGET.0 } else { feed.word() });
+    let (version, target) = (
+        if odd & 1 == 0 { storage::FORMAT_VERSION } else { feed.word() },
+        if odd & 2 == 0 { TARGET.0 } else { feed.word() },
+    );
     let mut sector = b"DAZZLETG".to_vec();
     sector.extend_from_slice(&version.to_le_bytes());
     sector.extend_from_slice(&target.to_le_bytes());
@@ -337,6 +341,33 @@ fn slot(feed: &mut Feed<'_>, generation: u64, data: &[u8]) -> Vec<u8> {
     slot
 }
 
+/// Small appends that the fragments may or may not be continued by.
+fn intake(feed: &mut Feed<'_>) -> Vec<u8> {
+    let mut intake = Vec::new();
+    for _ in 0..feed.choice(4) {
+        let (odd, generation) = (feed.byte(), past(feed));
+        let (sequence, offset) = (feed.number(), feed.word());
+        let bytes = vec![feed.byte(); usize::from(feed.byte()) * 40];
+        let begun = if odd & 1 == 0 { offset as usize % BLOCK } else { 0 };
+        let checksums = block_checksums(&[&vec![bytes.first().copied().unwrap_or(0); begun], &bytes[..]].concat());
+        let owner = crc_parts([&CLUSTER.to_le_bytes()[..], &TARGET.0.to_le_bytes()]);
+        let mut covered = owner.to_le_bytes().to_vec();
+        for number in [if odd & 2 == 0 { intake.len() as u64 } else { feed.number() }, generation, sequence] {
+            covered.extend_from_slice(&number.to_le_bytes());
+        }
+        for word in [offset, if odd & 4 == 0 { bytes.len() as u32 } else { feed.word() }] {
+            covered.extend_from_slice(&word.to_le_bytes());
+        }
+        checksums.iter().for_each(|checksum| covered.extend_from_slice(&checksum.to_le_bytes()));
+        covered.extend_from_slice(&bytes);
+        intake.extend_from_slice(b"DzTakeIn");
+        intake.extend_from_slice(&(crc(&covered) ^ u32::from(odd & 8 != 0)).to_le_bytes());
+        intake.extend_from_slice(&covered);
+        intake.resize(intake.len().next_multiple_of(SECTOR), 0);
+    }
+    intake
+}
+
 /// Scripts, for the format's own bytes are made from them: an empty target, one with a list, one with heads and requests.
 fn seeds() -> Vec<Vec<u8>> {
     let superblock = [0, 1, 1, 0];
@@ -347,12 +378,13 @@ fn seeds() -> Vec<Vec<u8>> {
     let window = [&[0, 0, 0, 0][..], &header, &[6, 1, 0, 8, 0]].concat();
     let batch = [&[1, 0, 3][..], &fragment_entry, &window, &end].concat();
     let head = [&[1, 0, 9][..], &header, &[1, 77, 2, 200, 1, 0, 1, 0]].concat();
+    let intake = [2, 0, 9, 20, 100, 5, 3, 0, 9, 22, 220, 5, 9];
     let append = [&[0, 0][..], &header, &[0, 5, 2, 0, 1]].concat();
     let requests = [&append[..], &[0, 3, 0, 100], &[0, 5, 1], &[0, 6, 3], &[0, 7], &[0, 8, 0]].concat();
     let listed = [&[0, 2, 1][..], &superblock, &batch].concat();
-    let whole = [&[0, 1, 1][..], &superblock, &[0], &batch, &head, &requests].concat();
-    let mixed =
-        [&[0, 1, 2][..], &superblock, &superblock, &batch, &batch, &[3], &head[1..], &head[1..], &requests].concat();
+    let whole = [&[0, 1, 1][..], &superblock, &[0], &batch, &head, &intake, &requests].concat();
+    let heads = [&[3], &head[1..], &head[1..]].concat();
+    let mixed = [&[0, 1, 2][..], &superblock, &superblock, &batch, &batch, &heads, &intake, &requests].concat();
     vec![empty, listed, whole, mixed]
 }
 
