@@ -24,7 +24,8 @@ struct Half {
     until_sync: u64,
 }
 
-/// Room for an entry. Given back with [`Halves::release`] once it has been written and its fragment says the same, or never will.
+/// Room for an entry. Given back with [`Halves::release`] once it has been written and its fragment says the same, or
+/// never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     /// Where it begins in the intake.

@@ -1,7 +1,7 @@
 //! One target at work: every operation of the fragment store, as I/O around the catalog's decisions.
 //!
-//! Locks, in the order in which they are taken: one stripe's, then the lead of a round, then the catalog's. The
-//! catalog's is never held while anything is awaited; a stripe's orders the operations on its fragments and no others.
+//! Locks, in the order in which they are taken: one stripe's, then the lead of a round, then the catalog's or the intake's.
+//! These two are never held while anything is awaited; a stripe's orders the operations on its fragments and no others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -166,14 +166,19 @@ fn a_failed_sync_is_never_forgotten() {
     sim::run(6, async |world, host| {
         let disk = world.add_disk(host.node(), "d", DiskOptions::default());
         format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
-        let target = open(&host, &disk).await.unwrap();
-        disk.set_faults(host::sim::DiskFaults { syncs: true, ..Default::default() });
-        let id = fragment_id(LogId(1), 0, Part::Data(0));
-        let answer = target.serve(StorageRequest::Append(append(id, 0, 0, 100, Durability::Disk))).await;
-        assert!(matches!(answer, Err(StorageError::Failed(_))), "{answer:?}");
-        disk.heal();
-        let answer = target.serve(StorageRequest::Stat).await;
-        assert!(matches!(answer, Err(StorageError::Failed(_))), "{answer:?}");
+        // A sync of the data, and one of the intake.
+        for stored in [0, 100] {
+            let target = open(&host, &disk).await.unwrap();
+            let id = fragment_id(LogId(1), stored, Part::Data(0));
+            let stored = stored as u32;
+            target.serve(StorageRequest::Append(append(id, 0, 0, stored, Durability::Disk))).await.unwrap();
+            disk.set_faults(host::sim::DiskFaults { syncs: true, ..Default::default() });
+            let answer = target.serve(StorageRequest::Append(append(id, 0, stored, 200, Durability::Disk))).await;
+            assert!(matches!(answer, Err(StorageError::Failed(_))), "{answer:?}");
+            disk.heal();
+            let answer = target.serve(StorageRequest::Stat).await;
+            assert!(matches!(answer, Err(StorageError::Failed(_))), "{answer:?}");
+        }
     });
 }
 
