@@ -21,6 +21,8 @@ const CLUSTER: u128 = 0xda22_1e00;
 const CELL_BYTES: u64 = (64 << 10) + 8192 + 512;
 /// What registry and lists take on a disk.
 const LISTS_BYTES: u64 = 1 << 20;
+/// What the intake takes: little, so that its halves are turned.
+const INTAKE_BYTES: u32 = 64 << 10;
 
 /// What a site is built of.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +53,8 @@ impl Shape {
     pub fn with_small_disks(self, fragments: u64) -> Shape {
         let small = self.with_small_stripes();
         let cell = u64::from(small.fragment_size >> 16) * CELL_BYTES;
-        let disk = DiskOptions { capacity_bytes: LISTS_BYTES + fragments * cell, ..small.disk };
+        let disk =
+            DiskOptions { capacity_bytes: LISTS_BYTES + u64::from(INTAKE_BYTES) + fragments * cell, ..small.disk };
         Shape { disk, ..small }
     }
 
@@ -66,8 +69,7 @@ impl Shape {
             window_cells: self.window_cells,
             journal_permille: self.reserve_permille,
             clean_permille: self.reserve_permille,
-            // Small, so that its halves are turned.
-            intake_size: 64 << 10,
+            intake_size: INTAKE_BYTES,
             ..TargetOptions::default()
         }
     }
