@@ -50,7 +50,8 @@ impl Image {
     /// The bytes of a range that is there.
     pub(crate) fn bytes(&self, range: Range<u32>) -> &[u8] {
         assert!(self.has(&range), "only what was read can be written");
-        &self.bytes[range.start as usize..range.end as usize]
+        // Of nothing there is everything, wherever it lies.
+        if range.is_empty() { &[] } else { &self.bytes[range.start as usize..range.end as usize] }
     }
 
     /// Where the last whole record of the gapless beginning ends.
@@ -95,6 +96,7 @@ mod tests {
         image.add(0, &[0; 12]);
         assert_eq!(image.prefix(), 20);
         assert!(image.has(&(5..20)) && !image.has(&(5..21)) && image.has(&(31..35)) && image.has(&(99..99)));
+        assert_eq!((image.bytes(99..99), image.bytes(31..33)), (&[][..], &[3, 3][..]));
         image.add(20, &[2; 10]);
         assert_eq!(image.prefix(), 35);
     }
