@@ -144,3 +144,16 @@ pub fn ask(
     }
     Err("the daemon hung up before it had answered".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_means_the_same_after_its_way() {
+        let text = format!("{{\"done\":{}}}", "4".repeat(112));
+        let once = serde_json::to_string(&serde_json::from_str::<Line>(&text).unwrap()).unwrap();
+        let again: Line = serde_json::from_str(&once).unwrap();
+        assert_eq!(serde_json::to_string(&again).unwrap(), once);
+    }
+}
