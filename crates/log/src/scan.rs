@@ -20,7 +20,7 @@ use crate::{Cluster, LogReader, ReadError};
 /// Bytes read at once.
 const WINDOW_SIZE: u32 = 256 << 10;
 
-/// Visits the records of `log` that begin in `range`, in order; returns the stripes of which all is gone.
+/// Visits the records of `log` that begin in `range`, in order; returns the stripes of which too much is gone.
 pub(crate) async fn scan(
     reader: &LogReader,
     log: LogId,

@@ -58,7 +58,7 @@ pub enum StartError {
     /// What no image covers is never deleted; but the targets say that they have none of it.
     #[error(
         "stripe {} of log {}, a journal that is still needed, is on too few targets: more of them lost it than \
-         redundancy covers. Put back what was taken away; nothing was changed", .stripe.0, .log.0
+         redundancy covers. Put back what was taken away and start again; nothing that is there was given up", .stripe.0, .log.0
     )]
     Lost {
         /// The journal.
