@@ -11,6 +11,7 @@ use log::Cluster;
 use protocol::address::{LogAddress, Position};
 use protocol::id::InodeId;
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, Moved};
+use protocol::maps::ManagerMapSum;
 
 use crate::policy::Stripe;
 
@@ -44,7 +45,7 @@ impl Managers {
     /// Bytes of file data that live, over all slots.
     pub async fn bytes_live(&self) -> Result<u64, Unheard> {
         let mut sum = 0;
-        for (node, answer) in self.ask_all(ManagerRequest::Census).await? {
+        for (node, answer) in self.ask_all(|_| ManagerRequest::Census).await? {
             let Answer::Census(_, bytes) = answer else { return Err(unexpected(node, &answer)) };
             sum += bytes;
         }
@@ -56,7 +57,7 @@ impl Managers {
         let mut sums = Vec::with_capacity(stripes.len());
         for some in stripes.chunks(LIST_MAX) {
             let mut sum = vec![0u64; some.len()];
-            for (node, answer) in self.ask_all(ManagerRequest::Live(some.to_vec())).await? {
+            for (node, answer) in self.ask_all(|map| ManagerRequest::Live(map, some.to_vec())).await? {
                 match answer {
                     Answer::Live(list) if list.len() == some.len() => {
                         sum.iter_mut().zip(list).for_each(|(sum, more)| *sum = sum.saturating_add(more));
@@ -74,7 +75,7 @@ impl Managers {
         let mut dead = Vec::new();
         for some in stripes.chunks(LIST_MAX) {
             let mut agreed: BTreeSet<Stripe> = some.iter().copied().collect();
-            for (node, answer) in self.ask_all(ManagerRequest::DeadStripes(some.to_vec())).await? {
+            for (node, answer) in self.ask_all(|map| ManagerRequest::DeadStripes(map, some.to_vec())).await? {
                 let Answer::Stripes(list) = answer else { return Err(unexpected(node, &answer)) };
                 let list: BTreeSet<Stripe> = list.into_iter().collect();
                 agreed.retain(|stripe| list.contains(stripe));
@@ -110,11 +111,15 @@ impl Managers {
 
     /// Asks every manager, and trusts the answers only if no slot moved from one to another meanwhile: it could have
     /// been asked of neither.
-    async fn ask_all(&self, request: ManagerRequest) -> Result<Vec<(NodeId, Answer)>, Unheard> {
+    async fn ask_all(
+        &self,
+        request: impl Fn(ManagerMapSum) -> ManagerRequest,
+    ) -> Result<Vec<(NodeId, Answer)>, Unheard> {
         let mut before = self.cluster.maps();
         for _ in 0..TRIES {
             let nodes: BTreeSet<NodeId> = before.slots.values().map(|slot| NodeId(slot.node)).collect();
-            let answers = join_all(nodes.iter().map(|&node| self.ask(node, request.clone()))).await;
+            let map = before.manager_map_sum();
+            let answers = join_all(nodes.iter().map(|&node| self.ask(node, request(map)))).await;
             let after = self.cluster.refresh().await;
             let after = after.map_err(|error| Unheard { node: 0, reason: error.to_string() })?;
             if after.slots == before.slots {

@@ -82,7 +82,7 @@ pub fn logs_to_seal(maps: &Maps, node: u32, own: Option<LogId>) -> Vec<LogId> {
 
 /// Sealed logs that no slot has to roll and that are not among `stored`, the logs that have stripes.
 pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
-    let rolled = |log: &LogId| maps.slots.values().any(|slot| slot.logs.contains(log));
+    let rolled = |log: &LogId| maps.slots.values().any(|slot| slot.logs.iter().any(|listed| listed.log == *log));
     let sealed = maps.logs.iter().filter(|(_, entry)| matches!(entry.state, LogState::Sealed(_)));
     sealed.map(|(log, _)| *log).filter(|log| !stored.contains(log) && !rolled(log)).collect()
 }
@@ -93,7 +93,7 @@ mod tests {
 
     use protocol::fragment::{FragmentId, Geometry, Part};
     use protocol::id::{FenceEpoch, GroupId, MapEpoch, RunNumber};
-    use protocol::maps::{LogEntry, SlotEntry};
+    use protocol::maps::{LogEntry, SlotEntry, SlotLog};
 
     use super::*;
 
@@ -110,7 +110,7 @@ mod tests {
             targets: BTreeMap::new(),
             groups: BTreeMap::new(),
             logs: logs.iter().map(entry).collect(),
-            slots: [(0, SlotEntry { node: 1, logs: vec![LogId(3)] })].into(),
+            slots: [(0, SlotEntry { node: 1, logs: vec![SlotLog { log: LogId(3), from: Position::START }] })].into(),
             next_log: LogId(10),
         }
     }

@@ -102,7 +102,7 @@ fn is_repeatable(request: &ManagerRequest) -> bool {
             | Grow { .. }
             | List { .. }
             | ListXattrs(_)
-            | Live(_)
+            | Live(..)
             | Lookup { .. }
             | Parent(_)
             | Pieces { .. }

@@ -3,8 +3,9 @@
 //! The journal record is appended while the slots are locked, so that the records of a slot lie in the log in the order
 //! in which they took effect; nothing else is done under the locks, and nothing waits.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use protocol::id::{SLOT_COUNT, SlotId};
 use protocol::manager::ManagerError;
@@ -16,12 +17,43 @@ use crate::slot::PageId;
 use crate::state::SlotState;
 use crate::transaction::{Changes, Consequences, Context, Effect, Stop, Transaction};
 
-/// All slots of a manager, each behind its own lock.
+/// All slots of a manager, each behind its own lock. Slots come when they are taken over, and go when they are another's.
 pub(crate) struct SlotTable {
-    slots: Vec<Option<Mutex<SlotState>>>,
-    mine: Vec<SlotId>,
-    placement: Placement,
+    /// A place for every slot there is. One that was managed once keeps its lock, and is empty after it went.
+    places: Vec<OnceLock<Mutex<Option<SlotState>>>>,
+    mine: RwLock<Mine>,
+    part_bytes_max: u64,
     resident: AtomicUsize,
+}
+
+/// Which slots are here, and what follows from that.
+#[derive(Clone)]
+struct Mine {
+    slots: Arc<[SlotId]>,
+    placement: Arc<Placement>,
+}
+
+impl Mine {
+    fn new(slots: Vec<SlotId>, part_bytes_max: u64) -> Mine {
+        Mine { placement: Arc::new(Placement::new(slots.clone(), part_bytes_max)), slots: slots.into() }
+    }
+}
+
+/// A slot of this manager, locked.
+pub(crate) struct Held<'a>(MutexGuard<'a, Option<SlotState>>);
+
+impl Deref for Held<'_> {
+    type Target = SlotState;
+
+    fn deref(&self) -> &SlotState {
+        self.0.as_ref().expect("only slots that are here are held")
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut SlotState {
+        self.0.as_mut().expect("only slots that are here are held")
+    }
 }
 
 /// How an attempt ended. `P` is what the journal says of an appended record.
@@ -38,20 +70,50 @@ pub(crate) enum Attempt<P> {
 impl SlotTable {
     /// Over these slots. A directory is split when its names in one slot take more than so many bytes.
     pub(crate) fn new(states: Vec<SlotState>, part_bytes_max: u64) -> SlotTable {
-        let mine: Vec<SlotId> = states.iter().map(|state| state.id).collect();
-        let resident = states.iter().map(|state| state.records.resident()).sum();
-        let mut slots: Vec<_> = (0..SLOT_COUNT).map(|_| None).collect();
+        let places = (0..SLOT_COUNT).map(|_| OnceLock::new()).collect();
+        let mine = RwLock::new(Mine::new(Vec::new(), part_bytes_max));
+        let table = SlotTable { places, mine, part_bytes_max, resident: AtomicUsize::new(0) };
+        table.adopt(states);
+        table
+    }
+
+    /// Takes in slots that are not here yet.
+    pub(crate) fn adopt(&self, states: Vec<SlotState>) {
+        let mut slots: Vec<SlotId> = self.mine().iter().copied().chain(states.iter().map(|state| state.id)).collect();
+        slots.sort_unstable();
         for state in states {
-            let index = usize::from(state.id.0);
-            slots[index] = Some(Mutex::new(state));
+            self.count(0, state.records.resident());
+            let place = self.places[usize::from(state.id.0)].get_or_init(Mutex::default);
+            let before = place.lock().expect("no operation panics").replace(state);
+            assert!(before.is_none(), "a slot is taken over once");
         }
-        let placement = Placement::new(mine.clone(), part_bytes_max);
-        SlotTable { slots, mine, placement, resident: AtomicUsize::new(resident) }
+        self.set_mine(slots);
+    }
+
+    /// Gives these slots up, wherever they are here.
+    pub(crate) fn give_up(&self, slots: &[SlotId]) -> Vec<SlotState> {
+        let left = self.mine().iter().copied().filter(|slot| !slots.contains(slot)).collect();
+        self.set_mine(left);
+        let take = |slot: &SlotId| {
+            let place = self.places[usize::from(slot.0)].get()?;
+            place.lock().expect("no operation panics").take()
+        };
+        let given: Vec<SlotState> = slots.iter().filter_map(take).collect();
+        given.iter().for_each(|state| self.count(state.records.resident(), 0));
+        given
+    }
+
+    fn set_mine(&self, slots: Vec<SlotId>) {
+        *self.mine.write().unwrap_or_else(PoisonError::into_inner) = Mine::new(slots, self.part_bytes_max);
+    }
+
+    fn known(&self) -> Mine {
+        self.mine.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The slots of this manager, in order.
-    pub(crate) fn mine(&self) -> &[SlotId] {
-        &self.mine
+    pub(crate) fn mine(&self) -> Arc<[SlotId]> {
+        self.known().slots
     }
 
     /// Bytes of memory that pages take, over all slots.
@@ -60,9 +122,10 @@ impl SlotTable {
     }
 
     /// A slot of this manager, locked.
-    pub(crate) fn lock(&self, slot: SlotId) -> Option<MutexGuard<'_, SlotState>> {
-        let lock = self.slots.get(usize::from(slot.0))?.as_ref()?;
-        Some(lock.lock().expect("no operation panics"))
+    pub(crate) fn lock(&self, slot: SlotId) -> Option<Held<'_>> {
+        let place = self.places.get(usize::from(slot.0))?.get()?;
+        let guard = place.lock().expect("no operation panics");
+        guard.is_some().then_some(Held(guard))
     }
 
     /// Works on a slot of this manager; its memory is counted anew.
@@ -107,21 +170,17 @@ impl SlotTable {
         }
     }
 
-    fn run(
-        &self,
-        guards: &[MutexGuard<'_, SlotState>],
-        operation: &Operation,
-        context: Context,
-    ) -> Result<(Done, Consequences), Stop> {
+    fn run(&self, guards: &[Held<'_>], operation: &Operation, context: Context) -> Result<(Done, Consequences), Stop> {
         let held: Vec<&SlotState> = guards.iter().map(|guard| &**guard).collect();
-        let mut tx = Transaction::new(&held, &self.placement, context);
+        let placement = self.known().placement;
+        let mut tx = Transaction::new(&held, &placement, context);
         let done = ops::run(&mut tx, operation)?;
         Ok((done, tx.finish()))
     }
 
     fn apply<P>(
         &self,
-        mut guards: Vec<MutexGuard<'_, SlotState>>,
+        mut guards: Vec<Held<'_>>,
         context: Context,
         (done, consequences): (Done, Consequences),
         append: impl FnOnce(&[(SlotId, Changes)]) -> Result<P, ManagerError>,

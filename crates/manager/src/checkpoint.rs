@@ -18,7 +18,8 @@ use crate::image::{Image, Mark, Round, Table, TableEntry, encode, encode_index};
 use crate::key::Key;
 use crate::manager::{Manager, failed};
 use crate::slot::PageCopy;
-use crate::start::{StartError, ranges};
+use crate::start::StartError;
+use crate::takeover::ranges;
 
 /// Bytes that one round moves out of mostly dead stripes: some of what it writes anyway.
 const RENEWED_BYTES_MAX: u64 = 8 << 20;
@@ -44,7 +45,7 @@ impl Manager {
         self.journal_bytes.store(0, Ordering::Relaxed);
         let mut table = Table { journal_from, slots: Vec::new() };
         let mut images = BTreeMap::new();
-        for &slot in self.table.mine() {
+        for &slot in self.table.mine().iter() {
             let (covered, found) = self.look(slot);
             let index = match found {
                 Found::Pristine => continue,
@@ -89,15 +90,20 @@ impl Manager {
         self.commit(end, Durability::Disk).await
     }
 
-    /// Once a table of ours covers everything, the slots need no earlier log: says so in the manager map.
+    /// Slots whose images a table of ours names need no earlier log: says so in the manager map.
     pub(crate) async fn shorten_lists(&self) -> Result<(), StartError> {
+        let _one = self.imaging.lock().await;
         if !self.images.lock().expect("nobody panics over images").rolls_others() {
             return Ok(());
         }
         let node = self.host().node().0;
         for range in ranges(&self.cluster.maps(), node) {
-            let logs = vec![self.writer.log()];
-            let epoch = self.cluster.maps().epoch.0;
+            let Some(own) = range.logs.iter().find(|listed| listed.log == self.writer.log()).copied() else { continue };
+            let covers = self.images.lock().expect("nobody panics over images").covers(own.from);
+            if range.logs.len() == 1 || !covers {
+                continue;
+            }
+            let (logs, epoch) = (vec![own], self.cluster.maps().epoch.0);
             let request = RegistryRequest::SetSlots { first: range.first, last: range.last, node, logs, epoch };
             match self.cluster.registry(request).await {
                 Ok(_) => {}
@@ -109,7 +115,9 @@ impl Manager {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.images.lock().expect("nobody panics over images").forget_rolled();
+        let listed = ranges(&self.cluster.maps(), node).into_iter().flat_map(|range| range.logs);
+        let others = listed.map(|listed| listed.log).filter(|&log| log != self.writer.log()).collect();
+        self.images.lock().expect("nobody panics over images").roll_only(others);
         Ok(())
     }
 

@@ -98,7 +98,7 @@ pub(crate) struct Images {
     /// The log that this manager writes.
     log: LogId,
     /// Earlier logs of which journal records may still be needed.
-    rolled: Vec<LogId>,
+    rolled: BTreeSet<LogId>,
     slots: BTreeMap<SlotId, Image>,
     /// What the newest durable table names, that table, and its mark.
     needed: BTreeSet<(LogId, StripeNumber)>,
@@ -123,12 +123,29 @@ pub(crate) struct Round {
 }
 
 impl Images {
-    /// What a manager that just took over knows: images in earlier logs, which stay needed until the first own table.
-    pub(crate) fn new(log: LogId, rolled: Vec<LogId>, slots: BTreeMap<SlotId, Image>) -> Images {
-        let (needed, marks) = (BTreeSet::new(), Vec::new());
-        let mut images = Images { log, rolled, slots, needed, journal_from: Position::START, marks, named: false };
-        images.needed = images.stripes();
-        images
+    /// What the writer of `log` knows before it manages anything.
+    pub(crate) fn new(log: LogId) -> Images {
+        Images {
+            log,
+            rolled: BTreeSet::new(),
+            slots: BTreeMap::new(),
+            needed: BTreeSet::new(),
+            journal_from: Position::START,
+            marks: Vec::new(),
+            named: false,
+        }
+    }
+
+    /// Slots were taken over with these images in earlier logs, which stay needed until an own table names them.
+    pub(crate) fn adopt(&mut self, rolled: Vec<LogId>, slots: BTreeMap<SlotId, Image>) {
+        self.rolled.extend(rolled);
+        self.slots.extend(slots);
+        self.needed.extend(self.stripes());
+    }
+
+    /// These slots are another manager's.
+    pub(crate) fn give_up(&mut self, slots: &[SlotId]) {
+        self.slots.retain(|slot, _| !slots.contains(slot));
     }
 
     /// The newest image of a slot.
@@ -159,9 +176,14 @@ impl Images {
         }
     }
 
-    /// The slots' lists of logs name ours alone by now.
-    pub(crate) fn forget_rolled(&mut self) {
-        self.rolled.clear();
+    /// Whether the newest table names the images of slots that were taken over when our log ended at `from`.
+    pub(crate) fn covers(&self, from: Position) -> bool {
+        !self.marks.is_empty() && from <= self.journal_from
+    }
+
+    /// Besides ours, the slots' lists name these logs alone by now.
+    pub(crate) fn roll_only(&mut self, others: BTreeSet<LogId>) {
+        self.rolled = others;
     }
 
     /// Whether this manager needs nothing of a stripe of a manager log.
@@ -236,15 +258,30 @@ mod tests {
     }
 
     #[test]
+    fn a_table_names_only_slots_that_were_there_when_its_round_began() {
+        let mut images = Images::new(LogId(2));
+        let at = |offset| Position::new(StripeNumber(0), offset);
+        assert!(!images.covers(Position::START), "there is no table yet");
+        let round = Round { journal_from: at(500), table: address(2, 0), mark: at(700) };
+        images.replace(BTreeMap::new(), &round, StripeNumber(0));
+        assert!(images.covers(Position::START) && images.covers(at(500)) && !images.covers(at(501)));
+    }
+
+    #[test]
     fn a_stripe_is_dead_when_neither_journal_nor_image_needs_it() {
-        let old = Image { changes: 0, index: vec![address(1, 5)], pages: vec![address(1, 2)] };
-        let mut images = Images::new(LogId(2), vec![LogId(1)], BTreeMap::from([(SlotId(0), old)]));
+        let old = Image { changes: 0, index: vec![address(1, 5)], pages: vec![address(1, 2), address(0, 1)] };
+        let mut images = Images::new(LogId(2));
+        images.adopt(vec![LogId(1)], BTreeMap::from([(SlotId(0), old)]));
+        assert!(
+            !images.is_dead(LogId(0), StripeNumber(1)),
+            "a page lies there, though that log's journal is done with"
+        );
         assert!(!images.is_dead(LogId(1), StripeNumber(3)), "its journal is needed");
         let new = Image { changes: 1, index: vec![address(2, 5)], pages: vec![address(1, 2), address(2, 4)] };
         let from = Position::new(StripeNumber(4), 0);
         let round = Round { journal_from: from, table: address(2, 5), mark: Position::new(StripeNumber(5), 900) };
         images.replace(BTreeMap::from([(SlotId(0), new)]), &round, StripeNumber(5));
-        images.forget_rolled();
+        images.roll_only(BTreeSet::new());
         assert!(!images.is_dead(LogId(2), StripeNumber(3)), "the mark is searched for from the log's beginning");
         images.reached(Position::new(StripeNumber(6), 1));
         assert_eq!(images.sparse(1000, 100), [(LogId(1), StripeNumber(2))].into());

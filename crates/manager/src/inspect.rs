@@ -20,7 +20,7 @@ impl Manager {
         for _ in 0..TRIES {
             let before = self.changes();
             let mut audit = Audit::default();
-            for &slot in self.table.mine() {
+            for &slot in self.table.mine().iter() {
                 self.show(slot, &mut audit).await?;
             }
             if self.changes() == before {

@@ -12,7 +12,7 @@
 //! | [`image`] | where images lie, and which stripes of manager logs they need |
 //!
 //! These decide. [`manager`] (answering), [`locking`] (waiting for file locks), [`checkpoint`] (rounds of images),
-//! [`start`] (taking over slots) and [`replay`] (dead clients' deltas) await.
+//! [`takeover`] (of slots), [`start`] (and what goes on from then) and [`replay`] (dead clients' deltas) await.
 //!
 //! *Never*: FUSE, NFS, client, storage; what a token-holding program looks like; a lock held while waiting.
 
@@ -43,6 +43,7 @@ mod replay;
 mod slot;
 mod start;
 mod state;
+mod takeover;
 #[cfg(test)]
 mod tests;
 mod transaction;

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use host::{BoxFuture, Envelope, Handler, Host, NodeId};
+use host::{BoxFuture, Envelope, Handler, Host, Moment, NodeId};
 use log::{Cluster, LogError, LogReader, LogWriter, ReadError, Record};
 use protocol::address::Position;
 use protocol::file::Time;
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
+use protocol::maps::ManagerMapSum;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::Durability;
 
@@ -76,36 +77,38 @@ pub struct Manager {
     pub(crate) replayed: Mutex<Replayed>,
     /// One round of images at a time.
     pub(crate) imaging: async_lock::Mutex<()>,
+    /// One replay at a time, and no slots arrive meanwhile.
+    pub(crate) replaying: async_lock::Mutex<()>,
     /// Orphans to go on freeing, large directories to split: work that nobody waits for.
     pub(crate) later: Mutex<Vec<Operation>>,
+    /// Whether slots are here that are not answered for yet, and which.
+    pub(crate) arriving: AtomicBool,
+    pub(crate) arrivals: Mutex<Vec<SlotId>>,
+    /// Slots that may have brought along what nobody needs, and when to look, in that order.
+    pub(crate) untidy: Mutex<Vec<(Moment, Vec<SlotId>)>>,
     pub(crate) stopping: AtomicBool,
     pub(crate) journal_bytes: AtomicU64,
     locks: FileLocks,
     evict_hand: AtomicUsize,
 }
 
-/// What a manager is made of, once its slots are taken over.
-pub(crate) struct Taken {
-    pub(crate) cluster: Cluster,
-    pub(crate) reader: LogReader,
-    pub(crate) writer: LogWriter,
-    pub(crate) options: ManagerOptions,
-    pub(crate) table: SlotTable,
-    pub(crate) images: Images,
-}
-
 impl Manager {
-    pub(crate) fn new(taken: Taken) -> Manager {
+    /// One that manages nothing yet.
+    pub(crate) fn new(cluster: Cluster, reader: LogReader, writer: LogWriter, options: ManagerOptions) -> Manager {
         Manager {
-            cluster: taken.cluster,
-            reader: taken.reader,
-            writer: taken.writer,
-            options: taken.options,
-            table: taken.table,
-            images: Mutex::new(taken.images),
+            table: SlotTable::new(Vec::new(), options.directory_part_bytes),
+            images: Mutex::new(Images::new(writer.log())),
+            cluster,
+            reader,
+            writer,
+            options,
             replayed: Mutex::default(),
             imaging: async_lock::Mutex::new(()),
+            replaying: async_lock::Mutex::new(()),
             later: Mutex::default(),
+            arriving: AtomicBool::new(false),
+            arrivals: Mutex::default(),
+            untidy: Mutex::default(),
             stopping: AtomicBool::new(false),
             journal_bytes: AtomicU64::new(0),
             locks: FileLocks::default(),
@@ -125,6 +128,9 @@ impl Manager {
 
     /// Answers one request of a node.
     pub async fn answer(&self, node: u32, request: ManagerRequest) -> ManagerAnswer {
+        if self.arriving.load(Ordering::Acquire) && self.meets_arriving(&request) {
+            return Err(ManagerError::NotMine);
+        }
         match request {
             ManagerRequest::Lock { inode, lock, wait, ticket } => {
                 self.check_mine(inode)?;
@@ -152,12 +158,28 @@ impl Manager {
                 Ok(self.reply(Answer::Done))
             }
             ManagerRequest::Census => self.census(node).await,
-            ManagerRequest::Live(stripes) => self.live(node, stripes).await,
-            ManagerRequest::DeadStripes(stripes) => Ok(self.reply(Answer::Stripes(self.dead_stripes(stripes)))),
+            ManagerRequest::Live(map, stripes) => {
+                self.agree(map).await?;
+                self.live(node, stripes).await
+            }
+            ManagerRequest::DeadStripes(map, stripes) => {
+                self.agree(map).await?;
+                Ok(self.reply(Answer::Stripes(self.dead_stripes(stripes))))
+            }
             ManagerRequest::Deltas(deltas) => self.deltas(node, deltas).await,
             ManagerRequest::Why(inode) => self.why(node, inode).await,
             request => self.ask(node, request).await,
         }
+    }
+
+    /// Whoever deletes by what all managers say must have asked the right ones, and each must speak for all its slots.
+    async fn agree(&self, map: ManagerMapSum) -> Result<(), ManagerError> {
+        let mut maps = self.cluster.maps();
+        if maps.manager_map_sum() != map {
+            maps = self.cluster.refresh().await.map_err(|error| ManagerError::Failed(error.to_string()))?;
+        }
+        let is_heard = maps.manager_map_sum() == map && self.is_settled(&maps);
+        is_heard.then_some(()).ok_or(ManagerError::NotMine)
     }
 
     /// Which of these stripes, all of manager logs, this manager does not need.
@@ -334,9 +356,9 @@ impl Manager {
     }
 
     /// The slots that have records. Most never had one, and asking an operation for nothing takes as long as for something.
-    fn filled(&self) -> impl Iterator<Item = SlotId> {
+    fn filled(&self) -> Vec<SlotId> {
         let is_filled = |slot: &SlotId| self.table.lock(*slot).is_some_and(|state| !state.records.is_empty());
-        self.table.mine().iter().copied().filter(is_filled)
+        self.table.mine().iter().copied().filter(is_filled).collect()
     }
 
     async fn why(&self, node: u32, inode: InodeId) -> ManagerAnswer {

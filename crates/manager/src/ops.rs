@@ -196,7 +196,7 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         | R::UnlockAll { .. }
         | R::Flush(_)
         | R::Census
-        | R::Live(_)
-        | R::DeadStripes(_) => Err(ManagerError::Unsupported.into()),
+        | R::Live(..)
+        | R::DeadStripes(..) => Err(ManagerError::Unsupported.into()),
     }
 }

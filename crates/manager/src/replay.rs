@@ -1,7 +1,6 @@
 //! Deltas of clients that died: what their logs hold beyond *applied* (DESIGN §5, block maps and deltas).
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use log::recovery::{self, DataBodies};
 use protocol::address::Position;
@@ -21,6 +20,11 @@ use crate::start::StartError;
 pub(crate) struct Replayed(BTreeSet<LogId>);
 
 impl Replayed {
+    /// Slots have arrived that have nothing of any.
+    pub(crate) fn begin_again(&mut self) {
+        self.0.clear();
+    }
+
     /// Whether a log is sealed, and its deltas may not all be here.
     pub(crate) fn may_lack(&self, maps: &Maps, log: LogId) -> bool {
         let sealing = |entry: &protocol::maps::LogEntry| !matches!(entry.state, LogState::Open(_));
@@ -31,7 +35,9 @@ impl Replayed {
 
 impl Manager {
     /// Replays all sealed client logs that were not yet.
-    pub(crate) async fn replay_sealed(self: &Arc<Self>) -> Result<(), StartError> {
+    pub(crate) async fn replay_sealed(&self) -> Result<(), StartError> {
+        // Slots that arrive meanwhile would be missed.
+        let _one = self.replaying.lock().await;
         let maps = self.cluster.maps();
         for (&log, entry) in &maps.logs {
             let LogState::Sealed(length) = entry.state else { continue };
@@ -44,7 +50,7 @@ impl Manager {
         Ok(())
     }
 
-    async fn replay(self: &Arc<Self>, log: LogId, length: Position) -> Result<(), StartError> {
+    async fn replay(&self, log: LogId, length: Position) -> Result<(), StartError> {
         let from = recovery::newest_mark(&self.cluster, log).await?;
         let mut records = Vec::new();
         let mut keep = |scanned: recovery::Scanned| {

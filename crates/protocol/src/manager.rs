@@ -10,6 +10,7 @@ use crate::address::{LogAddress, Position};
 use crate::delta::Delta;
 use crate::file::{Attributes, Content, DirectoryEntry, Kind, Lock, LockOwner, NewInode, SetAttributes};
 use crate::id::{InodeId, LogId, SlotId, StripeNumber};
+use crate::maps::ManagerMapSum;
 
 /// What a manager is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -190,10 +191,11 @@ pub enum ManagerRequest {
     Census,
     /// Everything known about an inode, for `dazzle why`.
     Why(InodeId),
-    /// Live bytes of these stripes, over all slots of this manager. The cleaner deletes where all managers say zero and
+    /// Live bytes of these stripes, over all slots of this manager, which refuses unless it knows the same manager map as
+    /// the asker and all its slots are there: else somebody who should be asked is not. The cleaner deletes where all managers say zero and
     /// the journal position of that answer is `disk`; so of a sealed log that is not yet replayed for all its slots a
     /// manager says `u64::MAX`.
-    Live(Vec<(LogId, StripeNumber)>),
+    Live(ManagerMapSum, Vec<(LogId, StripeNumber)>),
     /// Which parts of a data record still live: for the cleaner. Answers `Pieces`.
     Pieces {
         /// The file that the record names.
@@ -206,8 +208,9 @@ pub enum ManagerRequest {
     /// Cleaner deltas: bytes that moved. Each takes effect only if the old address is still the one in use.
     Move(Vec<Moved>),
     /// Which of these stripes, all of manager logs, hold nothing that this manager needs: no uncovered journal record, no
-    /// page, index or table of a valid image. Stripes that are nothing to it are among them. Answers `Stripes`.
-    DeadStripes(Vec<(LogId, StripeNumber)>),
+    /// page, index or table of a valid image. Stripes that are nothing to it are among them. Refused as `Live` is. Answers
+    /// `Stripes`.
+    DeadStripes(ManagerMapSum, Vec<(LogId, StripeNumber)>),
 }
 
 /// A rename.

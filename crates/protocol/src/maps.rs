@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Position;
+use crate::checksum::crc;
 use crate::fragment::Geometry;
 use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, SLOT_COUNT, StripeNumber, TargetId};
 
@@ -75,6 +76,12 @@ impl Maps {
         Ok(())
     }
 
+    /// Tells this manager map from others.
+    pub fn manager_map_sum(&self) -> ManagerMapSum {
+        let bytes = postcard::to_stdvec(&self.slots).expect("the manager map has no unserializable part");
+        ManagerMapSum(crc(&bytes))
+    }
+
     /// The owner of a slot.
     ///
     /// # Panics
@@ -83,6 +90,10 @@ impl Maps {
         self.slots.range(..=slot).next_back().expect("slot 0 always has an entry").1
     }
 }
+
+/// A checksum of the manager map: two nodes that name the same agree about who manages which slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManagerMapSum(pub u32);
 
 /// A target as the cluster sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,5 +196,15 @@ pub struct SlotEntry {
     /// The node.
     pub node: u32,
     /// The manager logs to roll when taking over, oldest first.
-    pub logs: Vec<LogId>,
+    pub logs: Vec<SlotLog>,
+}
+
+/// A manager's log, and from where on it may hold journal records of the slots that list it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotLog {
+    /// The log.
+    pub log: LogId,
+    /// Where it ended when its writer took these slots over. A checkpoint table of the log names images of them exactly
+    /// if it covers the journal at least up to here.
+    pub from: Position,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Position;
 use crate::id::{FenceEpoch, GroupId, LogId, StripeNumber, TargetId};
-use crate::maps::{GroupEntry, Maps, TargetState, Writer};
+use crate::maps::{GroupEntry, Maps, SlotLog, TargetState, Writer};
 
 /// What the registry is asked. Every change is durable before the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ pub enum RegistryRequest {
         /// The manager's node.
         node: u32,
         /// The logs.
-        logs: Vec<LogId>,
+        logs: Vec<SlotLog>,
         /// The epoch of the maps that the asker saw.
         epoch: u64,
     },

@@ -193,7 +193,7 @@ fn seal(maps: &mut Maps, (log, epoch): (LogId, FenceEpoch), sealed: LogState, ta
 fn forget(maps: &mut Maps, logs: &[LogId]) -> Outcome {
     for log in logs {
         let sealed = maps.logs.get(log).is_some_and(|entry| matches!(entry.state, LogState::Sealed(_)));
-        let rolled = maps.slots.values().any(|slot| slot.logs.contains(log));
+        let rolled = maps.slots.values().any(|slot| slot.logs.iter().any(|listed| listed.log == *log));
         if sealed && !rolled {
             maps.logs.remove(log);
         }
@@ -250,7 +250,7 @@ pub fn widest(maps: &Maps) -> Option<Geometry> {
 mod tests {
     use super::*;
     use protocol::address::Position;
-    use protocol::maps::MapsError;
+    use protocol::maps::{MapsError, SlotLog};
 
     fn cluster(targets: u32) -> Maps {
         let entry = |n: u32| TargetEntry { node: 1, name: format!("target-{n}"), state: TargetState::Whole };
@@ -370,7 +370,13 @@ mod tests {
     fn runs_of_slots_split_where_they_must() {
         let mut maps = cluster(2);
         let epoch = maps.epoch.0;
-        let set = RegistryRequest::SetSlots { first: 10, last: 19, node: 2, logs: vec![LogId(5)], epoch };
+        let set = RegistryRequest::SetSlots {
+            first: 10,
+            last: 19,
+            node: 2,
+            logs: vec![SlotLog { log: LogId(5), from: Position::START }],
+            epoch,
+        };
         assert_eq!(step(&mut maps, set), Ok(Outcome::Maps));
         let nodes: Vec<_> = [0, 9, 10, 19, 20, 4095].iter().map(|&slot| maps.slot(slot).node).collect();
         assert_eq!(nodes, [1, 1, 2, 2, 1, 1]);

@@ -83,7 +83,7 @@ impl Book {
     fn answer(&mut self, request: ManagerRequest) -> Result<Answer, ManagerError> {
         match request {
             _ if self.is_silent => Err(ManagerError::Failed("not now".into())),
-            ManagerRequest::Live(stripes) => {
+            ManagerRequest::Live(_, stripes) => {
                 Ok(Answer::Live(stripes.iter().map(|stripe| self.live.get(stripe).copied().unwrap_or(0)).collect()))
             }
             ManagerRequest::Pieces { inode, file_offset, address } => {
@@ -94,7 +94,7 @@ impl Book {
                 Ok(Answer::Done)
             }
             ManagerRequest::Census => Ok(Answer::Census(0, self.live.values().sum())),
-            ManagerRequest::DeadStripes(_) => Ok(Answer::Stripes(Vec::new())),
+            ManagerRequest::DeadStripes(..) => Ok(Answer::Stripes(Vec::new())),
             _ => Err(ManagerError::Unsupported),
         }
     }

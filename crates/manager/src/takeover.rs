@@ -1,0 +1,299 @@
+//! Taking over slots, at the start or while running (DESIGN §5): seal the logs that they are listed with, find their newest
+//! images, roll the journals behind these, and append our own log to their list, all before the first answer. This file
+//! awaits.
+//!
+//! Invariants
+//! 1. A slot is answered for only after the registry listed our log with it, for whoever takes over from us, and after the
+//!    deltas of clients that died are in.
+//! 2. Our log is listed from where it ends at that moment. A checkpoint table whose journal begins there or later knew the
+//!    slot; one from before did not, or knew it in an earlier time with us, and is no base for it.
+//! 3. Slots come and go while no round of images is under way, so that (2) tells the two apart.
+//! 4. While the manager map gives us slots that are not here yet, everything may live ([`Manager::is_settled`]): their images
+//!    and counts keep bytes alive that nobody else speaks for.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use log::recovery::{self, DataBodies, Scanned};
+use log::{Cluster, LogReader, SealError};
+use protocol::address::{LogAddress, Position};
+use protocol::id::{LogId, SLOT_COUNT, SlotId};
+use protocol::manager::ManagerRequest;
+use protocol::maps::{Maps, SlotLog};
+use protocol::record::RecordKind;
+use protocol::registry::{RegistryError, RegistryRequest};
+
+use crate::image::{Image, Mark, Table, decode, decode_index};
+use crate::journal;
+use crate::key::Key;
+use crate::manager::Manager;
+use crate::ops::{self, Operation};
+use crate::page::Page;
+use crate::slot::Slot;
+use crate::start::{SEAL_PAUSE, SEAL_TRIES, StartError};
+use crate::state::SlotState;
+
+/// A run of slots of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SlotRange {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
+    pub(crate) logs: Vec<SlotLog>,
+}
+
+impl SlotRange {
+    fn slots(&self) -> impl Iterator<Item = SlotId> {
+        (self.first..=self.last).map(SlotId)
+    }
+
+    /// The runs within it of slots that are not among `mine`, which is sorted.
+    fn without(&self, mine: &[SlotId]) -> Vec<SlotRange> {
+        let mut runs: Vec<SlotRange> = Vec::new();
+        for slot in self.slots().filter(|slot| mine.binary_search(slot).is_err()) {
+            match runs.last_mut() {
+                Some(run) if run.last + 1 == slot.0 => run.last = slot.0,
+                _ => runs.push(SlotRange { first: slot.0, last: slot.0, logs: self.logs.clone() }),
+            }
+        }
+        runs
+    }
+}
+
+/// The runs of slots that the manager map gives to a node.
+pub(crate) fn ranges(maps: &Maps, node: u32) -> Vec<SlotRange> {
+    let firsts: Vec<u16> = maps.slots.keys().copied().collect();
+    let lasts = firsts.iter().skip(1).map(|next| next - 1).chain([SLOT_COUNT - 1]);
+    let mine = maps.slots.iter().zip(lasts).filter(|((_, entry), _)| entry.node == node);
+    mine.map(|((&first, entry), last)| SlotRange { first, last, logs: entry.logs.clone() }).collect()
+}
+
+/// Slots as they come out of images and journals.
+#[derive(Default)]
+struct Recovered {
+    slots: BTreeMap<SlotId, Slot>,
+    images: BTreeMap<SlotId, Image>,
+    /// Up to where the base log's journal is in each image.
+    covered: BTreeMap<SlotId, Position>,
+}
+
+impl Manager {
+    /// Gives up the slots that the manager map gives to others, and takes over those that it gives to us.
+    pub(crate) async fn follow_map(&self) -> Result<(), StartError> {
+        let maps = self.cluster.maps();
+        let node = self.host().node().0;
+        let foreign = |slot: &SlotId| maps.slot(slot.0).node != node;
+        let lost: Vec<SlotId> = self.table.mine().iter().copied().filter(foreign).collect();
+        if !lost.is_empty() {
+            let _one = self.imaging.lock().await;
+            self.table.give_up(&lost);
+            self.images.lock().expect("nobody panics over images").give_up(&lost);
+        }
+        let mine = self.table.mine();
+        for run in ranges(&maps, node).into_iter().flat_map(|range| range.without(&mine)) {
+            self.take_over(run).await?;
+        }
+        if self.arriving.load(Ordering::Acquire) {
+            self.replay_sealed().await?;
+            self.arrivals.lock().expect("nobody panics over arrivals").clear();
+            self.arriving.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether a request is about a slot that still lacks deltas of clients that died. Managers among themselves need not
+    /// wait for that.
+    pub(crate) fn meets_arriving(&self, request: &ManagerRequest) -> bool {
+        let arrivals = self.arrivals.lock().expect("nobody panics over arrivals");
+        ops::slots(&Operation::Asked(request.clone())).iter().any(|slot| arrivals.contains(slot))
+    }
+
+    /// Whether every slot that the manager map gives us is here.
+    pub(crate) fn is_settled(&self, maps: &Maps) -> bool {
+        let mine = self.table.mine();
+        let all_here = ranges(maps, self.host().node().0).iter().all(|range| range.without(&mine).is_empty());
+        all_here && !self.arriving.load(Ordering::Acquire)
+    }
+
+    /// Takes over a run of slots, unless the map changes first: then the next look at it decides again.
+    async fn take_over(&self, run: SlotRange) -> Result<(), StartError> {
+        let mut recovered = Recovered::default();
+        recovered.recover(&self.cluster, &self.reader, &run).await?;
+        let _one = self.imaging.lock().await;
+        if !self.list_own_log(&run).await? {
+            return Ok(());
+        }
+        let _still = self.replaying.lock().await;
+        let states = recovered.slots.into_iter().map(|(id, slot)| SlotState::new(id, slot)).collect();
+        let logs = run.logs.iter().map(|listed| listed.log).collect();
+        self.images.lock().expect("nobody panics over images").adopt(logs, recovered.images);
+        self.replayed.lock().expect("nobody panics over replays").begin_again();
+        self.arrivals.lock().expect("nobody panics over arrivals").extend(run.slots());
+        self.arriving.store(true, Ordering::Release);
+        let due = self.host().now() + self.options.orphan_grace;
+        self.untidy.lock().expect("nobody panics over arrivals").push((due, run.slots().collect()));
+        self.table.adopt(states);
+        Ok(())
+    }
+
+    /// Adds our log to the list of a run of slots. False when the registry says that something else changed first.
+    async fn list_own_log(&self, run: &SlotRange) -> Result<bool, StartError> {
+        let node = self.host().node().0;
+        let own = SlotLog { log: self.writer.log(), from: self.writer.end() };
+        let logs: Vec<SlotLog> = run.logs.iter().copied().chain([own]).collect();
+        loop {
+            let maps = self.cluster.refresh().await?;
+            let is_ours =
+                |range: SlotRange| range.first <= run.first && run.last <= range.last && range.logs == run.logs;
+            if !ranges(&maps, node).into_iter().any(is_ours) {
+                return Ok(false);
+            }
+            let (first, last, epoch) = (run.first, run.last, maps.epoch.0);
+            match self
+                .cluster
+                .registry(RegistryRequest::SetSlots { first, last, node, logs: logs.clone(), epoch })
+                .await
+            {
+                Ok(_) => return Ok(true),
+                Err(RegistryError::Lost) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Takes a log from its writer, dead or not; tries again while targets or another recoverer stand in the way.
+pub(crate) async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, StartError> {
+    let mut tries = 0;
+    loop {
+        match recovery::seal(cluster, log).await {
+            Ok(length) => return Ok(length),
+            Err(SealError::Lost | SealError::Unavailable(_)) if tries < SEAL_TRIES => {
+                tries += 1;
+                cluster.host().sleep(SEAL_PAUSE).await;
+            }
+            Err(error) => return Err(StartError::Seal { log, error }),
+        }
+    }
+}
+
+impl Recovered {
+    /// A run of slots from its images and journals.
+    async fn recover(&mut self, cluster: &Cluster, reader: &LogReader, run: &SlotRange) -> Result<(), StartError> {
+        let mine = |slot: SlotId| (run.first..=run.last).contains(&slot.0);
+        let mut roll: Vec<SlotLog> = run.logs.clone();
+        let mut base = None;
+        for (number, listed) in run.logs.iter().enumerate().rev() {
+            let table = newest_table(cluster, reader, listed.log).await?;
+            let Some(table) = table.filter(|table| table.journal_from >= listed.from) else { continue };
+            roll = run.logs[number..].to_vec();
+            roll[0].from = table.journal_from;
+            base = Some(listed.log);
+            for entry in table.slots.into_iter().filter(|entry| mine(entry.slot)) {
+                let pages = read_index(reader, &entry.index).await?;
+                let stored = pages.iter().map(|(_, address)| *address).collect();
+                self.slots.insert(entry.slot, Slot::from_index(entry.slot, pages));
+                self.covered.insert(entry.slot, entry.covered);
+                self.images.insert(entry.slot, Image { changes: 0, index: entry.index, pages: stored });
+            }
+            break;
+        }
+        for slot in run.slots() {
+            self.slots.entry(slot).or_insert_with(|| Slot::empty(slot));
+        }
+        for listed in roll {
+            let length = seal(cluster, listed.log).await?;
+            for (place, body) in journal_records(reader, listed.log, listed.from..length).await? {
+                self.roll(reader, (Some(listed.log) == base).then_some(place), &body, &mine).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies a journal record to the slots whose images do not cover it. `place` is absent in logs behind the base.
+    async fn roll(
+        &mut self,
+        reader: &LogReader,
+        place: Option<Position>,
+        body: &Bytes,
+        mine: &impl Fn(SlotId) -> bool,
+    ) -> Result<(), StartError> {
+        for change in journal::decode(body)? {
+            let covered = self.covered.get(&change.slot).copied();
+            let is_covered = place.is_some_and(|place| covered.is_some_and(|covered| place < covered));
+            if !mine(change.slot) || is_covered {
+                continue;
+            }
+            let slot = self.slots.get_mut(&change.slot).expect("every slot of the run is there");
+            while let Err(page) = slot.ready(change.key) {
+                let content = Page::decode(&reader.read(page.address).await?)?;
+                slot.fill(&page, content);
+            }
+            slot.apply(change.key, change.value);
+        }
+        Ok(())
+    }
+}
+
+/// The newest checkpoint table that a log's marks name. Fragments name only marks from before they were begun, so the
+/// log is searched for newer ones from there on.
+async fn newest_table(cluster: &Cluster, reader: &LogReader, log: LogId) -> Result<Option<Table>, StartError> {
+    let length = seal(cluster, log).await?;
+    let named = recovery::newest_mark(cluster, log).await?;
+    let mut newest = None;
+    let mut keep = |scanned: Scanned| {
+        if scanned.header.kind == RecordKind::Mark {
+            newest = Some(scanned.bytes);
+        }
+    };
+    recovery::scan(reader, log, named..length, DataBodies::Skip, &mut keep).await?;
+    let Some(mark) = newest else { return Ok(None) };
+    let mark: Mark = decode(&mark)?;
+    Ok(Some(decode(&reader.read(mark.table).await?)?))
+}
+
+async fn read_index(reader: &LogReader, parts: &[LogAddress]) -> Result<Vec<(Key, LogAddress)>, StartError> {
+    let mut pages = Vec::new();
+    for part in parts {
+        pages.extend(decode_index(&reader.read(*part).await?)?);
+    }
+    Ok(pages)
+}
+
+async fn journal_records(
+    reader: &LogReader,
+    log: LogId,
+    range: std::ops::Range<Position>,
+) -> Result<Vec<(Position, Bytes)>, StartError> {
+    let mut records = Vec::new();
+    let mut keep = |scanned: Scanned| {
+        if scanned.header.kind == RecordKind::Journal {
+            records.push((scanned.place, scanned.bytes));
+        }
+    };
+    let from = range.start.stripe;
+    let gone = recovery::scan(reader, log, range, DataBodies::Skip, &mut keep).await?;
+    // Of the first stripe what lies before the range may have been all.
+    match gone.into_iter().find(|&stripe| stripe > from) {
+        Some(stripe) => Err(StartError::Lost { log, stripe }),
+        None => Ok(records),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_runs_that_are_not_here_are_taken_over() {
+        let range = SlotRange { first: 3, last: 9, logs: Vec::new() };
+        let runs = |mine: &[u16]| {
+            let mine: Vec<SlotId> = mine.iter().copied().map(SlotId).collect();
+            range.without(&mine).into_iter().map(|run| (run.first, run.last)).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(&[]), [(3, 9)]);
+        assert_eq!(runs(&[1, 5, 6, 12]), [(3, 4), (7, 9)]);
+        assert_eq!(runs(&[3, 9]), [(4, 8)]);
+        assert!(runs(&[3, 4, 5, 6, 7, 8, 9]).is_empty());
+    }
+}

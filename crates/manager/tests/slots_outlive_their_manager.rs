@@ -1,0 +1,236 @@
+//! The danger: slots move from a manager that died to those that live, and back when it returns, over and over; a slot comes
+//! without a change that was acknowledged, with one from before it moved, or finds the stripes deleted that it lies in.
+//!
+//! Three nodes manage, a fourth stores and keeps the registry, a fifth asks. The test stands in for the registry's leader: it
+//! gives the slots of a dead node to the living. Somebody deletes all the while what all managers call dead.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use host::sim::{self, Dice, DiskOptions, Stop, World};
+use host::{Address, Disk, Host, NodeId, Port};
+use log::{Cluster, LogReader};
+use manager::{Manager, ManagerOptions};
+use protocol::file::{Caller, Kind, NewInode};
+use protocol::id::{InodeId, LogId, SLOT_COUNT, StripeNumber, TargetId};
+use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
+use protocol::maps::{SlotEntry, TargetEntry, TargetState, Writer};
+use protocol::registry::{RegistryError, RegistryRequest};
+use registry::{Registry, change};
+use storage::{Storage, TargetOptions};
+
+const CLUSTER: u128 = 78;
+const STORE: NodeId = NodeId(9);
+const ASKER: NodeId = NodeId(8);
+const MANAGERS: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
+const DIRECTORIES: u64 = 24;
+
+async fn store(world: &World, host: &Host) {
+    let disks: Vec<(TargetId, Disk)> =
+        (0..3).map(|n| (TargetId(n), world.add_disk(STORE, &format!("t{n}"), DiskOptions::default()).plug())).collect();
+    let mut entries = Vec::new();
+    for (target, disk) in &disks {
+        storage::format(disk, CLUSTER, *target, TargetOptions::default()).await.unwrap();
+        let entry = TargetEntry { node: STORE.0, name: format!("t{}", target.0), state: TargetState::Whole };
+        entries.push((*target, entry));
+    }
+    let maps = change::new_cluster(CLUSTER, entries, MANAGERS[0].0, 1);
+    Registry::create(maps, disks.clone()).await.unwrap();
+    let starting = host.clone();
+    let started = world.spawn(host, async move {
+        Registry::start(&starting, disks.clone()).await.unwrap();
+        let (_, lost) = Storage::start(starting, CLUSTER, disks, TargetOptions::default()).await;
+        assert!(lost.is_empty());
+    });
+    started.await.unwrap();
+}
+
+async fn start(world: &World, node: NodeId) {
+    let host = world.host(node);
+    let starting = host.clone();
+    let started = world.spawn(&host, async move {
+        let cluster = Cluster::connect(starting, STORE).await.unwrap();
+        let reader = LogReader::new(cluster.clone());
+        let options = ManagerOptions {
+            memory_bytes: 300 << 10,
+            journal_bytes_max: 20 << 10,
+            orphan_grace: Duration::from_millis(10),
+            ..ManagerOptions::default()
+        };
+        drop(Manager::start(cluster, reader, options).await.unwrap());
+    });
+    started.await.unwrap();
+}
+
+/// Gives all slots of nodes that do not live to those that do, in turn.
+async fn reassign(cluster: &Cluster, living: &[NodeId], dice: &mut Dice) {
+    loop {
+        let maps = cluster.refresh().await.unwrap();
+        let orphaned = maps.slots.iter().find(|(_, entry)| !living.contains(&NodeId(entry.node)));
+        let Some((&first, entry)) = orphaned else { return };
+        let end = maps.slots.range(first + 1..).next().map_or(SLOT_COUNT, |(&next, _)| next);
+        // Sometimes a run stays whole, sometimes it is cut.
+        let last = if dice.coin() { end - 1 } else { dice.within(u64::from(first)..u64::from(end)) as u16 };
+        let node = living[dice.below(living.len() as u64) as usize].0;
+        let SlotEntry { logs, .. } = entry.clone();
+        let set = RegistryRequest::SetSlots { first, last, node, logs, epoch: maps.epoch.0 };
+        match cluster.registry(set).await {
+            Ok(_) | Err(RegistryError::Lost) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Asks whoever manages the inode, until somebody does.
+async fn ask(cluster: &Cluster, inode: InodeId, request: ManagerRequest) -> Result<ManagerReply, ManagerError> {
+    for _ in 0..2000 {
+        let node = NodeId(cluster.maps().slot(inode.slot().0).node);
+        let to = Address { node, port: Port(MANAGER_PORT) };
+        match cluster.host().call::<ManagerRequest, ManagerAnswer>(to, request.clone()).await {
+            Ok(Err(ManagerError::NotMine)) => {}
+            Ok(answer) => return answer,
+            Err(unreachable) => panic!("only living nodes are asked: {unreachable}"),
+        }
+        cluster.host().sleep(Duration::from_millis(20)).await;
+        cluster.refresh().await.unwrap();
+    }
+    panic!("nobody took slot {} over", inode.slot().0)
+}
+
+/// Deletes the stripes of manager logs that every manager calls dead, as a cleaner does.
+async fn delete_dead(cluster: &Cluster) -> usize {
+    let maps = cluster.refresh().await.unwrap();
+    let stripes = log::stripes::list(cluster, None).await.into_iter().map(|stripe| (stripe.log, stripe.number));
+    let of_managers = |(log, _): &(LogId, StripeNumber)| maps.logs[log].writer == Writer::Manager;
+    let mut dead: Vec<_> = stripes.filter(of_managers).collect();
+    let nodes: BTreeSet<u32> = maps.slots.values().map(|slot| slot.node).collect();
+    for node in nodes {
+        let to = Address { node: NodeId(node), port: Port(MANAGER_PORT) };
+        let request = ManagerRequest::DeadStripes(maps.manager_map_sum(), dead.clone());
+        let Ok(Ok(reply)) = cluster.host().call::<ManagerRequest, ManagerAnswer>(to, request).await else { return 0 };
+        let Answer::Stripes(agreed) = reply.answer else { panic!("stripes") };
+        dead.retain(|stripe| agreed.contains(stripe));
+    }
+    if cluster.refresh().await.unwrap().slots == maps.slots {
+        log::stripes::delete(cluster, &dead).await;
+        return dead.len();
+    }
+    0
+}
+
+type Names = BTreeMap<(InodeId, Vec<u8>), InodeId>;
+
+fn new(kind: Kind) -> NewInode {
+    NewInode { kind, mode: 0o755, mask: 0, device: 0, target: Bytes::new(), caller: Caller::default() }
+}
+
+async fn work(cluster: &Cluster, dice: &mut Dice, names: &mut Names, directories: &mut Vec<InodeId>) {
+    let name = Bytes::from(format!("{}{}", "name-".repeat(dice.below(30) as usize), dice.below(40)));
+    if (directories.len() as u64) < DIRECTORIES {
+        let name = Bytes::from(format!("directory-{}", directories.len()));
+        let create = ManagerRequest::Create {
+            directory: InodeId::ROOT,
+            name: name.clone(),
+            new: new(Kind::Directory),
+            open: false,
+        };
+        let inode = created(ask(cluster, InodeId::ROOT, create).await).unwrap();
+        names.insert((InodeId::ROOT, name.to_vec()), inode);
+        return directories.push(inode);
+    }
+    let directory = *dice.pick(&directories[1..]).unwrap();
+    if dice.below(3) > 0 {
+        let create = ManagerRequest::Create { directory, name: name.clone(), new: new(Kind::File), open: false };
+        match created(ask(cluster, directory, create).await) {
+            Ok(inode) => assert!(names.insert((directory, name.to_vec()), inode).is_none()),
+            Err(error) => {
+                assert_eq!(error, ManagerError::Exists);
+                assert!(names.contains_key(&(directory, name.to_vec())));
+            }
+        }
+    } else {
+        match ask(cluster, directory, ManagerRequest::Unlink { directory, name: name.clone() }).await {
+            Ok(_) => assert!(names.remove(&(directory, name.to_vec())).is_some()),
+            Err(error) => {
+                assert_eq!(error, ManagerError::NotFound);
+                assert!(!names.contains_key(&(directory, name.to_vec())));
+            }
+        }
+    }
+}
+
+fn created(answer: Result<ManagerReply, ManagerError>) -> Result<InodeId, ManagerError> {
+    match answer?.answer {
+        Answer::Entry(attributes, _) => Ok(attributes.inode),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn compare(cluster: &Cluster, names: &Names, directories: &[InodeId]) {
+    let mut found = Names::new();
+    for &directory in directories {
+        let list = ManagerRequest::List { directory, after: 0, limit: 1000, attributes: true };
+        let Answer::Listing(list, true) = ask(cluster, directory, list).await.unwrap().answer else {
+            panic!("a whole list")
+        };
+        found.extend(list.into_iter().map(|entry| ((directory, entry.name.to_vec()), entry.inode)));
+    }
+    assert_eq!(found, *names);
+}
+
+#[test]
+fn slots_move_with_all_that_was_acknowledged() {
+    let deleted = std::cell::Cell::new(0);
+    sim::explore(0..24, async |world, _| {
+        let storing = world.add_node(STORE);
+        store(&world, &storing).await;
+        let asking = world.add_node(ASKER);
+        for node in MANAGERS {
+            if node != NodeId(1) {
+                world.add_node(node);
+            }
+            start(&world, node).await;
+        }
+        let mut dice = world.dice();
+        let (mut names, mut directories) = (Names::new(), vec![InodeId::ROOT]);
+        for _ in 0..10 {
+            let given = (asking.clone(), names, directories, dice.below(u64::MAX));
+            let asked = world.spawn(&asking, async move {
+                let (host, mut names, mut directories, seed) = given;
+                let mut dice = Dice::new(seed);
+                let cluster = Cluster::connect(host, STORE).await.unwrap();
+                let mut deleted = delete_dead(&cluster).await;
+                compare(&cluster, &names, &directories).await;
+                // Sometimes the next one dies before it has written an image of what it took over.
+                let count_max = if dice.coin() { 20 } else { 500 };
+                for _ in 0..dice.below(count_max) {
+                    work(&cluster, &mut dice, &mut names, &mut directories).await;
+                    if dice.below(15) == 0 {
+                        deleted += delete_dead(&cluster).await;
+                    }
+                }
+                (names, directories, deleted)
+            });
+            let count;
+            (names, directories, count) = asked.await.unwrap();
+            deleted.set(deleted.get() + count);
+            let dead = *dice.pick(&MANAGERS).unwrap();
+            if dice.coin() {
+                world.sleep(Duration::from_millis(dice.below(3000))).await;
+            }
+            world.crash(dead, Stop::Kill);
+            let living: Vec<NodeId> = MANAGERS.into_iter().filter(|&node| node != dead).collect();
+            let (host, seed) = (asking.clone(), dice.below(u64::MAX));
+            let reassigned = world.spawn(&asking, async move {
+                let cluster = Cluster::connect(host, STORE).await.unwrap();
+                reassign(&cluster, &living, &mut Dice::new(seed)).await;
+                delete_dead(&cluster).await
+            });
+            deleted.set(deleted.get() + reassigned.await.unwrap());
+            world.restart(dead);
+            start(&world, dead).await;
+        }
+    });
+    assert!(deleted.get() > 0, "somebody deletes what is dead");
+}
