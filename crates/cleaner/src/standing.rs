@@ -92,7 +92,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use protocol::fragment::{FragmentId, Geometry, Part};
-    use protocol::id::{FenceEpoch, GroupId, MapEpoch, RunNumber};
+    use protocol::id::{FenceEpoch, GroupId, MapEpoch, RunNumber, TargetId};
     use protocol::maps::{LogEntry, SlotEntry, SlotLog};
 
     use super::*;
@@ -107,11 +107,15 @@ mod tests {
             epoch: MapEpoch(1),
             cluster: 1,
             parity: 1,
+            fragment_size: 1 << 20,
+            nodes: BTreeMap::new(),
             targets: BTreeMap::new(),
             groups: BTreeMap::new(),
             logs: logs.iter().map(entry).collect(),
             slots: [(0, SlotEntry { node: 1, logs: vec![SlotLog { log: LogId(3), from: Position::START }] })].into(),
             next_log: LogId(10),
+            next_node: 2,
+            next_target: TargetId(9),
         }
     }
 

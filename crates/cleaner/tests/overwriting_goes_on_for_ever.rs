@@ -79,6 +79,7 @@ impl House {
         let entries = (0..targets).map(|n| (TargetId(n), entry(n))).collect();
         let mut maps = registry::change::new_cluster(CLUSTER, entries, host.node().0, 1);
         maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = CELL);
+        maps.fragment_size = CELL;
         let plugged = disks.iter().map(|(id, disk)| (*id, disk.plug())).collect();
         Registry::create(maps, plugged).await.expect("there is room for a registry");
         House {

@@ -270,11 +270,15 @@ mod tests {
             epoch: MapEpoch(1),
             cluster: 1,
             parity: 1,
+            fragment_size: 1 << 20,
+            nodes: BTreeMap::new(),
             targets: BTreeMap::new(),
             groups: groups.iter().enumerate().map(|(id, group)| (GroupId(id as u32), entry(group))).collect(),
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             next_log: LogId(1),
+            next_node: 2,
+            next_target: TargetId(9),
         }
     }
 

@@ -114,11 +114,15 @@ mod tests {
             epoch: MapEpoch(1),
             cluster: 1,
             parity: 1,
+            fragment_size: 1 << 20,
+            nodes: BTreeMap::new(),
             targets: (0..4).map(|target| (TargetId(target), entry())).collect(),
             groups: [(GroupId(0), group.clone())].into(),
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             next_log: LogId(2),
+            next_node: 2,
+            next_target: TargetId(9),
         };
         (maps, group)
     }

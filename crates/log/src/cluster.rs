@@ -64,8 +64,7 @@ impl Cluster {
             Ok(answer) => answer,
             Err(unreachable) => Err(RegistryError::Unavailable(unreachable.to_string())),
         };
-        if let Ok(RegistryReply::Maps(maps) | RegistryReply::Log(_, _, maps) | RegistryReply::Group(_, maps)) = &answer
-        {
+        if let Some(maps) = answer.as_ref().ok().and_then(RegistryReply::maps) {
             self.learn(maps);
         }
         answer

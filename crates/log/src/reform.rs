@@ -95,11 +95,15 @@ mod tests {
             epoch: MapEpoch(1),
             cluster: 1,
             parity: 1,
+            fragment_size: 1 << 20,
+            nodes: BTreeMap::new(),
             targets: nodes.iter().enumerate().map(|(n, &node)| (TargetId(n as u32), entry(node))).collect(),
             groups: BTreeMap::new(),
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             next_log: LogId(1),
+            next_node: 2,
+            next_target: TargetId(9),
         }
     }
 

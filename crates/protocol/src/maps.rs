@@ -18,6 +18,10 @@ pub struct Maps {
     pub cluster: u128,
     /// The redundancy class: how many targets of a stripe may be lost.
     pub parity: u8,
+    /// The size of fragments in groups that the registry forms: a cluster constant (DESIGN §3).
+    pub fragment_size: u32,
+    /// All nodes, storing or not.
+    pub nodes: BTreeMap<u32, NodeEntry>,
     /// All targets.
     pub targets: BTreeMap<TargetId, TargetEntry>,
     /// All stripe groups.
@@ -28,6 +32,10 @@ pub struct Maps {
     pub slots: BTreeMap<u16, SlotEntry>,
     /// The number that the next log gets.
     pub next_log: LogId,
+    /// The number that the next node gets. Numbers of nodes and targets are never given twice.
+    pub next_node: u32,
+    /// The number that the next target gets.
+    pub next_target: TargetId,
 }
 
 /// Why maps cannot be followed.
@@ -39,6 +47,9 @@ pub enum MapsError {
     /// There is nothing to store on.
     #[error("there are no targets")]
     Targets,
+    /// A target is served, or a slot managed, by a node that does not exist.
+    #[error("node {0} has targets or slots and does not exist")]
+    Node(u32),
     /// A group's members or its geometry make no sense.
     #[error("stripe group {} has {targets} targets and cannot be laid out", .group.0)]
     Group {
@@ -61,6 +72,10 @@ impl Maps {
         if self.targets.is_empty() {
             return Err(MapsError::Targets);
         }
+        let serving = self.targets.values().map(|target| target.node);
+        if let Some(node) = serving.chain(self.managers()).find(|node| !self.nodes.contains_key(node)) {
+            return Err(MapsError::Node(node));
+        }
         for (&group, entry) in &self.groups {
             let are_known = entry.targets.iter().all(|target| self.targets.contains_key(target));
             if !entry.geometry.is_possible() || entry.geometry.width() != entry.targets.len() || !are_known {
@@ -82,6 +97,15 @@ impl Maps {
         ManagerMapSum(crc(&bytes))
     }
 
+    fn managers(&self) -> impl Iterator<Item = u32> {
+        self.slots.values().map(|slot| slot.node)
+    }
+
+    /// The nodes that live and store: those that groups, slots and votes are given to.
+    pub fn storing(&self) -> impl Iterator<Item = u32> {
+        self.nodes.iter().filter(|(_, node)| node.stores && node.state == NodeState::Alive).map(|(&number, _)| number)
+    }
+
     /// The owner of a slot.
     ///
     /// # Panics
@@ -94,6 +118,30 @@ impl Maps {
 /// A checksum of the manager map: two nodes that name the same agree about who manages which slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerMapSum(pub u32);
+
+/// A node as the cluster sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeEntry {
+    /// What people call it.
+    pub name: String,
+    /// `host:port` at which its daemon is called; empty: from its own machine alone.
+    pub address: String,
+    /// Counts its lives: each begins a new session, and a lease is of one session. Zero: it never began.
+    pub session: u64,
+    /// Whether its session goes on.
+    pub state: NodeState,
+    /// Whether it has targets, manages slots and keeps a replica of the maps; a pure client does not.
+    pub stores: bool,
+}
+
+/// Whether a node's session goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeState {
+    /// Its lease has not been found to have run out.
+    Alive,
+    /// It ended its session, its lease ran out, or it never began.
+    Gone,
+}
 
 /// A target as the cluster sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,12 @@
 //! Messages to the registry.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::address::Position;
-use crate::id::{FenceEpoch, GroupId, LogId, StripeNumber, TargetId};
+use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
 use crate::maps::{GroupEntry, Maps, SlotLog, TargetState, Writer};
 
 /// What the registry is asked. Every change is durable before the answer.
@@ -84,6 +85,55 @@ pub enum RegistryRequest {
     },
     /// Whether a target serves.
     SetTarget(TargetId, TargetState),
+    /// A new node, which counts as gone until it begins a session. The answer gives its number.
+    AddNode {
+        /// What people call it.
+        name: String,
+        /// Where its daemon is called.
+        address: String,
+        /// Whether it has targets.
+        stores: bool,
+    },
+    /// New, empty targets of a node, whole from the start. The answer gives the first one's number; the others follow.
+    AddTargets {
+        /// The node.
+        node: u32,
+        /// What people call them: their paths on that node.
+        names: Vec<String>,
+    },
+    /// A new session of a node. The answer gives its number. Targets that missed writes are behind from now on.
+    Begin {
+        /// The node.
+        node: u32,
+        /// Where its daemon is called.
+        address: String,
+    },
+    /// Asks for the lease of a session for [`LEASE`] more.
+    Renew {
+        /// The node.
+        node: u32,
+        /// Its session.
+        session: u64,
+    },
+    /// A clean stop: the lease is given back.
+    End {
+        /// The node.
+        node: u32,
+        /// Its session.
+        session: u64,
+    },
+    /// The lease ran out. The registry's leader alone says so.
+    Expire {
+        /// The node.
+        node: u32,
+        /// Its session.
+        session: u64,
+    },
+    /// The maps, as soon as they are newer than `epoch`, or after [`WATCH`] as they are.
+    Watch {
+        /// The epoch that the asker knows.
+        epoch: MapEpoch,
+    },
 }
 
 /// What the registry answers.
@@ -95,6 +145,30 @@ pub enum RegistryReply {
     Log(LogId, FenceEpoch, Arc<Maps>),
     /// The group that was formed or found, and the maps after that.
     Group(GroupId, Arc<Maps>),
+    /// The new node, and the maps after that.
+    Node(u32, Arc<Maps>),
+    /// The first of the new targets, and the maps after that.
+    Targets(TargetId, Arc<Maps>),
+    /// The session that was begun, and the maps after that.
+    Session(u64, Arc<Maps>),
+    /// The lease holds for [`LEASE`] from when it was asked for; the epoch of the maps tells whether they are worth asking
+    /// for.
+    Lease(MapEpoch),
+}
+
+impl RegistryReply {
+    /// The maps that came with it.
+    pub fn maps(&self) -> Option<&Arc<Maps>> {
+        match self {
+            RegistryReply::Maps(maps)
+            | RegistryReply::Log(_, _, maps)
+            | RegistryReply::Group(_, maps)
+            | RegistryReply::Node(_, maps)
+            | RegistryReply::Targets(_, maps)
+            | RegistryReply::Session(_, maps) => Some(maps),
+            RegistryReply::Lease(_) => None,
+        }
+    }
 }
 
 /// Why the registry did not do as asked.
@@ -106,8 +180,11 @@ pub enum RegistryError {
     /// No such log, group or target.
     #[error("the registry knows no such {0}")]
     Unknown(String),
-    /// Too few targets live to keep the registry safe.
-    #[error("too few targets answer to change the registry: {0}")]
+    /// The session that was named is over: its node has lost all that a lease gives, and begins a new one.
+    #[error("session {1} of node {0} is over")]
+    Over(u32, u64),
+    /// Too few targets or nodes live to keep the registry safe. Whether the change took effect is unknown.
+    #[error("the registry cannot be changed: {0}")]
     Unavailable(String),
 }
 
@@ -115,3 +192,12 @@ pub enum RegistryError {
 pub type RegistryAnswer = Result<RegistryReply, RegistryError>;
 /// The port of the registry.
 pub const REGISTRY_PORT: u16 = 2;
+
+/// How long a lease holds. Long enough for a node to survive two lost renewals or an election, short enough that a slot is
+/// taken over, and a program waits, for seconds only (DESIGN §6, §13).
+pub const LEASE: Duration = Duration::from_secs(3);
+/// What a holder takes off its lease: two clocks that differ by a hundredth, ten times what a bad crystal does, still agree
+/// on who holds what (`docs/decisions/0014-consensus.md`).
+pub const DRIFT: Duration = Duration::from_millis(60);
+/// How long a [`RegistryRequest::Watch`] waits for newer maps.
+pub const WATCH: Duration = Duration::from_secs(3);

@@ -3,34 +3,50 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use protocol::fragment::Geometry;
+use protocol::fragment::{FRAGMENT_SIZE, Geometry};
 use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, StripeNumber, TargetId};
-use protocol::maps::{GroupEntry, LogEntry, LogState, Maps, Run, SlotEntry, TargetEntry, TargetState, Writer};
+use protocol::maps::{
+    GroupEntry, LogEntry, LogState, Maps, NodeEntry, NodeState, Run, SlotEntry, TargetEntry, TargetState, Writer,
+};
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 
-use crate::formation;
+use crate::nodes;
 
-/// The maps of a new cluster.
+/// The maps of a new cluster, whose first node is `node`. Nodes that its targets name live too.
 pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u32, parity: u8) -> Maps {
-    let ids: Vec<_> = targets.iter().map(|(id, _)| *id).collect();
-    let groups = formation::groups(&ids, parity);
-    Maps {
+    let entry =
+        || NodeEntry { name: String::new(), address: String::new(), session: 1, state: NodeState::Alive, stores: true };
+    let numbers: BTreeSet<_> = targets.iter().map(|(_, target)| target.node).chain([node]).collect();
+    let mut maps = Maps {
         epoch: MapEpoch(1),
         cluster,
         parity,
+        fragment_size: FRAGMENT_SIZE,
+        next_node: numbers.last().map_or(1, |last| last + 1),
+        next_target: TargetId(targets.iter().map(|(id, _)| id.0 + 1).max().unwrap_or(0)),
+        nodes: numbers.into_iter().map(|number| (number, entry())).collect(),
         targets: targets.into_iter().collect(),
-        groups: groups.into_iter().enumerate().map(|(n, group)| (GroupId(n as u32), group)).collect(),
+        groups: Default::default(),
         logs: Default::default(),
         slots: [(0, SlotEntry { node, logs: Vec::new() })].into(),
         next_log: LogId(1),
-    }
+    };
+    nodes::form(&mut maps);
+    maps
 }
 
 /// What `request` makes of `maps`, and what to answer once that is durable. `None`: nothing changes.
 pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
     let mut next = maps.clone();
     let outcome = match request {
-        RegistryRequest::Maps => return (None, Ok(Outcome::Maps)),
+        RegistryRequest::Maps | RegistryRequest::Watch { .. } => Ok(Outcome::Maps),
+        RegistryRequest::Renew { node, session } => nodes::current(&next, node, session).map(|()| Outcome::Lease),
+        RegistryRequest::AddNode { name, address, stores } => nodes::add(&mut next, name, address, stores),
+        RegistryRequest::AddTargets { node, names } => nodes::add_targets(&mut next, node, names),
+        RegistryRequest::Begin { node, address } => nodes::begin(&mut next, node, address),
+        RegistryRequest::End { node, session } | RegistryRequest::Expire { node, session } => {
+            nodes::end(&mut next, node, session)
+        }
         RegistryRequest::OpenLog { node, writer } => open_log(&mut next, node, writer),
         RegistryRequest::AddRun { log, version, epoch, from, groups } => {
             add_run(&mut next, (log, version, epoch), from, groups)
@@ -71,6 +87,14 @@ pub enum Outcome {
     Log(LogId, FenceEpoch),
     /// A group.
     Group(GroupId),
+    /// A new node.
+    Node(u32),
+    /// The first of new targets.
+    Targets(TargetId),
+    /// A new session.
+    Session(u64),
+    /// The lease of a session.
+    Lease,
 }
 
 impl Outcome {
@@ -80,6 +104,10 @@ impl Outcome {
             Outcome::Maps => RegistryReply::Maps(maps),
             Outcome::Log(log, epoch) => RegistryReply::Log(log, epoch, maps),
             Outcome::Group(group) => RegistryReply::Group(group, maps),
+            Outcome::Node(node) => RegistryReply::Node(node, maps),
+            Outcome::Targets(first) => RegistryReply::Targets(first, maps),
+            Outcome::Session(session) => RegistryReply::Session(session, maps),
+            Outcome::Lease => RegistryReply::Lease(maps.epoch),
         })
     }
 }
@@ -149,7 +177,7 @@ fn form_group(maps: &mut Maps, group: GroupEntry) -> Reply {
     Ok(Outcome::Group(find_or_form(maps, group)))
 }
 
-fn find_or_form(maps: &mut Maps, group: GroupEntry) -> GroupId {
+pub(crate) fn find_or_form(maps: &mut Maps, group: GroupEntry) -> GroupId {
     let same = |old: &GroupEntry| old.targets == group.targets && old.geometry == group.geometry;
     if let Some((id, _)) = maps.groups.iter().find(|(_, old)| same(old)) {
         return *id;
@@ -211,6 +239,9 @@ fn set_slots(maps: &mut Maps, (first, last): (u16, u16), entry: SlotEntry, seen:
     if first > last || last >= protocol::id::SLOT_COUNT {
         return Err(RegistryError::Unknown("slot".into()));
     }
+    if !maps.nodes.get(&entry.node).is_some_and(|node| node.stores) {
+        return Err(RegistryError::Unknown("storing node".into()));
+    }
     let after = maps.slot(last).clone();
     maps.slots.retain(|&slot, _| slot < first || slot > last);
     if last + 1 < protocol::id::SLOT_COUNT {
@@ -223,16 +254,7 @@ fn set_slots(maps: &mut Maps, (first, last): (u16, u16), entry: SlotEntry, seen:
 /// A target that fails or comes back re-forms the groups: stripes begun from now on lie on whole targets only.
 fn set_target(maps: &mut Maps, target: TargetId, state: TargetState) -> Reply {
     maps.targets.get_mut(&target).ok_or(RegistryError::Unknown("target".into()))?.state = state;
-    let whole: Vec<_> =
-        maps.targets.iter().filter(|(_, entry)| entry.state == TargetState::Whole).map(|(id, _)| *id).collect();
-    let wanted = formation::groups(&whole, maps.parity);
-    for group in maps.groups.values_mut() {
-        group.current = false;
-    }
-    for group in wanted {
-        let id = find_or_form(maps, group);
-        maps.groups.get_mut(&id).expect("just formed or found").current = true;
-    }
+    nodes::form(maps);
     Ok(Outcome::Maps)
 }
 
@@ -369,6 +391,8 @@ mod tests {
     #[test]
     fn runs_of_slots_split_where_they_must() {
         let mut maps = cluster(2);
+        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true };
+        assert_eq!(step(&mut maps, add), Ok(Outcome::Node(2)));
         let epoch = maps.epoch.0;
         let set = RegistryRequest::SetSlots {
             first: 10,

@@ -1,62 +1,208 @@
 //! Which stripe groups are laid over which targets.
 //!
-//! k follows from the number of live failure domains, never from a wish (DESIGN §3): m+1 domains give 1+m, each more
-//! widens the stripes up to the class's default. With more targets than a stripe is wide, one group begins at every
-//! target, so that all share the load.
+//! k follows from the number of live failure domains, never from a wish (DESIGN §3): machines are the domains as soon as
+//! there are m+2 of them, or two with m = 1; before that, disks. m+1 domains give 1+m, each more widens the stripes up to
+//! the class's default.
+//!
+//! Where machines are the domains, no group has two targets of one machine, and machines with more targets are in more
+//! groups, in proportion, as far as a machine can: it is in no group twice. Which machines meet in a group is scrambled, so
+//! that a lost machine's fragments are rebuilt by all others. Equal targets give equal groups.
 
-use protocol::fragment::{FRAGMENT_SIZE, Geometry};
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::fragment::Geometry;
 use protocol::id::TargetId;
 use protocol::maps::GroupEntry;
 
 /// The widest default for m = 1 and for m ≥ 2.
 const DATA_MAX_XOR: usize = 4;
 const DATA_MAX_CODED: usize = 8;
+/// So many times members are chosen at most, where targets are many: some hundred groups spread the load of a thousand
+/// targets, and every map names them all.
+const MEMBERSHIPS_MAX: usize = 400;
 
-/// The groups over `targets` (one failure domain each) for stripes that survive the loss of `parity` of them. With too
-/// few targets for that class the parity shrinks: the volume goes on degraded, and `status` says so.
-pub fn groups(targets: &[TargetId], parity: u8) -> Vec<GroupEntry> {
+/// The targets of each machine that groups may be laid over.
+pub type Machines = BTreeMap<u32, Vec<TargetId>>;
+
+/// The groups over the targets of `machines` for stripes that survive the loss of `parity` domains. With too few domains
+/// for that class the parity shrinks: the volume goes on degraded, and `status` says so.
+pub fn groups(machines: &Machines, parity: u8, fragment_size: u32) -> Vec<GroupEntry> {
+    let targets = ordered(machines.values().flatten());
     if targets.is_empty() {
         return Vec::new();
     }
-    let parity = usize::from(parity).min(targets.len() - 1);
-    let data_max = if parity <= 1 { DATA_MAX_XOR } else { DATA_MAX_CODED };
-    let data = if parity == 0 { 1 } else { (targets.len() - parity).min(data_max) };
+    let apart = are_domains(machines, parity);
+    let domains = if apart { occupied(machines).count() } else { targets.len() };
+    let (data, parity) = shape(domains, usize::from(parity));
+    let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size };
     let width = data + parity;
-    let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size: FRAGMENT_SIZE };
-    let begins = if width == targets.len() { 1 } else { targets.len() };
-    (0..begins)
-        .map(|begin| GroupEntry {
-            targets: (0..width).map(|member| targets[(begin + member) % targets.len()]).collect(),
-            geometry,
-            current: true,
-        })
-        .collect()
+    let members = if apart && domains < targets.len() { across(machines, width) } else { in_turn(&targets, width) };
+    members.into_iter().map(|targets| GroupEntry { targets, geometry, current: true }).collect()
+}
+
+/// Whether machines are the failure domains, and not disks.
+pub fn are_domains(machines: &Machines, parity: u8) -> bool {
+    let count = occupied(machines).count();
+    count >= usize::from(parity) + 2 || (parity == 1 && count == 2)
+}
+
+fn occupied(machines: &Machines) -> impl Iterator<Item = (u32, &Vec<TargetId>)> {
+    machines.iter().filter(|(_, targets)| !targets.is_empty()).map(|(&node, targets)| (node, targets))
+}
+
+/// k and m for so many domains.
+fn shape(domains: usize, parity: usize) -> (usize, usize) {
+    let parity = parity.min(domains - 1);
+    let data_max = if parity <= 1 { DATA_MAX_XOR } else { DATA_MAX_CODED };
+    let data = if parity == 0 { 1 } else { (domains - parity).min(data_max) };
+    (data, parity)
+}
+
+/// How many groups so many targets get: as many as there are targets, each then in as many as a stripe is wide, or where
+/// these are too many, so many that each is in equally many.
+fn count(targets: usize, width: usize) -> usize {
+    let memberships = (MEMBERSHIPS_MAX * width / targets).clamp(1, width);
+    (targets * memberships).div_ceil(width)
+}
+
+/// Every target is a domain: groups are runs of targets, beginning at each in turn.
+fn in_turn(targets: &[TargetId], width: usize) -> Vec<Vec<TargetId>> {
+    let begins = if width == targets.len() { 1 } else { count(targets.len(), width) };
+    let begin = |group: usize| group * targets.len() / begins;
+    let member = |at: usize| targets[at % targets.len()];
+    (0..begins).map(|group| (0..width).map(|n| member(begin(group) + n)).collect()).collect()
+}
+
+/// Every machine is a domain: each group takes the machines that have had the least of their share, and of each the target
+/// that is in the fewest groups.
+fn across(machines: &Machines, width: usize) -> Vec<Vec<TargetId>> {
+    let total = machines.values().map(Vec::len).sum();
+    let mut taken: BTreeMap<u32, usize> = occupied(machines).map(|(node, _)| (node, 0)).collect();
+    let mut used: BTreeMap<TargetId, usize> = BTreeMap::new();
+    let mut formed = BTreeSet::new();
+    for group in 0..count(total, width) {
+        // Shares are compared as fractions of a number that all counts of targets up to some dozen divide.
+        let share = |node: u32| (taken[&node] * 720_720) / machines[&node].len();
+        let mut nodes: Vec<u32> = taken.keys().copied().collect();
+        nodes.sort_by_key(|&node| (share(node), scramble(group as u64, node)));
+        nodes.truncate(width);
+        let members = nodes.iter().map(|node| {
+            let least = |target: &&TargetId| (used.get(*target).copied().unwrap_or(0), **target);
+            *machines[node].iter().min_by_key(least).expect("an occupied machine has targets")
+        });
+        let members: BTreeSet<TargetId> = members.collect();
+        nodes.iter().for_each(|node| *taken.get_mut(node).expect("it was taken from there") += 1);
+        members.iter().for_each(|target| *used.entry(*target).or_default() += 1);
+        formed.insert(members);
+    }
+    formed.into_iter().map(|members| members.into_iter().collect()).collect()
+}
+
+fn ordered<'a>(targets: impl Iterator<Item = &'a TargetId>) -> Vec<TargetId> {
+    let targets: BTreeSet<_> = targets.copied().collect();
+    targets.into_iter().collect()
+}
+
+/// A fixed disorder (the finish of splitmix64).
+fn scramble(group: u64, node: u32) -> u64 {
+    let mut word = (group << 32 | u64::from(node)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use protocol::fragment::FRAGMENT_SIZE;
 
-    fn shape(targets: u32, parity: u8) -> (u8, u8, usize) {
-        let targets: Vec<_> = (0..targets).map(TargetId).collect();
-        let groups = groups(&targets, parity);
+    /// Machines with so many targets each, numbered through.
+    fn machines(counts: &[u32]) -> Machines {
+        let mut next = 0..;
+        let targets = |count: u32| next.by_ref().take(count as usize).map(TargetId).collect();
+        (1..).zip(counts.iter().copied().map(targets)).collect()
+    }
+
+    fn formed(counts: &[u32], parity: u8) -> Vec<GroupEntry> {
+        groups(&machines(counts), parity, FRAGMENT_SIZE)
+    }
+
+    fn shape(counts: &[u32], parity: u8) -> (u8, u8, usize) {
+        let groups = formed(counts, parity);
         (groups[0].geometry.data, groups[0].geometry.parity, groups.len())
     }
 
+    /// In how many groups each target is.
+    fn memberships(groups: &[GroupEntry]) -> BTreeMap<TargetId, usize> {
+        let mut counts = BTreeMap::new();
+        groups.iter().flat_map(|group| &group.targets).for_each(|target| *counts.entry(*target).or_default() += 1);
+        counts
+    }
+
     #[test]
-    fn stripes_widen_with_the_domains() {
-        assert_eq!(shape(1, 0), (1, 0, 1));
-        assert_eq!(shape(2, 1), (1, 1, 1));
-        assert_eq!(shape(3, 1), (2, 1, 1));
-        assert_eq!(shape(5, 1), (4, 1, 1));
-        assert_eq!(shape(6, 1), (4, 1, 6));
-        assert_eq!(shape(6, 2), (4, 2, 1));
-        assert_eq!(shape(12, 2), (8, 2, 12));
+    fn stripes_widen_with_the_disks_of_one_machine() {
+        assert_eq!(shape(&[1], 0), (1, 0, 1));
+        assert_eq!(shape(&[2], 1), (1, 1, 1));
+        assert_eq!(shape(&[3], 1), (2, 1, 1));
+        assert_eq!(shape(&[5], 1), (4, 1, 1));
+        assert_eq!(shape(&[6], 1), (4, 1, 6));
+        assert_eq!(shape(&[6], 2), (4, 2, 1));
+        assert_eq!(shape(&[12], 2), (8, 2, 12));
     }
 
     #[test]
     fn too_few_domains_degrade() {
-        assert_eq!(shape(1, 1), (1, 0, 1));
-        assert_eq!(shape(2, 2), (1, 1, 1));
+        assert_eq!(shape(&[1], 1), (1, 0, 1));
+        assert_eq!(shape(&[2], 2), (1, 1, 1));
+    }
+
+    #[test]
+    fn machines_are_the_domains_as_soon_as_there_are_enough() {
+        assert_eq!(shape(&[3, 3], 1).0, 1);
+        assert_eq!(shape(&[3, 3, 3], 1).0, 2);
+        assert_eq!(shape(&[3, 3, 3], 2), (7, 2, 1));
+        assert_eq!(shape(&[3, 3, 3, 3], 2).0, 2);
+        assert_eq!(shape(&[1, 1, 1, 1, 1], 1), (4, 1, 1));
+    }
+
+    #[test]
+    fn no_group_has_two_targets_of_one_machine() {
+        for counts in [&[2, 2][..], &[4, 1, 1], &[3, 3, 3, 3], &[1, 2, 3, 4, 5, 6, 7, 8], &[12; 80]] {
+            for parity in 1..3 {
+                let machines = machines(counts);
+                if !are_domains(&machines, parity) {
+                    continue;
+                }
+                for group in groups(&machines, parity, FRAGMENT_SIZE) {
+                    let of = |target| machines.iter().find(|(_, targets)| targets.contains(target)).unwrap().0;
+                    let nodes: BTreeSet<_> = group.targets.iter().map(of).collect();
+                    assert_eq!(nodes.len(), group.geometry.width(), "{counts:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_target_is_in_about_as_many_groups_as_its_share() {
+        for counts in [&[6, 6, 6, 6, 6, 6][..], &[1, 2, 3, 4, 5, 6, 7, 8], &[10; 100], &[3, 3, 3, 3]] {
+            let memberships = memberships(&formed(counts, 1));
+            assert_eq!(memberships.len(), counts.iter().sum::<u32>() as usize, "every target is used");
+            let (least, most) = (memberships.values().min().unwrap(), memberships.values().max().unwrap());
+            assert!(*most <= 2 * *least, "{counts:?}: {least} to {most} groups");
+        }
+        // A machine is in no group twice, so one with most of the disks cannot have all its share.
+        let memberships = memberships(&formed(&[8, 1, 1], 1));
+        assert_eq!(memberships.len(), 10);
+    }
+
+    #[test]
+    fn a_thousand_targets_have_a_few_hundred_groups() {
+        for (machine_count, parity) in [(100, 1), (100, 2), (2, 1)] {
+            let counts = vec![1000 / machine_count; machine_count as usize];
+            let groups = formed(&counts, parity);
+            assert!((100..=500).contains(&groups.len()), "{} groups", groups.len());
+            assert_eq!(memberships(&groups).len(), 1000);
+        }
+        assert!(formed(&[1000], 1).len() <= 500);
     }
 }

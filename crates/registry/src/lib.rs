@@ -3,7 +3,9 @@
 //! | noun | it is |
 //! |---|---|
 //! | [`Change`](change) | what one request makes of the maps: pure |
+//! | [`nodes`] | what nodes that come and go make of the maps: pure |
 //! | [`formation`] | which groups are laid over which targets: pure |
+//! | [`slots`] | which node manages which slots: pure |
 //! | [`Replica`](replica) | one durable copy of the maps, on one target |
 //! | [`Registry`] | answers requests, keeps the replicas |
 //!
@@ -16,8 +18,10 @@ pub mod change;
 pub mod formation;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod nodes;
 mod replica;
 mod service;
+pub mod slots;
 
 pub use replica::{Replica, ReplicaError};
 pub use service::{Registry, RegistryStart};

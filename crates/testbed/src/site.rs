@@ -114,6 +114,7 @@ impl Site {
         }
         let mut maps = change::new_cluster(CLUSTER, entries, host.node().0, shape.parity);
         maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = shape.fragment_size);
+        maps.fragment_size = shape.fragment_size;
         Registry::create(maps, site.plugged()).await.expect("an empty disk takes a registry");
         site
     }

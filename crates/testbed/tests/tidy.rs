@@ -37,6 +37,8 @@ const DECIDING: &[&str] = &[
     "fuse/src",
     "registry/src/change.rs",
     "registry/src/formation.rs",
+    "registry/src/nodes.rs",
+    "registry/src/slots.rs",
     "manager/src/ops",
     "manager/src/slot.rs",
     "manager/src/page.rs",

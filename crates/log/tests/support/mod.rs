@@ -250,6 +250,7 @@ impl Fakes {
         let count = targets.len();
         let mut maps = registry::change::new_cluster(1, targets, REGISTRY_NODE.0, parity);
         maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = fragment_size);
+        maps.fragment_size = fragment_size;
         maps.epoch = MapEpoch(1);
         let maps = Arc::new(Mutex::new(Arc::new(maps)));
         let host = world.add_node(REGISTRY_NODE);

@@ -1,0 +1,216 @@
+//! What nodes that come and go make of the maps.
+//!
+//! 1. A node that is gone has no whole targets, unless it never began a session, or nobody has formed groups since it left:
+//!    whatever is written without it, it misses.
+//! 2. Current groups lie on whole targets of living nodes alone, as long as there are any.
+//! 3. A session's number rises with each life of its node; what names an older one is refused.
+
+use protocol::id::TargetId;
+use protocol::maps::{Maps, NodeEntry, NodeState, TargetEntry, TargetState};
+use protocol::registry::RegistryError;
+
+use crate::change::{Outcome, Reply, find_or_form};
+use crate::formation::{self, Machines};
+use crate::slots;
+
+/// More nodes and targets than this no maps hold: every map names them all.
+const NODES_MAX: usize = 1000;
+const TARGETS_MAX: usize = 10_000;
+/// Longer than any path that people give a target, or any name of a machine.
+const NAME_SIZE_MAX: usize = 4096;
+
+/// A new node, which has not begun yet.
+pub(crate) fn add(maps: &mut Maps, name: String, address: String, stores: bool) -> Reply {
+    if name.len() > NAME_SIZE_MAX || address.len() > NAME_SIZE_MAX {
+        return Err(RegistryError::Unknown("node with so long a name".into()));
+    }
+    if maps.nodes.len() >= NODES_MAX {
+        return Err(RegistryError::Unknown(format!("place for more than {NODES_MAX} nodes")));
+    }
+    let node = maps.next_node;
+    maps.next_node += 1;
+    maps.nodes.insert(node, NodeEntry { name, address, session: 0, state: NodeState::Gone, stores });
+    Ok(Outcome::Node(node))
+}
+
+/// New targets, which lack nothing because nothing was written to them.
+pub(crate) fn add_targets(maps: &mut Maps, node: u32, names: Vec<String>) -> Reply {
+    if !maps.nodes.get(&node).is_some_and(|entry| entry.stores) {
+        return Err(RegistryError::Unknown("storing node".into()));
+    }
+    if maps.targets.len() + names.len() > TARGETS_MAX || names.iter().any(|name| name.len() > NAME_SIZE_MAX) {
+        return Err(RegistryError::Unknown("place for such targets".into()));
+    }
+    let first = maps.next_target;
+    for name in names {
+        maps.targets.insert(maps.next_target, TargetEntry { node, name, state: TargetState::Whole });
+        maps.next_target = TargetId(maps.next_target.0 + 1);
+    }
+    form(maps);
+    Ok(Outcome::Targets(first))
+}
+
+/// A node lives, with a new session. What it missed while it was gone, its targets are behind with.
+pub(crate) fn begin(maps: &mut Maps, node: u32, address: String) -> Reply {
+    if address.len() > NAME_SIZE_MAX {
+        return Err(RegistryError::Unknown("node with so long an address".into()));
+    }
+    let entry = maps.nodes.get_mut(&node).ok_or(RegistryError::Unknown("node".into()))?;
+    entry.session += 1;
+    entry.state = NodeState::Alive;
+    entry.address = address;
+    let session = entry.session;
+    for target in maps.targets.values_mut().filter(|target| target.node == node) {
+        if target.state == TargetState::Failed {
+            target.state = TargetState::Behind;
+        }
+    }
+    form(maps);
+    slots::inherit(maps);
+    Ok(Outcome::Session(session))
+}
+
+/// A session is over, by a clean stop or because its lease ran out. Where no other storing node lives, nobody can write
+/// without its targets nor take its slots: then both stay as they are.
+pub(crate) fn end(maps: &mut Maps, node: u32, session: u64) -> Reply {
+    current(maps, node, session)?;
+    maps.nodes.get_mut(&node).expect("it is current").state = NodeState::Gone;
+    if maps.storing().next().is_some() {
+        fail_targets(maps, node);
+        form(maps);
+        slots::inherit(maps);
+    }
+    Ok(Outcome::Maps)
+}
+
+/// Refuses a session that is not the living one of its node.
+pub fn current(maps: &Maps, node: u32, session: u64) -> Result<(), RegistryError> {
+    let entry = maps.nodes.get(&node).ok_or(RegistryError::Unknown("node".into()))?;
+    let lives = entry.state == NodeState::Alive && entry.session == session;
+    if lives { Ok(()) } else { Err(RegistryError::Over(node, session)) }
+}
+
+/// Forms the groups anew: stripes begun from now on lie on whole targets of living nodes only. Without any such target the
+/// groups stay as they are, for whoever comes back.
+pub(crate) fn form(maps: &mut Maps) {
+    let mut machines = Machines::new();
+    for (&id, target) in maps.targets.iter().filter(|(_, target)| target.state == TargetState::Whole) {
+        if maps.nodes.get(&target.node).is_some_and(|node| node.state == NodeState::Alive) {
+            machines.entry(target.node).or_default().push(id);
+        }
+    }
+    let wanted = formation::groups(&machines, maps.parity, maps.fragment_size);
+    if wanted.is_empty() {
+        return;
+    }
+    let left: Vec<_> =
+        maps.nodes.iter().filter(|(_, node)| node.state == NodeState::Gone && node.session > 0).collect();
+    let left: Vec<u32> = left.into_iter().map(|(&node, _)| node).collect();
+    left.into_iter().for_each(|node| fail_targets(maps, node));
+    for group in maps.groups.values_mut() {
+        group.current = false;
+    }
+    for group in wanted {
+        let id = find_or_form(maps, group);
+        maps.groups.get_mut(&id).expect("just formed or found").current = true;
+    }
+}
+
+fn fail_targets(maps: &mut Maps, node: u32) {
+    for target in maps.targets.values_mut().filter(|target| target.node == node) {
+        target.state = TargetState::Failed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::{apply, new_cluster};
+    use protocol::id::SLOT_COUNT;
+    use protocol::registry::RegistryRequest;
+
+    fn step(maps: &mut Maps, request: RegistryRequest) -> Reply {
+        let (next, reply) = apply(maps, request);
+        *maps = next.unwrap_or_else(|| maps.clone());
+        assert_eq!(maps.verify(), Ok(()));
+        reply
+    }
+
+    fn begin(maps: &mut Maps, node: u32) -> u64 {
+        match step(maps, RegistryRequest::Begin { node, address: format!("10.0.0.{node}:1") }) {
+            Ok(Outcome::Session(session)) => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Machines with two disks each, all living.
+    fn cluster(nodes: u32) -> Maps {
+        let entry = |n: u32| TargetEntry { node: 1, name: n.to_string(), state: TargetState::Whole };
+        let mut maps = new_cluster(1, (0..2).map(|n| (TargetId(n), entry(n))).collect(), 1, 1);
+        begin(&mut maps, 1);
+        for node in 2..=nodes {
+            let add = RegistryRequest::AddNode { name: node.to_string(), address: String::new(), stores: true };
+            assert_eq!(step(&mut maps, add), Ok(Outcome::Node(node)));
+            let names = vec!["a".into(), "b".into()];
+            let first = TargetId(2 * node - 2);
+            assert_eq!(step(&mut maps, RegistryRequest::AddTargets { node, names }), Ok(Outcome::Targets(first)));
+            begin(&mut maps, node);
+        }
+        maps
+    }
+
+    fn in_groups(maps: &Maps) -> Vec<u32> {
+        let current = maps.groups.values().filter(|group| group.current).flat_map(|group| group.targets.clone());
+        let targets: std::collections::BTreeSet<_> = current.map(|target| target.0).collect();
+        targets.into_iter().collect()
+    }
+
+    #[test]
+    fn a_node_that_joins_is_written_to_when_it_begins() {
+        let mut maps = cluster(1);
+        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true };
+        assert_eq!(step(&mut maps, add), Ok(Outcome::Node(2)));
+        let _ = step(&mut maps, RegistryRequest::AddTargets { node: 2, names: vec!["x".into()] });
+        assert_eq!(in_groups(&maps), [0, 1]);
+        begin(&mut maps, 2);
+        assert_eq!(in_groups(&maps), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_node_that_goes_leaves_groups_and_slots_to_the_others() {
+        let mut maps = cluster(3);
+        assert_eq!(step(&mut maps, RegistryRequest::Expire { node: 1, session: 2 }), Ok(Outcome::Maps));
+        assert_eq!(in_groups(&maps), [2, 3, 4, 5]);
+        assert!((0..SLOT_COUNT).all(|slot| maps.slot(slot).node != 1));
+        assert_eq!(maps.slot(0).node, 2);
+        assert_eq!(maps.slot(SLOT_COUNT - 1).node, 3);
+        assert_eq!(begin(&mut maps, 1), 3);
+        assert_eq!(in_groups(&maps), [2, 3, 4, 5], "what missed writes is behind");
+        assert_eq!(maps.targets[&TargetId(0)].state, TargetState::Behind);
+        assert!((0..SLOT_COUNT).all(|slot| maps.slot(slot).node != 1), "balancing comes later");
+    }
+
+    #[test]
+    fn an_old_session_ends_nothing() {
+        let mut maps = cluster(2);
+        begin(&mut maps, 2);
+        let before = maps.clone();
+        for request in [RegistryRequest::End { node: 2, session: 1 }, RegistryRequest::Expire { node: 2, session: 3 }] {
+            assert!(matches!(step(&mut maps, request), Err(RegistryError::Over(2, _))));
+        }
+        assert_eq!(maps, before);
+    }
+
+    #[test]
+    fn the_last_to_leave_missed_nothing() {
+        let mut maps = cluster(2);
+        assert_eq!(step(&mut maps, RegistryRequest::End { node: 2, session: 1 }), Ok(Outcome::Maps));
+        assert_eq!(step(&mut maps, RegistryRequest::End { node: 1, session: 2 }), Ok(Outcome::Maps));
+        assert_eq!(maps.targets[&TargetId(0)].state, TargetState::Whole);
+        begin(&mut maps, 2);
+        assert_eq!(maps.targets[&TargetId(2)].state, TargetState::Behind);
+        assert_eq!(maps.slot(0).node, 2, "the slots of one that is gone have a manager again");
+        begin(&mut maps, 1);
+        assert_eq!(in_groups(&maps), [0, 1], "and its targets are whole, for nobody wrote without them");
+    }
+}
