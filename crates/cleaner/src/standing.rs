@@ -101,7 +101,7 @@ mod tests {
 
     fn maps(logs: &[(u64, Writer, LogState)]) -> Maps {
         let entry = |&(log, writer, state): &(u64, Writer, LogState)| {
-            (LogId(log), LogEntry { node: 1, writer, layout: vec![], state, version: 1 })
+            (LogId(log), LogEntry { node: 1, session: 0, writer, layout: vec![], state, version: 1 })
         };
         Maps {
             epoch: MapEpoch(1),

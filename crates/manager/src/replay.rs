@@ -1,6 +1,8 @@
-//! Deltas of clients that died: what their logs hold beyond *applied* (DESIGN §5, block maps and deltas).
+//! The logs of nodes that died: one of those that live seals them, and every manager replays what clients' logs hold beyond
+//! *applied* (DESIGN §5, block maps and deltas).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use log::recovery::{self, DataBodies};
 use protocol::address::Position;
@@ -14,6 +16,17 @@ use protocol::storage::Durability;
 use crate::manager::Manager;
 use crate::ops::Operation;
 use crate::start::StartError;
+use crate::takeover::seal;
+
+/// How long the others are given to seal what is theirs to seal, and how often that is looked at.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Who seals a dead log: one of the living, so that they do not take it from each other.
+fn heir(maps: &Maps, log: LogId) -> Option<u32> {
+    let living: Vec<u32> = maps.storing().collect();
+    living.get((log.0 % living.len().max(1) as u64) as usize).copied()
+}
 
 /// Which sealed logs this manager has all deltas of.
 #[derive(Default)]
@@ -34,6 +47,37 @@ impl Replayed {
 }
 
 impl Manager {
+    /// Seals the logs of nodes that died which are ours to seal.
+    pub(crate) async fn seal_dead(&self) -> Result<(), StartError> {
+        let maps = self.cluster.maps();
+        let node = self.host().node().0;
+        let mine: Vec<LogId> = maps.dead_logs().filter(|&log| heir(&maps, log) == Some(node)).collect();
+        for log in mine {
+            seal(&self.cluster, log).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the logs of all dead clients are sealed; seals those itself that nobody does in time.
+    pub(crate) async fn await_dead(&self) -> Result<(), StartError> {
+        let patient_until = self.host().now() + PATIENCE;
+        self.seal_dead().await?;
+        loop {
+            let maps = self.cluster.refresh().await?;
+            let left = maps.dead_logs().filter(|log| maps.logs[log].writer == Writer::Client);
+            let left: Vec<LogId> = left.collect();
+            if left.is_empty() {
+                return Ok(());
+            }
+            if self.host().now() >= patient_until {
+                for log in left {
+                    seal(&self.cluster, log).await?;
+                }
+            }
+            self.host().sleep(LOOK).await;
+        }
+    }
+
     /// Replays all sealed client logs that were not yet.
     pub(crate) async fn replay_sealed(&self) -> Result<(), StartError> {
         // Slots that arrive meanwhile would be missed.

@@ -157,6 +157,7 @@ impl Manager {
             // What fails is tried again.
             if self.cluster.refresh().await.is_ok() {
                 let _ = self.follow_map().await;
+                let _ = self.seal_dead().await;
             }
         }
     }

@@ -94,6 +94,7 @@ impl Manager {
             self.take_over(run).await?;
         }
         if self.arriving.load(Ordering::Acquire) {
+            self.await_dead().await?;
             self.replay_sealed().await?;
             self.arrivals.lock().expect("nobody panics over arrivals").clear();
             self.arriving.store(false, Ordering::Release);

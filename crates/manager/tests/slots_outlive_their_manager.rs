@@ -2,7 +2,7 @@
 //! without a change that was acknowledged, with one from before it moved, or finds the stripes deleted that it lies in.
 //!
 //! Three nodes manage, a fourth stores and keeps the registry, a fifth asks. The test stands in for the registry's leader: it
-//! gives the slots of a dead node to the living. Somebody deletes all the while what all managers call dead.
+//! says who died. Somebody deletes all the while what all managers call dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use host::{Address, Disk, Host, NodeId, Port};
 use log::{Cluster, LogReader};
 use manager::{Manager, ManagerOptions};
 use protocol::file::{Caller, Kind, NewInode};
-use protocol::id::{InodeId, LogId, SLOT_COUNT, StripeNumber, TargetId};
+use protocol::id::{InodeId, LogId, StripeNumber, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
-use protocol::maps::{SlotEntry, TargetEntry, TargetState, Writer};
-use protocol::registry::{RegistryError, RegistryRequest};
+use protocol::maps::{TargetEntry, TargetState, Writer};
+use protocol::registry::RegistryRequest;
 use registry::{Registry, change};
 use storage::{Storage, TargetOptions};
 
 const CLUSTER: u128 = 78;
 const STORE: NodeId = NodeId(9);
 const ASKER: NodeId = NodeId(8);
-const MANAGERS: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
+const MANAGERS: [NodeId; 3] = [NodeId(1), NodeId(10), NodeId(11)];
 const DIRECTORIES: u64 = 24;
 
 async fn store(world: &World, host: &Host) {
@@ -35,7 +35,9 @@ async fn store(world: &World, host: &Host) {
         let entry = TargetEntry { node: STORE.0, name: format!("t{}", target.0), state: TargetState::Whole };
         entries.push((*target, entry));
     }
-    let maps = change::new_cluster(CLUSTER, entries, MANAGERS[0].0, 1);
+    let mut maps = change::new_cluster(CLUSTER, entries, MANAGERS[0].0, 1);
+    // It has disks, and manages nothing.
+    maps.nodes.get_mut(&STORE.0).unwrap().stores = false;
     Registry::create(maps, disks.clone()).await.unwrap();
     let starting = host.clone();
     let started = world.spawn(host, async move {
@@ -63,23 +65,27 @@ async fn start(world: &World, node: NodeId) {
     started.await.unwrap();
 }
 
-/// Gives all slots of nodes that do not live to those that do, in turn.
-async fn reassign(cluster: &Cluster, living: &[NodeId], dice: &mut Dice) {
-    loop {
-        let maps = cluster.refresh().await.unwrap();
-        let orphaned = maps.slots.iter().find(|(_, entry)| !living.contains(&NodeId(entry.node)));
-        let Some((&first, entry)) = orphaned else { return };
-        let end = maps.slots.range(first + 1..).next().map_or(SLOT_COUNT, |(&next, _)| next);
-        // Sometimes a run stays whole, sometimes it is cut.
-        let last = if dice.coin() { end - 1 } else { dice.within(u64::from(first)..u64::from(end)) as u16 };
-        let node = living[dice.below(living.len() as u64) as usize].0;
-        let SlotEntry { logs, .. } = entry.clone();
-        let set = RegistryRequest::SetSlots { first, last, node, logs, epoch: maps.epoch.0 };
-        match cluster.registry(set).await {
-            Ok(_) | Err(RegistryError::Lost) => {}
-            Err(error) => panic!("{error}"),
-        }
-    }
+/// Says what becomes of a node, as the registry's leader would find, and deletes what is dead at once.
+async fn tell(world: &World, asking: &Host, node: NodeId, fate: Fate) -> usize {
+    let host = asking.clone();
+    let told = world.spawn(asking, async move {
+        let cluster = Cluster::connect(host, STORE).await.unwrap();
+        let session = cluster.maps().nodes.get(&node.0).map_or(0, |entry| entry.session);
+        let request = match fate {
+            Fate::Joins => RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true },
+            Fate::Begins => RegistryRequest::Begin { node: node.0, address: String::new() },
+            Fate::Dies => RegistryRequest::Expire { node: node.0, session },
+        };
+        cluster.registry(request).await.unwrap();
+        delete_dead(&cluster).await
+    });
+    told.await.unwrap()
+}
+
+enum Fate {
+    Joins,
+    Begins,
+    Dies,
 }
 
 /// Asks whoever manages the inode, until somebody does.
@@ -187,9 +193,11 @@ fn slots_move_with_all_that_was_acknowledged() {
         store(&world, &storing).await;
         let asking = world.add_node(ASKER);
         for node in MANAGERS {
-            if node != NodeId(1) {
+            if node != MANAGERS[0] {
                 world.add_node(node);
+                tell(&world, &asking, node, Fate::Joins).await;
             }
+            tell(&world, &asking, node, Fate::Begins).await;
             start(&world, node).await;
         }
         let mut dice = world.dice();
@@ -210,26 +218,28 @@ fn slots_move_with_all_that_was_acknowledged() {
                         deleted += delete_dead(&cluster).await;
                     }
                 }
-                (names, directories, deleted)
+                let victim = NodeId(cluster.maps().slot(dice.below(4096) as u16).node);
+                (names, directories, deleted, victim)
             });
-            let count;
-            (names, directories, count) = asked.await.unwrap();
+            let (count, dead);
+            (names, directories, count, dead) = asked.await.unwrap();
             deleted.set(deleted.get() + count);
-            let dead = *dice.pick(&MANAGERS).unwrap();
             if dice.coin() {
                 world.sleep(Duration::from_millis(dice.below(3000))).await;
             }
-            world.crash(dead, Stop::Kill);
-            let living: Vec<NodeId> = MANAGERS.into_iter().filter(|&node| node != dead).collect();
-            let (host, seed) = (asking.clone(), dice.below(u64::MAX));
-            let reassigned = world.spawn(&asking, async move {
-                let cluster = Cluster::connect(host, STORE).await.unwrap();
-                reassign(&cluster, &living, &mut Dice::new(seed)).await;
-                delete_dead(&cluster).await
-            });
-            deleted.set(deleted.get() + reassigned.await.unwrap());
-            world.restart(dead);
-            start(&world, dead).await;
+            let mut fallen = vec![dead];
+            // Sometimes another one dies while it takes over, or soon after.
+            fallen.extend(dice.coin().then(|| *dice.pick(&MANAGERS).unwrap()).filter(|&other| other != dead));
+            for &node in &fallen {
+                world.crash(node, Stop::Kill);
+                deleted.set(deleted.get() + tell(&world, &asking, node, Fate::Dies).await);
+                world.sleep(Duration::from_millis(dice.below(2000))).await;
+            }
+            for node in fallen {
+                world.restart(node);
+                tell(&world, &asking, node, Fate::Begins).await;
+                start(&world, node).await;
+            }
         }
     });
     assert!(deleted.get() > 0, "somebody deletes what is dead");

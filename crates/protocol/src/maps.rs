@@ -91,6 +91,16 @@ impl Maps {
         Ok(())
     }
 
+    /// Logs whose writer's session is over and that nobody has sealed yet.
+    pub fn dead_logs(&self) -> impl Iterator<Item = LogId> {
+        let is_dead = |entry: &LogEntry| {
+            let writer = self.nodes.get(&entry.node);
+            writer.is_none_or(|node| node.session > entry.session || node.session > 0 && node.state == NodeState::Gone)
+        };
+        let unsealed = self.logs.iter().filter(|(_, entry)| !matches!(entry.state, LogState::Sealed(_)));
+        unsealed.filter(move |(_, entry)| is_dead(entry)).map(|(&log, _)| log)
+    }
+
     /// Tells this manager map from others.
     pub fn manager_map_sum(&self) -> ManagerMapSum {
         let bytes = postcard::to_stdvec(&self.slots).expect("the manager map has no unserializable part");
@@ -192,6 +202,8 @@ pub enum Writer {
 pub struct LogEntry {
     /// The node that writes or wrote it.
     pub node: u32,
+    /// In which session of that node it was opened.
+    pub session: u64,
     /// In which role.
     pub writer: Writer,
     /// Where its stripes lie.

@@ -121,7 +121,8 @@ fn open_log(maps: &mut Maps, node: u32, writer: Writer) -> Reply {
     }
     let layout = vec![Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups }];
     let epoch = FenceEpoch(1);
-    maps.logs.insert(log, LogEntry { node, writer, layout, state: LogState::Open(epoch), version: 1 });
+    let session = maps.nodes.get(&node).map_or(0, |entry| entry.session);
+    maps.logs.insert(log, LogEntry { node, session, writer, layout, state: LogState::Open(epoch), version: 1 });
     Ok(Outcome::Log(log, epoch))
 }
 
