@@ -12,6 +12,7 @@ macro_rules! say {
 mod check;
 mod daemon;
 mod down;
+mod lab;
 mod repair;
 mod status;
 mod up;
@@ -51,6 +52,8 @@ enum Command {
     Check(check::Check),
     /// Rebuild what a lost or damaged target held, from the others.
     Repair(repair::Repair),
+    /// Try a cluster on this machine: hosts as network namespaces, to start, kill, freeze, cut and slow.
+    Lab(lab::LabCommand),
     /// Run as the daemon, in the foreground (what `up` starts).
     #[command(hide = true)]
     Daemon(daemon::Daemon),
@@ -87,6 +90,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Why(why) => why.run(),
         Command::Check(check) => check.run(),
         Command::Repair(repair) => repair.run(),
+        Command::Lab(lab) => lab.run(),
         Command::Daemon(daemon) => daemon.run(),
     };
     match outcome {

@@ -12,6 +12,7 @@ pub mod directory;
 pub mod fuse_device;
 pub mod machine;
 pub mod mount;
+pub(crate) mod namespaces;
 mod open_file;
 mod page_cache;
 pub mod process;

@@ -17,6 +17,7 @@ mod command;
 pub mod config;
 mod create;
 mod edge;
+mod lab;
 mod meter;
 mod node;
 mod oracle;

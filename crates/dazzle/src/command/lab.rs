@@ -1,0 +1,306 @@
+//! `dazzle lab`: a cluster on one machine, to try what befalls one.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::{Failure, Outcome, existing, lock_path, print_json};
+use crate::edge::namespaces::{self, Blow, Link, Namespaces};
+use crate::edge::process::DirectoryLock;
+use crate::edge::storage_place;
+use crate::lab::{FILE_NAME, HOSTS_MAX, HostNumber, Lab};
+
+/// Runs a whole cluster on this machine: each host a network namespace with an address, a link, a directory and a daemon
+/// of its own. Needs root, and touches neither the machine's network nor anything outside DIR.
+#[derive(Debug, Args)]
+pub(super) struct LabCommand {
+    #[command(subcommand)]
+    act: Act,
+}
+
+#[derive(Debug, Subcommand)]
+enum Act {
+    /// Make a laboratory in DIR, or start the one that is there: a cluster that is mounted on every host.
+    Up {
+        /// An empty directory, or a laboratory's.
+        dir: PathBuf,
+        /// How many hosts a new one has.
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(HOSTS_MAX)))]
+        hosts: u8,
+        /// How many targets each host has.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+        disks: u16,
+        /// How many targets may be lost at once.
+        #[arg(long, default_value_t = 1)]
+        parity: u8,
+        /// What each link carries, as tc says it: "100mbit".
+        #[arg(long)]
+        rate: Option<String>,
+    },
+    /// Stop all daemons and take the hosts away. What they stored stays in DIR.
+    Down {
+        /// The laboratory's directory.
+        dir: PathBuf,
+    },
+    /// Which hosts run, and where each is mounted.
+    Status {
+        /// The laboratory's directory.
+        dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a program on a host: dazzle lab exec DIR 2 -- ping 198.18.0.1
+    Exec {
+        /// The laboratory's directory.
+        dir: PathBuf,
+        /// The host's number.
+        host: u8,
+        /// The program and its arguments.
+        #[arg(last = true, required = true)]
+        program: Vec<OsString>,
+    },
+    /// Start a host's daemon.
+    Start(At),
+    /// Stop a host's daemon as `dazzle down` does.
+    Stop(At),
+    /// Kill a host's daemon, as a crash would.
+    Kill(At),
+    /// Freeze a host's daemon in the midst of what it does.
+    Freeze(At),
+    /// Let a frozen daemon go on.
+    Thaw(At),
+    /// Cut a host off, or with --from only what another host sends to it.
+    Cut(Between),
+    /// Undo a cut.
+    Heal(Between),
+    /// Set what a host's link carries.
+    Rate {
+        #[command(flatten)]
+        at: At,
+        /// As tc says it, such as "100mbit"; none: as fast as memory.
+        rate: Option<String>,
+    },
+}
+
+/// A host of a laboratory.
+#[derive(Debug, Args)]
+struct At {
+    /// The laboratory's directory.
+    dir: PathBuf,
+    /// The host's number.
+    host: u8,
+}
+
+/// A host, or one way to it.
+#[derive(Debug, Args)]
+struct Between {
+    #[command(flatten)]
+    at: At,
+    /// Only what this host sends.
+    #[arg(long, value_name = "HOST")]
+    from: Option<u8>,
+}
+
+impl LabCommand {
+    pub(super) fn run(self) -> Outcome {
+        if !namespaces::is_root() {
+            return Err(Failure::from("a laboratory needs root: it makes network namespaces"));
+        }
+        match self.act {
+            Act::Up { dir, hosts, disks, parity, rate } => {
+                let tag = format!("{:04x}", std::process::id() & 0xffff);
+                Laboratory::open_or_make(&dir, Lab { tag, hosts, disks, parity, rate })?.up()
+            }
+            Act::Down { dir } => Laboratory::open(&dir)?.down(),
+            Act::Status { dir, json } => Laboratory::open(&dir)?.status(json),
+            Act::Exec { dir, host, program } => Laboratory::open(&dir)?.exec(host, &program),
+            Act::Start(At { dir, host }) => {
+                let lab = Laboratory::open(&dir)?;
+                let host = lab.lab.host(host)?;
+                lab.start(host).map(|line| say!("{line}")).map_err(Failure::from)
+            }
+            Act::Stop(At { dir, host }) => {
+                let lab = Laboratory::open(&dir)?;
+                let host = lab.lab.host(host)?;
+                lab.dazzle(host, &["down".as_ref(), host.directory(&lab.dir).as_ref()]).map(drop).map_err(Failure::from)
+            }
+            Act::Kill(at) => strike(&at, Blow::Kill),
+            Act::Freeze(at) => strike(&at, Blow::Freeze),
+            Act::Thaw(at) => strike(&at, Blow::Thaw),
+            Act::Cut(between) => connect(&between, Link::Down),
+            Act::Heal(between) => connect(&between, Link::Up),
+            Act::Rate { at: At { dir, host }, rate } => {
+                let Laboratory { lab, .. } = Laboratory::open(&dir)?;
+                Ok(Namespaces(&lab).shape(lab.host(host)?, rate.as_deref())?)
+            }
+        }
+    }
+}
+
+fn strike(At { dir, host }: &At, blow: Blow) -> Outcome {
+    let Laboratory { dir, lab } = Laboratory::open(dir)?;
+    let lock = lock_path(&lab.host(*host)?.directory(&dir));
+    match namespaces::strike(&lock, blow)? {
+        true => Ok(()),
+        false => Err(Failure::from(format!("host {host} runs no daemon"))),
+    }
+}
+
+fn connect(Between { at: At { dir, host }, from }: &Between, link: Link) -> Outcome {
+    let Laboratory { lab, .. } = Laboratory::open(dir)?;
+    let host = lab.host(*host)?;
+    match from {
+        Some(from) => Ok(Namespaces(&lab).connect_way(lab.host(*from)?, host, link)?),
+        None => Ok(Namespaces(&lab).connect(host, link)?),
+    }
+}
+
+/// A laboratory and its directory.
+struct Laboratory {
+    dir: PathBuf,
+    lab: Lab,
+}
+
+impl Laboratory {
+    fn open(dir: &Path) -> Result<Laboratory, Failure> {
+        let dir = existing(dir)?;
+        let path = dir.join(FILE_NAME);
+        let text = storage_place::read_text(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("{0} holds no laboratory; `dazzle lab up {0}` makes one", dir.display())
+            }
+            _ => format!("{}: {error}", path.display()),
+        })?;
+        let lab = toml::from_str(&text).map_err(|error| format!("{} is not understood: {error}", path.display()))?;
+        Ok(Laboratory { dir, lab })
+    }
+
+    fn open_or_make(dir: &Path, lab: Lab) -> Result<Laboratory, Failure> {
+        storage_place::make_directory(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let dir = existing(dir)?;
+        if dir.join(FILE_NAME).exists() {
+            return Laboratory::open(&dir);
+        }
+        if let Some(other) = storage_place::unexpected(&dir, &[])? {
+            let (dir, other) = (dir.display(), other.display());
+            return Err(Failure::from(format!(
+                "{dir} holds {other} and no laboratory; a new one needs an empty directory"
+            )));
+        }
+        let text = toml::to_string(&lab).expect("a laboratory has no part that cannot be written");
+        storage_place::write_text(&dir.join(FILE_NAME), &text)?;
+        Ok(Laboratory { dir, lab })
+    }
+
+    fn up(&self) -> Outcome {
+        let spaces = Namespaces(&self.lab);
+        if !spaces.exist() {
+            spaces.make().inspect_err(|_| spaces.remove())?;
+        }
+        let (made, new): (Vec<_>, Vec<_>) =
+            self.lab.all().partition(|host| host.directory(&self.dir).join(crate::config::FILE_NAME).exists());
+        // Those that were there know each other; they may need each other to begin.
+        let starting = made.into_iter().filter(|&host| !self.runs(host));
+        let starts: Vec<Result<String, String>> = thread::scope(|scope| {
+            let threads: Vec<_> = starting.map(|host| scope.spawn(move || self.start(host))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a start does not panic")).collect()
+        });
+        for told in starts {
+            say!("{}", told?);
+        }
+        for host in new {
+            say!("{}", if host.0 == 1 { self.create(host)? } else { self.join(host)? });
+        }
+        Ok(())
+    }
+
+    fn create(&self, host: HostNumber) -> Result<String, String> {
+        let (disks, parity) = (self.lab.disks.to_string(), self.lab.parity.to_string());
+        let dir = host.directory(&self.dir);
+        let words = ["up".as_ref(), dir.as_os_str(), "--targets".as_ref(), disks.as_ref(), "--parity".as_ref()];
+        let mut words = [&words[..], &[parity.as_ref()]].concat();
+        let (listens, name, mount) = (host.listens(), host.name(), host.mount(&self.dir));
+        words.extend(own(&listens, &name, &mount));
+        self.dazzle(host, &words)
+    }
+
+    fn join(&self, host: HostNumber) -> Result<String, String> {
+        let first = HostNumber(1);
+        let token = self.dazzle(first, &["token".as_ref(), "create".as_ref(), first.directory(&self.dir).as_ref()])?;
+        let (at, disks, dir) = (first.listens(), self.lab.disks.to_string(), host.directory(&self.dir));
+        let mut words = vec!["join".as_ref(), at.as_ref(), token.trim().as_ref(), dir.as_os_str()];
+        words.extend(["--targets".as_ref(), OsStr::new(&disks)]);
+        let (listens, name, mount) = (host.listens(), host.name(), host.mount(&self.dir));
+        words.extend(own(&listens, &name, &mount));
+        self.dazzle(host, &words)
+    }
+
+    fn start(&self, host: HostNumber) -> Result<String, String> {
+        self.dazzle(host, &["up".as_ref(), host.directory(&self.dir).as_ref()])
+    }
+
+    fn down(&self) -> Outcome {
+        let mut failed = Vec::new();
+        for host in self.lab.all().filter(|&host| self.runs(host)) {
+            // A frozen one does not hear.
+            let _ = namespaces::strike(&lock_path(&host.directory(&self.dir)), Blow::Thaw);
+            if let Err(error) = self.dazzle(host, &["down".as_ref(), host.directory(&self.dir).as_ref()]) {
+                failed.push(format!("host {}: {error}", host.0));
+            }
+        }
+        if !failed.is_empty() {
+            return Err(Failure::from(failed.join("\n")));
+        }
+        Namespaces(&self.lab).remove();
+        say!("{} is down; what was stored is still there", self.dir.display());
+        Ok(())
+    }
+
+    fn status(&self, json: bool) -> Outcome {
+        let hosts: Vec<_> = self.lab.all().map(|host| (host, self.runs(host))).collect();
+        if json {
+            let told = hosts.iter().map(|&(host, runs)| {
+                let (address, mount) = (host.address().to_string(), host.mount(&self.dir));
+                json!({"host": host.0, "runs": runs, "address": address, "mount": mount, "directory": host.directory(&self.dir)})
+            });
+            print_json(&json!({"hosts": told.collect::<Vec<_>>(), "rate": self.lab.rate}));
+            return Ok(());
+        }
+        for (host, runs) in hosts {
+            let (state, mount) = (if runs { "runs" } else { "is down" }, host.mount(&self.dir));
+            say!("host {:<3} {:<12} {:<8} {}", host.0, host.address(), state, mount.display());
+        }
+        Ok(())
+    }
+
+    fn exec(&self, host: u8, program: &[OsString]) -> Outcome {
+        let host = self.lab.host(host)?;
+        let mut command = Namespaces(&self.lab).command(host, &program[0]);
+        let status = command.args(&program[1..]).status()?;
+        match status.code() {
+            Some(0) => Ok(()),
+            Some(code) => Err(Failure::from(format!("{} ended with {code}", program[0].display()))),
+            None => Err(Failure::from(format!("{} was ended by a signal", program[0].display()))),
+        }
+    }
+
+    fn runs(&self, host: HostNumber) -> bool {
+        DirectoryLock::is_taken(&lock_path(&host.directory(&self.dir)))
+    }
+
+    /// Runs this very program on a host.
+    fn dazzle(&self, host: HostNumber, words: &[&OsStr]) -> Result<String, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Namespaces(&self.lab).command(host, program);
+        Ok(namespaces::output(command.args(words))?.trim_end().to_owned())
+    }
+}
+
+/// What a host says of itself when it makes or joins a cluster.
+fn own<'a>(listens: &'a str, name: &'a str, mount: &'a Path) -> [&'a OsStr; 6] {
+    ["--address".as_ref(), listens.as_ref(), "--name".as_ref(), name.as_ref(), "--mount".as_ref(), mount.as_os_str()]
+}
