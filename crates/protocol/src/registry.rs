@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Position;
@@ -192,6 +193,13 @@ pub enum RegistryError {
 pub type RegistryAnswer = Result<RegistryReply, RegistryError>;
 /// The port of the registry.
 pub const REGISTRY_PORT: u16 = 2;
+
+/// The port where registries of different nodes agree among themselves.
+pub const CONSENSUS_PORT: u16 = 4;
+
+/// What registries say to each other, and answer: encoded, for nobody else understands it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConsensusMessage(pub Bytes);
 
 /// How long a lease holds. Long enough for a node to survive two lost renewals or an election, short enough that a slot is
 /// taken over, and a program waits, for seconds only (DESIGN §6, §13).

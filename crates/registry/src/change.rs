@@ -9,6 +9,7 @@ use protocol::maps::{
     GroupEntry, LogEntry, LogState, Maps, NodeEntry, NodeState, Run, SlotEntry, TargetEntry, TargetState, Writer,
 };
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
+use serde::{Deserialize, Serialize};
 
 use crate::nodes;
 
@@ -79,7 +80,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
 pub type Reply = Result<Outcome, RegistryError>;
 
 /// An answer that lacks the maps, which are joined to it once they are durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// The maps alone.
     Maps,

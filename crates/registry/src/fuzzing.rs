@@ -3,6 +3,9 @@
 use protocol::id::SLOT_COUNT;
 use protocol::maps::Maps;
 
+use crate::record::{self, Beginning};
+use crate::replica::Found;
+
 /// Looks at maps as those do who follow them: every slot and every stripe of every log has its place.
 pub fn check(maps: &Maps) {
     if maps.verify().is_err() {
@@ -23,9 +26,18 @@ pub fn check(maps: &Maps) {
     }
 }
 
-/// Reads what a byte space of a registry's copy holds.
+/// Reads what the byte spaces of a registry's copy hold.
 pub fn replica(bytes: &[u8]) {
-    if let Some(maps) = crate::replica::decode(bytes) {
-        check(&maps);
+    let log = bytes::Bytes::copy_from_slice(bytes);
+    let generation = match record::beginning(bytes) {
+        Beginning::Checkpoint(head) => head.generation,
+        _ => 1,
+    };
+    let records = record::records(&log, generation).bodies;
+    if let Some(body) = bytes.get(record::CHECKPOINT_HEAD..).map(bytes::Bytes::copy_from_slice) {
+        let found = Found { generation, before: 0, body, records };
+        if let Some((_, agreed)) = found.read().and_then(|kept| kept.snapshot) {
+            check(&agreed.maps);
+        }
     }
 }

@@ -15,13 +15,27 @@
 //! *Never*: files, inodes, what a slot holds; fragments.
 
 pub mod change;
+mod channel;
+mod consensus;
 pub mod formation;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod leader;
+pub mod leases;
+mod machine;
+mod network;
 pub mod nodes;
+mod record;
 mod replica;
+mod rounds;
+mod runtime;
 mod service;
+mod session;
 pub mod slots;
+mod store;
+pub mod voters;
+mod watch;
 
 pub use replica::{Replica, ReplicaError};
 pub use service::{Registry, RegistryStart};
+pub use session::Session;

@@ -1,22 +1,37 @@
-//! One durable copy of the maps, on one target: two byte spaces written alternately, so that the older survives while
-//! the newer is being written (`docs/format.md`, Registry).
+//! One durable copy of what a voter or learner keeps, on one target: checkpoints in two byte spaces written alternately, so
+//! that the older survives while the newer is being written, and the records since in a third (`docs/format.md`). This file
+//! awaits; `record` knows the bytes.
 
 use bytes::Bytes;
 use host::{Disk, DiskError, File};
 use protocol::checksum::crc;
-use protocol::maps::Maps;
 
-const MAGIC: &[u8; 8] = b"DZREG\0\0\x01";
-const HEAD_SIZE: usize = 24;
+use crate::record::{self, Beginning, CHECKPOINT_HEAD, Head, LENGTH_MAX};
+
 const SPACES: [&str; 2] = ["registry.0", "registry.1"];
-/// Larger than the maps of 1,000 nodes; a length beyond it is rubbish.
-const LENGTH_MAX: usize = 64 << 20;
+const LOG: &str = "registry.log";
+/// A log is never longer than some records behind a checkpoint; what lies beyond is rubbish.
+const LOG_READ_MAX: u64 = 4 * LENGTH_MAX as u64;
 
 /// One copy.
 pub struct Replica {
     spaces: [File; 2],
-    /// Which space the next write goes to: the one that does not hold the newest maps.
+    log: File,
+    /// Which space the next checkpoint goes to: the one that does not hold the newest.
     next: usize,
+    generation: u64,
+    /// How many records follow the newest checkpoint, and where they end.
+    records: u32,
+    end: u64,
+}
+
+/// What a copy held when it was opened.
+pub struct Found {
+    pub(crate) generation: u64,
+    /// How many records the generation before had.
+    pub(crate) before: u32,
+    pub(crate) body: Bytes,
+    pub(crate) records: Vec<Bytes>,
 }
 
 /// Why a copy could not be read or written.
@@ -25,80 +40,87 @@ pub enum ReplicaError {
     /// The disk said so.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// Both spaces hold something, and neither verifies.
-    #[error("both copies of the registry on this target are damaged")]
+    /// The copy does not tell all that was promised.
+    #[error("the registry on this target is damaged")]
     Damaged,
+    /// Not enough of a node's copies could be written.
+    #[error("{0}")]
+    TooFew(String),
+    /// Written by another version of Dazzle.
+    #[error(
+        "the registry on this target has version {0} of its format, and this daemon knows version {known} only: start \
+         the daemon that wrote it, or make the file system anew",
+        known = record::VERSION
+    )]
+    Version(u8),
 }
 
 impl Replica {
-    /// Opens the copy on `disk`, and reads the newest maps that verify. `None`: nothing was ever written.
-    pub async fn open(disk: &Disk) -> Result<(Replica, Option<Maps>), ReplicaError> {
+    /// Opens the copy on `disk`, and reads what it holds. `None`: nothing was ever written.
+    pub async fn open(disk: &Disk) -> Result<(Replica, Option<Found>), ReplicaError> {
         let spaces = [disk.open(SPACES[0])?, disk.open(SPACES[1])?];
-        let (next, maps) = match [read(&spaces[0]).await?, read(&spaces[1]).await?] {
-            [Found::Maps(a), Found::Maps(b)] if a.epoch > b.epoch => (1, Some(a)),
-            [_, Found::Maps(b)] => (0, Some(b)),
-            [Found::Maps(a), _] => (1, Some(a)),
-            [Found::Nothing, Found::Nothing] => (0, None),
+        let log = disk.open(LOG)?;
+        let (next, newest) = match [read(&spaces[0]).await?, read(&spaces[1]).await?] {
+            [Space::Version(version), _] | [_, Space::Version(version)] => return Err(ReplicaError::Version(version)),
+            [Space::Body(a, body), Space::Body(b, _)] if a.generation > b.generation => (1, Some((a, body))),
+            [_, Space::Body(head, body)] => (0, Some((head, body))),
+            [Space::Body(head, body), _] => (1, Some((head, body))),
+            [Space::Nothing, Space::Nothing] => (0, None),
             _ => return Err(ReplicaError::Damaged),
         };
-        Ok((Replica { spaces, next }, maps))
+        let mut replica = Replica { spaces, log, next, generation: 0, records: 0, end: 0 };
+        let Some((head, body)) = newest else { return Ok((replica, None)) };
+        let length = replica.log.size()?.min(LOG_READ_MAX) as usize;
+        let records = record::records(&replica.log.read(0, length).await?, head.generation);
+        if records.damaged {
+            return Err(ReplicaError::Damaged);
+        }
+        replica.generation = head.generation;
+        replica.records = records.bodies.len() as u32;
+        let found = Found { generation: head.generation, before: head.before, body, records: records.bodies };
+        Ok((replica, Some(found)))
     }
 
-    /// Stores `maps`, durably.
-    pub async fn store(&mut self, maps: &Maps) -> Result<(), ReplicaError> {
+    /// Stores a checkpoint, durably; records follow it from now on. All copies of a node get the same generations; the one
+    /// before this had so many records.
+    pub(crate) async fn checkpoint(&mut self, generation: u64, before: u32, body: &[u8]) -> Result<(), ReplicaError> {
+        assert!(generation > self.generation, "generations rise");
         let space = &self.spaces[self.next];
-        space.write(0, vec![encode(maps)]).await?;
+        space.write(0, vec![record::checkpoint(generation, before, body)]).await?;
         space.sync().await?;
         self.next = 1 - self.next;
+        (self.generation, self.records, self.end) = (generation, 0, 0);
+        Ok(())
+    }
+
+    /// Appends a record, durably. After an error the copy is worth nothing until its next checkpoint.
+    pub(crate) async fn append(&mut self, body: &[u8]) -> Result<(), ReplicaError> {
+        let bytes = record::record(self.generation, self.records, body);
+        let length = bytes.len() as u64;
+        self.log.write(self.end, vec![bytes]).await?;
+        self.log.sync().await?;
+        self.records += 1;
+        self.end += length;
         Ok(())
     }
 }
 
-fn encode(maps: &Maps) -> Bytes {
-    assert_eq!(maps.verify(), Ok(()), "nothing is stored that a start would refuse");
-    let body = postcard::to_stdvec(maps).expect("maps have no unserializable part");
-    let mut bytes = Vec::with_capacity(HEAD_SIZE + body.len());
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(&crc(&body).to_le_bytes());
-    bytes.extend_from_slice(&crc(&bytes).to_le_bytes());
-    bytes.extend_from_slice(&body);
-    bytes.into()
-}
-
-/// What a byte space holds.
-enum Found {
+/// What a space for checkpoints holds.
+enum Space {
     Nothing,
-    Maps(Maps),
+    Body(Head, Bytes),
+    Version(u8),
     Damage,
 }
 
-async fn read(space: &File) -> Result<Found, DiskError> {
-    let head = space.read(0, HEAD_SIZE).await?;
-    if head.iter().all(|&byte| byte == 0) {
-        return Ok(Found::Nothing);
-    }
-    let Some((length, sum)) = decode_head(&head) else { return Ok(Found::Damage) };
-    let body = space.read(HEAD_SIZE as u64, length).await?;
-    Ok(decode_body(&body, length, sum).map_or(Found::Damage, Found::Maps))
-}
-
-/// The maps in all that a byte space holds.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn decode(space: &[u8]) -> Option<Maps> {
-    let (length, sum) = decode_head(space)?;
-    decode_body(space.get(HEAD_SIZE..)?.get(..length)?, length, sum)
-}
-
-fn decode_body(body: &[u8], length: usize, sum: u32) -> Option<Maps> {
-    let maps: Maps = (body.len() == length && crc(body) == sum).then(|| postcard::from_bytes(body).ok())??;
-    maps.verify().is_ok().then_some(maps)
-}
-
-fn decode_head(head: &[u8]) -> Option<(usize, u32)> {
-    let head: &[u8; HEAD_SIZE] = head.first_chunk()?;
-    let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
-    let length = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
-    let whole = head[..8] == MAGIC[..] && word(20) == crc(&head[..20]) && length <= LENGTH_MAX as u64;
-    whole.then_some((length as usize, word(16)))
+async fn read(space: &File) -> Result<Space, DiskError> {
+    let head = match record::beginning(&space.read(0, CHECKPOINT_HEAD).await?) {
+        Beginning::Nothing => return Ok(Space::Nothing),
+        Beginning::Version(version) => return Ok(Space::Version(version)),
+        Beginning::Damage => return Ok(Space::Damage),
+        Beginning::Checkpoint(head) => head,
+    };
+    let body = space.read(CHECKPOINT_HEAD as u64, head.length).await?;
+    let whole = body.len() == head.length && crc(&body) == head.sum;
+    Ok(if whole { Space::Body(head, body) } else { Space::Damage })
 }

@@ -1,22 +1,46 @@
-//! The registry at work: one change at a time, durable on enough targets before its answer leaves.
+//! The registry on one node: it answers from its replica of the maps, and carries changes and renewals to the leader.
 
-use std::sync::{Arc, Mutex};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use async_lock::Mutex as AsyncMutex;
-use futures_util::future::join_all;
-use host::{BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
-use protocol::id::TargetId;
+use futures_util::future::{Either, select};
+use host::{BoxFuture, Disk, Envelope, Handler, Host, Moment, NodeId, Port};
+use openraft::async_runtime::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::{Config, ReadPolicy, ServerState, SnapshotPolicy};
+use protocol::id::{MapEpoch, TargetId};
 use protocol::maps::Maps;
-use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryRequest};
+use protocol::registry::{
+    CONSENSUS_PORT, ConsensusMessage, REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest,
+    WATCH,
+};
 
-use crate::{Replica, ReplicaError, change};
+use crate::consensus::{Agreed, Command, Raft, Snapshot};
+use crate::leases::{Holder, Leases};
+use crate::machine::{Machine, Published};
+use crate::network::{Network, Said, Talk, ask};
+use crate::rounds::Rounds;
+use crate::runtime::{inside, within};
+use crate::store::{LogStore, Opened, Store, first};
+use crate::{ReplicaError, leader, nodes};
 
-/// The registry of a cluster whose only voter is this node.
+/// How long a change may look for a leader that carries it out: longer than the worst election.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long one attempt may take: then perhaps somebody else leads.
+const ATTEMPT: Duration = Duration::from_secs(3);
+const RETRY: Duration = Duration::from_millis(50);
+/// How long the only voter may take to carry out what is in its log.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The registry of one storing node.
 pub struct Registry {
-    maps: Mutex<Arc<Maps>>,
-    /// Held through a whole change: changes are rare, and each builds on the one before.
-    replicas: AsyncMutex<Vec<(TargetId, Replica)>>,
-    /// Targets whose copy was older at the start than a crash makes it.
+    pub(crate) host: Host,
+    pub(crate) raft: Raft,
+    pub(crate) published: Arc<Published>,
+    /// Of the term that this node leads, if it does.
+    leases: Mutex<Option<(u64, Leases)>>,
+    rounds: Rounds,
     outdated: Vec<TargetId>,
 }
 
@@ -26,6 +50,9 @@ pub enum RegistryStart {
     /// No copy on any target.
     #[error("no target holds a registry: this is no Dazzle file system, or its targets are gone")]
     Nothing,
+    /// The node joined a cluster and stopped before it got the maps.
+    #[error("this node has joined a cluster but has not got its maps yet: join again")]
+    Empty,
     /// Not enough copies to be sure that the newest is among them.
     #[error(
         "only {found} of {total} targets hold a readable registry, and {needed} are needed to be sure that the newest \
@@ -39,43 +66,95 @@ pub enum RegistryStart {
         /// Copies needed.
         needed: usize,
     },
+    /// What lies there is not ours to change.
+    #[error(transparent)]
+    Foreign(ReplicaError),
     /// The maps could not be stored.
     #[error("the registry could not be written: {0}")]
-    Unwritten(RegistryError),
+    Unwritten(String),
+    /// The only voter could not carry out what is in its log.
+    #[error("the registry did not begin: {0}")]
+    Stuck(String),
 }
 
 impl Registry {
-    /// Makes the registry of a new cluster on its targets' disks.
+    /// Makes the registry of a new cluster on its first node's targets. That node alone votes.
     pub async fn create(maps: Maps, disks: Vec<(TargetId, Disk)>) -> Result<(), RegistryStart> {
-        let (mut replicas, _) = open_all(disks).await;
-        store_all(&mut replicas, &maps).await.map_err(RegistryStart::Unwritten)
+        assert_eq!(maps.verify(), Ok(()), "nothing is stored that a start would refuse");
+        let voter = maps.storing().next().ok_or(RegistryStart::Nothing)?;
+        let parity = maps.parity;
+        let agreed = Arc::new(Agreed { maps: Arc::new(maps), answered: Default::default() });
+        let created = Store::create(first(parity, Some((voter, agreed))), &disks).await;
+        created.map(drop).map_err(|error| RegistryStart::Unwritten(error.to_string()))
     }
 
-    /// Reads the newest maps from `disks`, brings all copies up to them, and answers on the registry's port.
+    /// Reads what the targets of this node hold, and answers on the registry's ports. Where this node alone votes, all that
+    /// was ever acknowledged is in the maps when this returns; else they may be older, and become newer.
     pub async fn start(host: &Host, disks: Vec<(TargetId, Disk)>) -> Result<Arc<Registry>, RegistryStart> {
-        let (mut replicas, found) = open_all(disks).await;
-        let copies = found.len();
-        let epochs: Vec<_> = found.iter().map(|(target, maps)| (*target, maps.epoch)).collect();
-        let maps = found.into_iter().map(|(_, maps)| maps).max_by_key(|maps| maps.epoch);
-        let maps = maps.ok_or(RegistryStart::Nothing)?;
-        // A crash leaves a copy one change behind the others; one that missed more was away while they changed.
-        let missed_changes = epochs.into_iter().filter(|(_, epoch)| epoch.0 + 1 < maps.epoch.0);
-        let outdated: Vec<_> = missed_changes.map(|(target, _)| target).collect();
-        let total = maps.targets.len();
-        let needed = total - usize::from(maps.parity).min(total - 1);
-        if copies < needed {
-            return Err(RegistryStart::TooFew { found: copies, total, needed });
-        }
-        store_all(&mut replicas, &maps).await.map_err(RegistryStart::Unwritten)?;
-        let (maps, replicas) = (Mutex::new(Arc::new(maps)), AsyncMutex::new(replicas));
-        let registry = Arc::new(Registry { maps, replicas, outdated });
+        let Opened { store, outdated } = Store::open(&disks).await?;
+        let snapshot = store.kept().snapshot.clone();
+        let maps = snapshot.map(|(_, agreed)| agreed.maps.clone()).ok_or(RegistryStart::Empty)?;
+        Registry::launch(host, store, maps, outdated).await
+    }
+
+    /// Starts on a node that joins, with empty targets: the leader fills its replica once the node has begun its session.
+    /// Until then the registry shows `maps`, which another node gave.
+    pub async fn join(
+        host: &Host,
+        maps: Arc<Maps>,
+        disks: Vec<(TargetId, Disk)>,
+    ) -> Result<Arc<Registry>, RegistryStart> {
+        let created = Store::create(first(maps.parity, None), &disks).await;
+        let store = created.map_err(|error| RegistryStart::Unwritten(error.to_string()))?;
+        Registry::launch(host, store, maps, Vec::new()).await
+    }
+
+    async fn launch(
+        host: &Host,
+        store: Arc<Store>,
+        maps: Arc<Maps>,
+        outdated: Vec<TargetId>,
+    ) -> Result<Arc<Registry>, RegistryStart> {
+        let published = Published::new(maps);
+        let machine = Machine::new(store.clone(), published.clone());
+        let config = Arc::new(config().validate().expect("the configuration is fixed, and right"));
+        let network = Network(host.clone());
+        let starting = Raft::new(host.node().0, config, network, LogStore(store), machine);
+        let raft = within(host, starting).await.map_err(|error| RegistryStart::Stuck(error.to_string()))?;
+        let (leases, rounds) = (Mutex::new(None), Rounds::default());
+        let registry = Arc::new(Registry { host: host.clone(), raft, published, leases, rounds, outdated });
         host.listen(Port(REGISTRY_PORT), Arc::new(Service(registry.clone())));
+        host.listen(Port(CONSENSUS_PORT), Arc::new(Consensus(registry.clone())));
+        host.spawn(leader::lead(registry.clone()));
+        if registry.is_alone() {
+            registry.begin_alone().await?;
+        }
         Ok(registry)
     }
 
-    /// The maps now.
+    /// Nobody else is to be asked: what is in the log counts as soon as this node leads.
+    async fn begin_alone(&self) -> Result<(), RegistryStart> {
+        let end = self.host.now() + START_PATIENCE;
+        within(&self.host, self.raft.trigger().elect(false))
+            .await
+            .map_err(|error| RegistryStart::Stuck(error.to_string()))?;
+        loop {
+            match self.confirm().await {
+                Ok(()) => return Ok(()),
+                Err(why) if self.host.now() >= end || self.has_failed() => return Err(RegistryStart::Stuck(why)),
+                Err(_) => self.host.sleep(Duration::from_millis(5)).await,
+            }
+        }
+    }
+
+    /// The maps as this node has them.
     pub fn maps(&self) -> Arc<Maps> {
-        self.maps.lock().expect("no panic while the maps are held").clone()
+        self.published.maps()
+    }
+
+    /// The maps, once this node has newer ones than those of `epoch`.
+    pub async fn newer(&self, epoch: MapEpoch) -> Arc<Maps> {
+        self.published.newer(epoch).await
     }
 
     /// Targets that missed changes before this start, whatever state the maps call them: they were away, or stand in for
@@ -84,47 +163,198 @@ impl Registry {
         self.outdated.clone()
     }
 
-    /// Carries out one request.
+    /// The node that leads, as far as this one knows.
+    pub fn leader(&self) -> Option<u32> {
+        self.metrics(|metrics| metrics.current_leader)
+    }
+
+    /// The nodes that vote, as far as this one knows.
+    pub fn voters(&self) -> Vec<u32> {
+        self.metrics(|metrics| metrics.membership_config.voter_ids().collect())
+    }
+
+    /// Carries out one request: here, or where the leader is.
     pub async fn answer(&self, request: RegistryRequest) -> RegistryAnswer {
-        let mut replicas = self.replicas.lock().await;
-        let (next, reply) = change::apply(&self.maps(), request);
-        let outcome = reply?;
-        if let Some(next) = next {
-            store_all(&mut replicas, &next).await?;
-            *self.maps.lock().expect("no panic while the maps are held") = Arc::new(next);
-        }
-        outcome.with(self.maps())
-    }
-}
-
-/// Opens the copies on `disks`, and reads the maps in those that hold any.
-async fn open_all(disks: Vec<(TargetId, Disk)>) -> (Vec<(TargetId, Replica)>, Vec<(TargetId, Maps)>) {
-    let opened = join_all(disks.iter().map(|(id, disk)| async move { (*id, Replica::open(disk).await) })).await;
-    let mut replicas = Vec::new();
-    let mut found = Vec::new();
-    for (id, result) in opened {
-        if let Ok((replica, maps)) = result {
-            replicas.push((id, replica));
-            found.extend(maps.map(|maps| (id, maps)));
+        match request {
+            RegistryRequest::Maps => Ok(RegistryReply::Maps(self.maps())),
+            RegistryRequest::Watch { epoch } => {
+                match select(pin!(self.newer(epoch)), pin!(self.host.sleep(WATCH))).await {
+                    Either::Left((maps, _)) => Ok(RegistryReply::Maps(maps)),
+                    Either::Right(_) => Ok(RegistryReply::Maps(self.maps())),
+                }
+            }
+            RegistryRequest::Renew { node, session } => self.carry(Talk::Renew(node, session)).await,
+            RegistryRequest::Expire { .. } => {
+                Err(RegistryError::Unknown("node but its leader that expires others".into()))
+            }
+            request => {
+                let command = Command { id: self.host.random(), request, term: None };
+                self.carry(Talk::Change(command)).await
+            }
         }
     }
-    (replicas, found)
-}
 
-/// Stores on all copies that answer. Enough is m+1: then no m losses can take the newest maps away.
-async fn store_all(replicas: &mut [(TargetId, Replica)], maps: &Maps) -> Result<(), RegistryError> {
-    let results: Vec<Result<(), ReplicaError>> =
-        join_all(replicas.iter_mut().map(|(_, replica)| replica.store(maps))).await;
-    let stored = results.iter().filter(|result| result.is_ok()).count();
-    let needed = (usize::from(maps.parity) + 1).min(maps.targets.len());
-    if stored >= needed {
-        return Ok(());
+    /// Brings `talk` to the leader, whoever that is by then. What is proposed twice counts once.
+    async fn carry(&self, talk: Talk) -> RegistryAnswer {
+        let end = self.host.now() + PATIENCE;
+        let mut why = "no node leads".to_owned();
+        loop {
+            let leader = self.leader();
+            let said = match leader {
+                Some(node) if node == self.host.node().0 => Ok(self.hear(&talk).await),
+                Some(node) => ask(&self.host, node, &talk).await,
+                None => Ok(Said::Follows(None)),
+            };
+            match said {
+                Ok(Said::Answer(answer)) => {
+                    // What was agreed on is true here too, though this node's replica may hear of it later.
+                    if let Some(maps) = answer.as_ref().ok().and_then(RegistryReply::maps) {
+                        self.published.publish(maps);
+                    }
+                    return answer;
+                }
+                Ok(Said::Failed(reason)) | Err(reason) => why = reason,
+                Ok(_) => {}
+            }
+            if self.host.now() + RETRY >= end || self.has_failed() {
+                let why = format!("too few nodes agree, {why}; whether the change took effect is unknown");
+                return Err(RegistryError::Unavailable(why));
+            }
+            self.host.sleep(RETRY).await;
+        }
     }
-    let reasons: Vec<_> = results.into_iter().filter_map(|result| result.err().map(|e| e.to_string())).collect();
-    let reasons = if reasons.is_empty() { "targets are missing".to_owned() } else { reasons.join("; ") };
-    Err(RegistryError::Unavailable(format!("{stored} of {needed} needed copies were stored: {reasons}")))
+
+    /// What the leader does with what is brought to it.
+    async fn hear(&self, talk: &Talk) -> Said {
+        match talk {
+            Talk::Change(command) => self.propose(command.clone()).await,
+            Talk::Renew(node, session) => self.renew((*node, *session)).await,
+            _ => Said::Failed("only changes and renewals are brought to a leader".into()),
+        }
+    }
+
+    /// Proposes a change, if this node leads.
+    pub(crate) async fn propose(&self, command: Command) -> Said {
+        let writing = pin!(within(&self.host, self.raft.client_write(command)));
+        match select(writing, pin!(self.host.sleep(ATTEMPT))).await {
+            Either::Left((Ok(response), _)) => {
+                Said::Answer(response.data.and_then(|outcome| outcome.with(self.maps())))
+            }
+            Either::Left((Err(RaftError::APIError(ClientWriteError::ForwardToLeader(to))), _)) => {
+                Said::Follows(to.leader_id)
+            }
+            Either::Left((Err(error), _)) => Said::Failed(error.to_string()),
+            Either::Right(_) => Said::Failed("too few voters answer".into()),
+        }
+    }
+
+    /// Renews a lease, if this node leads; see `leases`, rules 2 and 3.
+    async fn renew(&self, holder: Holder) -> Said {
+        let Some(term) = self.leading() else { return Said::Follows(self.leader()) };
+        let over = || Said::Answer(Err(RegistryError::Over(holder.0, holder.1)));
+        match self.leases_of(term, |leases| leases.renewed(holder, self.host.now())) {
+            None => return Said::Follows(None),
+            Some(false) => return over(),
+            Some(true) => {}
+        }
+        if let Err(why) = self.confirm().await {
+            return Said::Failed(why);
+        }
+        match self.leases_of(term, |leases| leases.may_grant(holder)) {
+            None => return Said::Follows(None),
+            Some(false) => return over(),
+            Some(true) => {}
+        }
+        let maps = self.maps();
+        let current = nodes::current(&maps, holder.0, holder.1);
+        Said::Answer(current.map(|()| RegistryReply::Lease(maps.epoch)))
+    }
+
+    /// That this node leads, confirmed by a quorum later than this was called; the maps then hold all that was acknowledged
+    /// before.
+    pub(crate) async fn confirm(&self) -> Result<(), String> {
+        let round = async || {
+            let asking = pin!(within(&self.host, self.raft.ensure_linearizable(ReadPolicy::ReadIndex)));
+            match select(asking, pin!(self.host.sleep(ATTEMPT))).await {
+                Either::Left((confirmed, _)) => confirmed.map(drop).map_err(|error| error.to_string()),
+                Either::Right(_) => Err("too few voters answer".to_owned()),
+            }
+        };
+        self.rounds.join(round).await
+    }
+
+    /// The term that this node leads.
+    pub(crate) fn leading(&self) -> Option<u64> {
+        self.metrics(|metrics| (metrics.state == ServerState::Leader).then_some(metrics.current_term))
+    }
+
+    /// Whether this node alone votes.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.metrics(|metrics| metrics.membership_config.voter_ids().eq([self.host.node().0]))
+    }
+
+    /// Whether the library has given up: its disks have.
+    fn has_failed(&self) -> bool {
+        self.metrics(|metrics| metrics.running_state.is_err())
+    }
+
+    pub(crate) fn metrics<T>(&self, read: impl FnOnce(&openraft::RaftMetrics<crate::consensus::Words>) -> T) -> T {
+        inside(&self.host, || read(&self.raft.metrics().borrow_watched()))
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Option<(u64, Leases)>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leases_of<T>(&self, term: u64, look: impl FnOnce(&mut Leases) -> T) -> Option<T> {
+        self.leases().as_mut().filter(|(of, _)| *of == term).map(|(_, leases)| look(leases))
+    }
+
+    /// Forgets the leases of other terms than that which this node leads, and looks at those of that one.
+    pub(crate) fn look_at_leases<T>(
+        &self,
+        term: Option<u64>,
+        look: impl FnOnce(&mut Leases, Moment) -> T,
+    ) -> Option<T> {
+        let mut leases = self.leases();
+        let now = self.host.now();
+        let Some(term) = term else {
+            *leases = None;
+            return None;
+        };
+        if leases.as_ref().is_none_or(|(of, _)| *of != term) {
+            *leases = Some((term, Leases::new(now)));
+        }
+        leases.as_mut().map(|(_, leases)| look(leases, now))
+    }
 }
 
+/// How the library behaves. Heartbeats cost little and tell of a dead leader within a second; elections are spread over so
+/// long that two seldom meet.
+fn config() -> Config {
+    Config {
+        cluster_name: "dazzle".into(),
+        heartbeat_interval: 150,
+        election_timeout_min: 450,
+        election_timeout_max: 900,
+        install_snapshot_timeout: 20_000,
+        // Each entry is a change of the maps: a start carries so many out again, and reads and writes the maps once more.
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(128),
+        max_in_snapshot_log_to_keep: 64,
+        replication_lag_threshold: 256,
+        purge_batch_size: 32,
+        api_channel_size: Some(256),
+        notification_channel_size: Some(1024),
+        state_machine_channel_size: Some(256),
+        enable_pre_vote: Some(true),
+        // Whoever led before it stopped is elected again: only then is known what it had promised.
+        enable_leader_restore: Some(false),
+        backoff: "50ms 100ms 200ms ...1s".into(),
+        ..Config::default()
+    }
+}
+
+/// Answers everybody.
 struct Service(Arc<Registry>);
 
 impl Handler for Service {
@@ -137,5 +367,56 @@ impl Handler for Service {
             };
             Envelope::new::<RegistryAnswer>(answer)
         })
+    }
+}
+
+/// Answers other registries.
+struct Consensus(Arc<Registry>);
+
+impl Handler for Consensus {
+    fn handle(&self, _from: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let registry = self.0.clone();
+        Box::pin(async move {
+            let said = match request.open::<ConsensusMessage>() {
+                Ok(message) => match postcard::from_bytes(&message.0) {
+                    Ok(talk) => registry.talk(talk).await,
+                    Err(_) => Said::Failed("that is rubbish".into()),
+                },
+                Err(_) => Said::Failed("that is no message of a registry".into()),
+            };
+            let bytes = postcard::to_stdvec(&said).expect("an answer has no part that cannot be encoded");
+            Envelope::new(ConsensusMessage(bytes.into()))
+        })
+    }
+}
+
+impl Registry {
+    async fn talk(&self, talk: Talk) -> Said {
+        let failed = |why: String| Said::Failed(why);
+        match talk {
+            Talk::Append(request) => {
+                let done = within(&self.host, self.raft.append_entries(request)).await;
+                done.map_or_else(|error| failed(error.to_string()), Said::Append)
+            }
+            Talk::Vote(request) => {
+                let done = within(&self.host, self.raft.vote(request)).await;
+                done.map_or_else(|error| failed(error.to_string()), Said::Vote)
+            }
+            Talk::PreVote(request) => {
+                let done = within(&self.host, self.raft.pre_vote(request)).await;
+                done.map_or_else(|error| failed(error.to_string()), Said::Vote)
+            }
+            Talk::Snapshot(_, _, agreed) if agreed.maps.verify().is_err() => failed("those maps make no sense".into()),
+            Talk::Snapshot(vote, meta, snapshot) => {
+                let installing = self.raft.install_full_snapshot(vote, Snapshot { meta, snapshot });
+                let done = within(&self.host, installing).await;
+                done.map_or_else(|error| failed(error.to_string()), Said::Snapshot)
+            }
+            Talk::Transfer(request) => {
+                let done = within(&self.host, self.raft.handle_transfer_leader(request)).await;
+                done.map_or_else(|error| failed(error.to_string()), Said::Transfer)
+            }
+            talk @ (Talk::Change(_) | Talk::Renew(..)) => self.hear(&talk).await,
+        }
     }
 }

@@ -1,0 +1,70 @@
+//! What the leader does besides agreeing: it expires whose lease has run out, and adjusts who votes. `leases` and `voters`
+//! decide; this file carries it out.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select;
+use openraft::EmptyNode;
+use protocol::registry::RegistryRequest;
+
+use crate::Registry;
+use crate::consensus::Command;
+use crate::runtime::within;
+use crate::voters::{self, Members, Step};
+
+/// How often a node looks whether it leads, and a leader who is up to date.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a change of the members may take.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(5);
+/// Who lacks more entries than this does not vote yet.
+const LAG_MAX: u64 = 64;
+
+/// Looks after the cluster for as long as this node leads it, again and again.
+pub(crate) async fn lead(registry: Arc<Registry>) {
+    loop {
+        let maps = registry.maps();
+        let term = registry.leading();
+        let alone = registry.is_alone().then_some(registry.host.node().0);
+        let look = registry.look_at_leases(term, |leases, now| leases.look(&maps, alone, now));
+        let mut again = registry.host.now() + LOOK;
+        if let (Some(term), Some(look)) = (term, look) {
+            again = again.min(look.next);
+            for (node, session) in look.expired {
+                let request = RegistryRequest::Expire { node, session };
+                let command = Command { id: registry.host.random(), request, term: Some(term) };
+                // Whether it is done the next look shows.
+                drop(registry.propose(command).await);
+            }
+            adjust(&registry).await;
+        }
+        select(pin!(registry.newer(maps.epoch)), pin!(registry.host.sleep_until(again))).await;
+    }
+}
+
+/// Takes one step towards the members that there should be.
+async fn adjust(registry: &Registry) {
+    let Some(step) = voters::step(&registry.maps(), &members(registry)) else { return };
+    let change = async {
+        match step {
+            Step::Learn(node) => registry.raft.add_learner(node, EmptyNode {}, false).await.is_ok(),
+            Step::Vote(voters) => registry.raft.change_membership(voters, true).await.is_ok(),
+        }
+    };
+    // Whether it is done the next look shows.
+    select(pin!(within(&registry.host, change)), pin!(registry.host.sleep(CHANGE_PATIENCE))).await;
+}
+
+fn members(registry: &Registry) -> Members {
+    registry.metrics(|metrics| {
+        let voters: BTreeSet<u32> = metrics.membership_config.voter_ids().collect();
+        let all = metrics.membership_config.nodes().map(|(node, _)| *node).collect();
+        let last = metrics.last_log_index.unwrap_or(0);
+        let near = |matched: u64| matched + LAG_MAX >= last;
+        let progress = metrics.replication.iter().flatten();
+        let near = progress.filter(|(_, matched)| matched.as_ref().is_some_and(|matched| near(matched.index)));
+        Members { voters, all, up_to_date: near.map(|(node, _)| *node).collect() }
+    })
+}

@@ -1,0 +1,134 @@
+//! Whose lease has run out, as the leader of one term knows it (DESIGN §6, the one lease).
+//!
+//! 1. A node counts its lease from when it sent its renewal, and takes a drift of clocks off; the leader counts from when
+//!    the renewal arrived: so the node stops first.
+//! 2. A leader grants a renewal only after a quorum has confirmed, later than the renewal arrived, that it leads. Whatever an
+//!    older leader granted was confirmed before this one was elected, so one lease after its election this leader knows of
+//!    every lease that holds.
+//! 3. A session once found to have run out is granted nothing more, whether the maps say so yet or not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use host::Moment;
+use protocol::maps::{Maps, NodeState};
+use protocol::registry::LEASE;
+
+/// A node and its session.
+pub type Holder = (u32, u64);
+
+/// The leases of one leader's term.
+#[derive(Debug)]
+pub struct Leases {
+    /// When this leader knew that it leads; nothing after it has looked once.
+    begun: Option<Moment>,
+    /// When each holder was heard last.
+    heard: BTreeMap<Holder, Moment>,
+    /// Those that have run out.
+    doomed: BTreeSet<Holder>,
+}
+
+/// What to do about leases now.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Those that have run out, and are to be expired.
+    pub expired: Vec<Holder>,
+    /// When the next may run out.
+    pub next: Moment,
+}
+
+impl Leases {
+    /// Those of a leader that begins `now`.
+    pub fn new(now: Moment) -> Leases {
+        Leases { begun: Some(now), heard: BTreeMap::new(), doomed: BTreeSet::new() }
+    }
+
+    /// A renewal arrived. False: it is too late.
+    pub fn renewed(&mut self, holder: Holder, now: Moment) -> bool {
+        let in_time = !self.doomed.contains(&holder);
+        if in_time {
+            self.heard.insert(holder, now);
+        }
+        in_time
+    }
+
+    /// Whether a renewal that arrived may be granted, now that it is confirmed who leads.
+    pub fn may_grant(&self, holder: Holder) -> bool {
+        !self.doomed.contains(&holder)
+    }
+
+    /// Looks who has run out. A session that begins counts as heard when it is first seen. The leader that votes alone never
+    /// expires itself, `alone`: nobody could take over, and nobody else decides.
+    pub fn look(&mut self, maps: &Maps, alone: Option<u32>, now: Moment) -> Look {
+        let alive = maps.nodes.iter().filter(|(node, entry)| entry.state == NodeState::Alive && alone != Some(**node));
+        let holders: BTreeSet<Holder> = alive.map(|(&node, entry)| (node, entry.session)).collect();
+        // Sessions that are over need no memory: what names them the maps refuse.
+        self.heard.retain(|holder, _| holders.contains(holder));
+        self.doomed.retain(|holder| holders.contains(holder));
+        let mut look = Look { expired: Vec::new(), next: now + LEASE };
+        let first = self.begun.take().unwrap_or(now);
+        for holder in holders {
+            let end = *self.heard.entry(holder).or_insert(first) + LEASE;
+            if end <= now {
+                self.doomed.insert(holder);
+                look.expired.push(holder);
+            } else {
+                look.next = look.next.min(end);
+            }
+        }
+        look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::{apply, new_cluster};
+    use protocol::id::TargetId;
+    use protocol::maps::{TargetEntry, TargetState};
+    use protocol::registry::RegistryRequest;
+    use std::time::Duration;
+
+    fn maps(nodes: u32) -> Maps {
+        let entry = |node: u32| TargetEntry { node, name: String::new(), state: TargetState::Whole };
+        new_cluster(1, (1..=nodes).map(|node| (TargetId(node), entry(node))).collect(), 1, 1)
+    }
+
+    fn at(milliseconds: u64) -> Moment {
+        Moment(0) + Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn a_new_leader_waits_one_lease() {
+        let (maps, mut leases) = (maps(2), Leases::new(at(1000)));
+        assert_eq!(leases.look(&maps, None, at(1500)), Look { expired: vec![], next: at(4000) });
+        assert!(leases.renewed((1, 1), at(3000)));
+        assert_eq!(leases.look(&maps, None, at(4000)), Look { expired: vec![(2, 1)], next: at(6000) });
+    }
+
+    #[test]
+    fn who_has_run_out_is_granted_nothing_more() {
+        let (mut maps, mut leases) = (maps(2), Leases::new(at(0)));
+        assert!(leases.renewed((2, 1), at(10)));
+        assert_eq!(leases.look(&maps, Some(1), at(3010)).expired, [(2, 1)]);
+        assert!(!leases.renewed((2, 1), at(3011)));
+        assert!(!leases.may_grant((2, 1)));
+        // It is expired again and again until the maps say so: the first attempt may have been lost.
+        assert_eq!(leases.look(&maps, Some(1), at(3100)).expired, [(2, 1)]);
+        for request in [
+            RegistryRequest::Expire { node: 2, session: 1 },
+            RegistryRequest::Begin { node: 2, address: String::new() },
+        ] {
+            maps = apply(&maps, request).0.unwrap();
+        }
+        assert_eq!(leases.look(&maps, Some(1), at(4000)), Look { expired: vec![], next: at(7000) });
+        assert!(leases.renewed((2, 2), at(4500)));
+    }
+
+    #[test]
+    fn who_votes_alone_never_expires_itself() {
+        let (maps, mut leases) = (maps(1), Leases::new(at(0)));
+        assert_eq!(leases.look(&maps, Some(1), at(99_000)).expired, []);
+        assert_eq!(leases.look(&maps, None, at(99_500)).expired, [], "with others that vote it counts from then on");
+        assert_eq!(leases.look(&maps, None, at(102_500)).expired, [(1, 1)]);
+    }
+}

@@ -1,0 +1,169 @@
+//! A node's own side of its lease: it begins a session, renews the lease in the background, and knows to the moment whether
+//! it holds. On every node, with a replica or without one.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use event_listener::Event;
+use futures_util::future::{Either, select};
+use host::{Address, Host, Moment, NodeId, Port};
+use protocol::registry::{DRIFT, LEASE, REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
+
+/// How often the lease is renewed: two renewals may be lost before it runs out.
+const RENEWAL: Duration = Duration::from_secs(1);
+/// How long one node is waited for before the next is asked.
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// How often the nodes are asked in turn until one lets a session begin.
+const BEGIN_ROUNDS: u32 = 20;
+const BEGIN_PAUSE: Duration = Duration::from_millis(250);
+
+/// One session of this node. Clones are the same session, which goes on as long as there is one, or until it is over.
+#[derive(Clone)]
+pub struct Session(Arc<Shared>);
+
+struct Shared {
+    host: Host,
+    node: u32,
+    number: u64,
+    /// The registries that may be asked, the nearest first.
+    ask: Vec<NodeId>,
+    lease: Mutex<Lease>,
+    changed: Event,
+}
+
+/// What is known of the lease.
+#[derive(Clone, Copy)]
+struct Lease {
+    /// It holds before this moment.
+    until: Moment,
+    /// The registry has ended the session: nothing brings it back.
+    over: bool,
+}
+
+impl Session {
+    /// Begins a session of `node`, and returns with its lease held. The registries on the nodes `ask` are tried in turn.
+    pub async fn begin(host: &Host, ask: Vec<NodeId>, node: u32, address: String) -> Result<Session, RegistryError> {
+        let mut error = RegistryError::Unknown("registry to ask".into());
+        for _ in 0..BEGIN_ROUNDS {
+            let begin = || RegistryRequest::Begin { node, address: address.clone() };
+            match in_turn(host, &ask, begin).await {
+                Ok(RegistryReply::Session(number, _)) => {
+                    let lease = Mutex::new(Lease { until: Moment(0), over: false });
+                    let (host, changed) = (host.clone(), Event::new());
+                    let session = Session(Arc::new(Shared { host, node, number, ask: ask.clone(), lease, changed }));
+                    session.renew().await;
+                    session.keep();
+                    return Ok(session);
+                }
+                Ok(_) => error = RegistryError::Unknown("answer".into()),
+                Err(RegistryError::Unknown(what)) => return Err(RegistryError::Unknown(what)),
+                Err(other) => error = other,
+            }
+            host.sleep(BEGIN_PAUSE).await;
+        }
+        Err(error)
+    }
+
+    /// The session's number.
+    pub fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// Whether the lease holds at `now`, a moment of the host's clock: then, and only then, nobody else has what it gives.
+    pub fn holds(&self, now: Moment) -> bool {
+        let lease = self.0.lease();
+        !lease.over && now < lease.until
+    }
+
+    /// Until when the lease holds, unless it is renewed.
+    pub fn until(&self) -> Moment {
+        self.0.lease().until
+    }
+
+    /// Whether the registry has ended the session. One whose lease merely ran out may hold again: nobody was given what it
+    /// had.
+    pub fn is_over(&self) -> bool {
+        self.0.lease().over
+    }
+
+    /// Returns when the lease does not hold.
+    pub async fn lost(&self) {
+        loop {
+            let listener = self.0.changed.listen();
+            if !self.holds(self.0.host.now()) {
+                return;
+            }
+            select(listener, pin!(self.0.host.sleep_until(self.until()))).await;
+        }
+    }
+
+    /// Gives the lease back, for a clean stop. From here on it does not hold.
+    pub async fn end(self) -> Result<(), RegistryError> {
+        self.0.finish();
+        let Shared { node, number: session, .. } = *self.0;
+        in_turn(&self.0.host, &self.0.ask, || RegistryRequest::End { node, session }).await.map(drop)
+    }
+
+    /// Renews for as long as somebody has the session.
+    fn keep(&self) {
+        let (weak, host) = (Arc::downgrade(&self.0), self.0.host.clone());
+        host.clone().spawn(async move {
+            loop {
+                host.sleep(RENEWAL).await;
+                let Some(shared) = weak.upgrade() else { return };
+                let session = Session(shared);
+                session.renew().await;
+                if session.is_over() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Asks for the lease once. It counts from before it was asked for.
+    async fn renew(&self) {
+        let sent = self.0.host.now();
+        let Shared { node, number: session, .. } = *self.0;
+        match in_turn(&self.0.host, &self.0.ask, || RegistryRequest::Renew { node, session }).await {
+            Ok(_) => self.0.extend(sent + (LEASE - DRIFT)),
+            Err(RegistryError::Over(..)) => self.0.finish(),
+            // Perhaps the next one is heard.
+            Err(_) => {}
+        }
+    }
+}
+
+impl Shared {
+    fn lease(&self) -> MutexGuard<'_, Lease> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn extend(&self, until: Moment) {
+        let mut lease = self.lease();
+        lease.until = lease.until.max(until);
+        drop(lease);
+        self.changed.notify(usize::MAX);
+    }
+
+    fn finish(&self) {
+        self.lease().over = true;
+        self.changed.notify(usize::MAX);
+    }
+}
+
+/// Asks the registries of `nodes` one after the other, until one can answer.
+async fn in_turn(host: &Host, nodes: &[NodeId], request: impl Fn() -> RegistryRequest) -> RegistryAnswer {
+    let mut error = RegistryError::Unavailable("there is nobody to ask".into());
+    for &node in nodes {
+        let to = Address { node, port: Port(REGISTRY_PORT) };
+        let call = pin!(host.call::<RegistryRequest, RegistryAnswer>(to, request()));
+        match select(call, pin!(host.sleep(PATIENCE))).await {
+            Either::Left((Ok(Err(RegistryError::Unavailable(why))), _)) => error = RegistryError::Unavailable(why),
+            Either::Left((Ok(answer), _)) => return answer,
+            Either::Left((Err(unreachable), _)) => error = RegistryError::Unavailable(unreachable.to_string()),
+            Either::Right(_) => error = RegistryError::Unavailable(format!("node {} does not answer", node.0)),
+        }
+    }
+    Err(error)
+}

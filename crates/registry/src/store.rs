@@ -1,0 +1,344 @@
+//! What a node keeps of the consensus, on several of its own targets: vote, log and the newest snapshot.
+//!
+//! 1. Whatever the library was told to be durable is on at least min(m+1, n) of the n copies: no m losses take it away.
+//! 2. A start reads at least n−m of them, and one that misses something has fewer records than another: the longest tells
+//!    all. It then brings all copies up to this before anything else happens.
+//! 3. One record or checkpoint is under way at a time, on all copies alike.
+//! 4. A copy that failed gets no record before its next checkpoint.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::io;
+use std::ops::RangeBounds;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_lock::Mutex as AsyncMutex;
+use futures_util::future::join_all;
+use host::Disk;
+use openraft::OptionalSend;
+use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
+use protocol::id::TargetId;
+use serde::{Deserialize, Serialize};
+
+use crate::consensus::{Agreed, Entry, LogId, Membership, Meta, Vote, Words};
+use crate::replica::Found;
+use crate::service::RegistryStart;
+use crate::{Replica, ReplicaError};
+
+/// A log this long is cut by a checkpoint: it is read whole at a start.
+const LOG_BYTES_MAX: usize = 1 << 20;
+/// The library reads so many entries at once at most.
+const ENTRIES_READ_MAX: usize = 300;
+
+/// What a checkpoint holds, and records change.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    /// The targets that have a copy.
+    pub copies: Vec<TargetId>,
+    /// How many of them may be lost.
+    pub spare: u8,
+    pub vote: Option<Vote>,
+    /// A hint: what was committed when the last record was written.
+    pub committed: Option<LogId>,
+    /// The newest entry that is not in `entries` any more.
+    pub purged: Option<LogId>,
+    pub entries: BTreeMap<u64, Entry>,
+    pub snapshot: Option<(Meta, Arc<Agreed>)>,
+}
+
+/// What a record says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Event {
+    Vote(Vote),
+    Committed(Option<LogId>),
+    Append(Entry),
+    /// Entries from this index on are gone.
+    Truncate(u64),
+    Purge(LogId),
+}
+
+/// The copies of one node.
+pub(crate) struct Store {
+    kept: Mutex<Kept>,
+    copies: AsyncMutex<Copies>,
+}
+
+struct Copies {
+    replicas: Vec<(TargetId, Replica)>,
+    /// Those that failed since the last checkpoint, with the reason.
+    failed: BTreeMap<TargetId, String>,
+    generation: u64,
+    /// Records since the newest checkpoint, and their bytes.
+    records: u32,
+    log_bytes: usize,
+}
+
+/// A store that was opened.
+pub(crate) struct Opened {
+    pub store: Arc<Store>,
+    /// Targets that missed more than a crash explains.
+    pub outdated: Vec<TargetId>,
+}
+
+impl Store {
+    /// Makes a store that holds `kept` on `disks`, whatever was there.
+    pub async fn create(mut kept: Kept, disks: &[(TargetId, Disk)]) -> Result<Arc<Store>, ReplicaError> {
+        let (replicas, found) = open_all(disks).await?;
+        let generation = found.iter().map(|(_, found)| found.generation).max().unwrap_or(0);
+        kept.copies = disks.iter().map(|(target, _)| *target).collect();
+        let copies = Copies { replicas, failed: BTreeMap::new(), generation, records: 0, log_bytes: 0 };
+        let store = Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies) };
+        let mut copies = store.copies.lock().await;
+        let stored = store.checkpoint(&mut copies).await;
+        drop(copies);
+        stored.map(|()| Arc::new(store)).map_err(|error| ReplicaError::TooFew(error.to_string()))
+    }
+
+    /// Reads what the copies on `disks` hold, and brings all of them up to it.
+    pub async fn open(disks: &[(TargetId, Disk)]) -> Result<Opened, RegistryStart> {
+        let (replicas, found) = open_all(disks).await.map_err(RegistryStart::Foreign)?;
+        let newest = found.iter().map(|(_, found)| found).max_by_key(|found| found.place());
+        let newest = newest.ok_or(RegistryStart::Nothing)?;
+        let mut kept = newest.read().ok_or(RegistryStart::Nothing)?;
+        let copies = found.iter().filter(|(target, _)| kept.copies.contains(target)).count();
+        let total = kept.copies.len();
+        let needed = total - usize::from(kept.spare).min(total.saturating_sub(1));
+        if copies < needed {
+            return Err(RegistryStart::TooFew { found: copies, total, needed });
+        }
+        let outdated = found.iter().filter(|(_, found)| !found.is_explained_by_a_crash(newest));
+        let outdated: Vec<_> = outdated.map(|(target, _)| *target).collect();
+        let added = disks.iter().map(|(target, _)| *target).filter(|target| !kept.copies.contains(target));
+        let added: Vec<_> = added.collect();
+        kept.copies.extend(added);
+        let (generation, records) = (newest.generation, newest.records.len() as u32);
+        let copies = Copies { replicas, failed: BTreeMap::new(), generation, records, log_bytes: 0 };
+        let store = Arc::new(Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies) });
+        let mut copies = store.copies.lock().await;
+        let stored = store.checkpoint(&mut copies).await;
+        drop(copies);
+        stored.map_err(|error| RegistryStart::Unwritten(error.to_string()))?;
+        Ok(Opened { store, outdated })
+    }
+
+    /// What is kept now.
+    pub fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a snapshot, durably.
+    pub async fn keep_snapshot(&self, meta: Meta, agreed: Arc<Agreed>) -> io::Result<()> {
+        let mut copies = self.copies.lock().await;
+        if self.kept().snapshot.as_ref().is_some_and(|(known, _)| known.last_log_id >= meta.last_log_id) {
+            return Ok(());
+        }
+        self.kept().snapshot = Some((meta, agreed));
+        self.checkpoint(&mut copies).await
+    }
+
+    /// Makes `events` durable, and then so in memory.
+    async fn keep(&self, mut events: Vec<Event>) -> io::Result<()> {
+        let mut copies = self.copies.lock().await;
+        if copies.log_bytes > LOG_BYTES_MAX {
+            self.checkpoint(&mut copies).await?;
+        }
+        // The hint rides along, so that a start need not wait for others to apply what it knows.
+        events.push(Event::Committed(self.kept().committed.clone()));
+        let body = postcard::to_stdvec(&events).map_err(io::Error::other)?;
+        let Copies { replicas, failed, .. } = &mut *copies;
+        let living = replicas.iter_mut().filter(|(target, _)| !failed.contains_key(target));
+        let write = async |(id, copy): &mut (TargetId, Replica)| (*id, copy.append(&body).await);
+        let written = join_all(living.map(write)).await;
+        copies.records += 1;
+        copies.log_bytes += body.len();
+        self.settle(&mut copies, written)?;
+        let mut kept = self.kept();
+        events.into_iter().for_each(|event| kept.happen(event));
+        Ok(())
+    }
+
+    /// Writes all that is kept to all copies, those that failed among them.
+    async fn checkpoint(&self, copies: &mut Copies) -> io::Result<()> {
+        let body = postcard::to_stdvec(&*self.kept()).map_err(io::Error::other)?;
+        copies.generation += 1;
+        copies.log_bytes = 0;
+        copies.failed.clear();
+        let (generation, before, body) = (copies.generation, std::mem::take(&mut copies.records), &body);
+        let write = async |(id, copy): &mut (TargetId, Replica)| (*id, copy.checkpoint(generation, before, body).await);
+        let written = join_all(copies.replicas.iter_mut().map(write)).await;
+        self.settle(copies, written)
+    }
+
+    /// Whether enough copies were written.
+    fn settle(&self, copies: &mut Copies, written: Vec<(TargetId, Result<(), ReplicaError>)>) -> io::Result<()> {
+        let stored = written.iter().filter(|(_, result)| result.is_ok()).count();
+        let failed = written.into_iter().filter_map(|(target, result)| Some((target, result.err()?.to_string())));
+        copies.failed.extend(failed);
+        let kept = self.kept();
+        let needed = (usize::from(kept.spare) + 1).min(kept.copies.len());
+        if stored >= needed {
+            return Ok(());
+        }
+        let reasons: Vec<_> = copies.failed.values().cloned().collect();
+        let reasons = if reasons.is_empty() { "targets are missing".to_owned() } else { reasons.join("; ") };
+        Err(io::Error::other(format!("{stored} of {needed} needed copies were stored: {reasons}")))
+    }
+}
+
+impl Kept {
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Vote(vote) => self.vote = Some(vote),
+            Event::Committed(committed) => self.committed = committed,
+            Event::Append(entry) => drop(self.entries.insert(entry.log_id.index, entry)),
+            Event::Truncate(from) => drop(self.entries.split_off(&from)),
+            Event::Purge(upto) => {
+                self.entries = self.entries.split_off(&(upto.index + 1));
+                self.purged = Some(upto);
+            }
+        }
+    }
+
+    /// The newest entry's name.
+    pub fn last(&self) -> Option<LogId> {
+        self.entries.last_key_value().map(|(_, entry)| entry.log_id.clone()).or(self.purged.clone())
+    }
+}
+
+impl Found {
+    fn place(&self) -> (u64, usize) {
+        (self.generation, self.records.len())
+    }
+
+    pub(crate) fn read(&self) -> Option<Kept> {
+        let mut kept: Kept = postcard::from_bytes(&self.body).ok()?;
+        for record in &self.records {
+            let events: Vec<Event> = postcard::from_bytes(record).ok()?;
+            events.into_iter().for_each(|event| kept.happen(event));
+        }
+        let sound = kept.snapshot.as_ref().is_none_or(|(_, agreed)| agreed.maps.verify().is_ok());
+        sound.then_some(kept)
+    }
+
+    /// A crash leaves a copy one record, or one checkpoint, behind the newest.
+    fn is_explained_by_a_crash(&self, newest: &Found) -> bool {
+        let (generation, records) = self.place();
+        if generation == newest.generation {
+            return records + 1 >= newest.records.len();
+        }
+        generation + 1 == newest.generation && records == newest.before as usize && newest.records.is_empty()
+    }
+}
+
+/// Opens the copies on `disks`, and reads those that hold something. Another version's bytes are left alone.
+type Copied = (Vec<(TargetId, Replica)>, Vec<(TargetId, Found)>);
+
+async fn open_all(disks: &[(TargetId, Disk)]) -> Result<Copied, ReplicaError> {
+    let opened = join_all(disks.iter().map(|(id, disk)| async move { (*id, Replica::open(disk).await) })).await;
+    let (mut replicas, mut all) = (Vec::new(), Vec::new());
+    for (id, result) in opened {
+        match result {
+            Ok((replica, found)) => {
+                replicas.push((id, replica));
+                all.extend(found.map(|found| (id, found)));
+            }
+            Err(error @ ReplicaError::Version(_)) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok((replicas, all))
+}
+
+/// The library's way to the store.
+#[derive(Clone)]
+pub(crate) struct LogStore(pub Arc<Store>);
+
+impl RaftLogReader<Words> for LogStore {
+    async fn try_get_log_entries<R>(&mut self, range: R) -> io::Result<Vec<Entry>>
+    where
+        R: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        Ok(self.0.kept().entries.range(range).map(|(_, entry)| entry.clone()).collect())
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
+        let end = end.min(start.saturating_add(ENTRIES_READ_MAX as u64));
+        self.try_get_log_entries(start..end).await
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.0.kept().vote.clone())
+    }
+}
+
+impl RaftLogStorage<Words> for LogStore {
+    type LogReader = LogStore;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<Words>> {
+        let kept = self.0.kept();
+        Ok(LogState { last_purged_log_id: kept.purged.clone(), last_log_id: kept.last() })
+    }
+
+    async fn get_log_reader(&mut self) -> LogStore {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        self.0.keep(vec![Event::Vote(vote.clone())]).await
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        self.0.kept().committed = committed;
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        // The hint may be ahead of entries that were cut since.
+        let kept = self.0.kept();
+        Ok(kept.committed.clone().filter(|committed| Some(committed) <= kept.last().as_ref()))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Words>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let events = entries.into_iter().map(Event::Append).collect();
+        let kept = self.0.keep(events).await;
+        let failure = kept.as_ref().err().map(|error| io::Error::other(error.to_string()));
+        callback.io_completed(failure.map_or(Ok(()), Err));
+        kept
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        self.0.keep(vec![Event::Truncate(last.map_or(0, |last| last.index + 1))]).await
+    }
+
+    async fn purge(&mut self, upto: LogId) -> io::Result<()> {
+        self.0.keep(vec![Event::Purge(upto)]).await
+    }
+}
+
+/// What a new cluster, or a node that joins one, keeps at first.
+pub(crate) fn first(spare: u8, agreed: Option<(u32, Arc<Agreed>)>) -> Kept {
+    let mut kept = Kept {
+        copies: Vec::new(),
+        spare,
+        vote: None,
+        committed: None,
+        purged: None,
+        entries: BTreeMap::new(),
+        snapshot: None,
+    };
+    if let Some((voter, agreed)) = agreed {
+        let leader = openraft::impls::leader_id_adv::LeaderId { term: 0, node_id: voter };
+        let first = LogId::new(leader, 0);
+        let voters = [[voter].into()].into();
+        let members = openraft::Membership::new_with_defaults(voters, [voter]);
+        let last_membership = Membership::new(Some(first.clone()), members);
+        kept.purged = Some(first.clone());
+        kept.committed = Some(first.clone());
+        kept.snapshot = Some((Meta { last_log_id: Some(first), last_membership }, agreed));
+    }
+    kept
+}

@@ -1,0 +1,107 @@
+//! Who votes on the maps, and who only learns them (DESIGN §9).
+//!
+//! 1. There are min(2m+1, storing nodes that ever began) voters, made odd: an even one adds nothing that may fail.
+//! 2. Who lives is preferred, and then who votes already: a voter that is gone is replaced as soon as another node lives
+//!    that does not vote.
+//! 3. A voter that nobody can replace stays one: to count fewer would let fewer agree.
+//! 4. All other storing nodes learn.
+
+use std::collections::BTreeSet;
+
+use protocol::maps::{Maps, NodeState};
+
+/// What the leader has to do about the members, one step at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// This node learns from now on.
+    Learn(u32),
+    /// These vote from now on, and those that voted before learn. All of them have learnt so far.
+    Vote(BTreeSet<u32>),
+}
+
+/// The members now, as the leader sees them.
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    /// Those that vote.
+    pub voters: BTreeSet<u32>,
+    /// All, learners too.
+    pub all: BTreeSet<u32>,
+    /// Those that have nearly all that was agreed on: who lacks much cannot help to agree on more.
+    pub up_to_date: BTreeSet<u32>,
+}
+
+/// Who should vote.
+pub fn wanted(maps: &Maps, voters: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let began = maps.nodes.iter().filter(|(_, node)| node.stores && node.session > 0);
+    let mut ranked: Vec<_> =
+        began.map(|(&number, node)| (node.state != NodeState::Alive, !voters.contains(&number), number)).collect();
+    ranked.sort_unstable();
+    let most = (2 * usize::from(maps.parity) + 1).min(ranked.len());
+    let count = if most.is_multiple_of(2) { most.saturating_sub(1) } else { most };
+    ranked.into_iter().take(count).map(|(_, _, number)| number).collect()
+}
+
+/// What to do next; nothing when all is as it should be, or has to be awaited.
+pub fn step(maps: &Maps, members: &Members) -> Option<Step> {
+    let began = maps.nodes.iter().filter(|(_, node)| node.stores && node.session > 0).map(|(&number, _)| number);
+    if let Some(node) = began.into_iter().find(|node| !members.all.contains(node)) {
+        return Some(Step::Learn(node));
+    }
+    let wanted = wanted(maps, &members.voters);
+    let ready = wanted.iter().all(|node| members.voters.contains(node) || members.up_to_date.contains(node));
+    (ready && !wanted.is_empty() && wanted != members.voters).then_some(Step::Vote(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::new_cluster;
+    use protocol::id::TargetId;
+    use protocol::maps::{TargetEntry, TargetState};
+
+    /// So many nodes, of which these are gone.
+    fn maps(nodes: u32, parity: u8, gone: &[u32]) -> Maps {
+        let entry = |node: u32| TargetEntry { node, name: String::new(), state: TargetState::Whole };
+        let mut maps = new_cluster(1, (1..=nodes).map(|node| (TargetId(node), entry(node))).collect(), 1, parity);
+        gone.iter().for_each(|node| maps.nodes.get_mut(node).unwrap().state = NodeState::Gone);
+        maps
+    }
+
+    fn voters(nodes: u32, parity: u8, gone: &[u32], now: &[u32]) -> Vec<u32> {
+        wanted(&maps(nodes, parity, gone), &now.iter().copied().collect()).into_iter().collect()
+    }
+
+    #[test]
+    fn voters_are_odd_and_no_more_than_the_class_needs() {
+        assert_eq!(voters(1, 1, &[], &[1]), [1]);
+        assert_eq!(voters(2, 1, &[], &[1]), [1]);
+        assert_eq!(voters(3, 1, &[], &[1]), [1, 2, 3]);
+        assert_eq!(voters(9, 1, &[], &[1, 2, 3]), [1, 2, 3]);
+        assert_eq!(voters(4, 2, &[], &[1, 2, 3]), [1, 2, 3]);
+        assert_eq!(voters(9, 2, &[], &[1, 2, 3]), [1, 2, 3, 4, 5]);
+        assert_eq!(voters(3, 0, &[], &[1]), [1]);
+    }
+
+    #[test]
+    fn a_voter_that_is_gone_is_replaced_where_somebody_lives() {
+        assert_eq!(voters(3, 1, &[2], &[1, 2, 3]), [1, 2, 3]);
+        assert_eq!(voters(5, 1, &[2], &[1, 2, 3]), [1, 3, 4]);
+        assert_eq!(voters(5, 1, &[], &[1, 3, 4]), [1, 3, 4], "who comes back learns");
+        assert_eq!(voters(2, 1, &[1], &[1]), [2]);
+    }
+
+    #[test]
+    fn nodes_learn_before_they_vote() {
+        let maps = maps(3, 1, &[]);
+        let mut members = Members { voters: [1].into(), all: [1].into(), up_to_date: [1].into() };
+        for node in [2, 3] {
+            assert_eq!(step(&maps, &members), Some(Step::Learn(node)));
+            members.all.insert(node);
+        }
+        assert_eq!(step(&maps, &members), None);
+        members.up_to_date.extend([2, 3]);
+        assert_eq!(step(&maps, &members), Some(Step::Vote([1, 2, 3].into())));
+        members.voters = [1, 2, 3].into();
+        assert_eq!(step(&maps, &members), None);
+    }
+}
