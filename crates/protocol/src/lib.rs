@@ -10,6 +10,7 @@
 //! | [`delta`] | which bytes of which file now live where |
 //! | [`maps`] | what the registry keeps: targets, groups, logs with their layouts, slots with their managers |
 //! | [`storage`], [`registry`], [`manager`] | the messages to each of these parts |
+//! | [`payload`] | long byte strings of messages, which travel beside the encoding |
 //! | [`file`] | files as managers and clients speak of them: attributes, kinds, extents |
 //! | [`checksum`], [`erasure`] | CRC-32C of blocks and records; parity and reconstruction |
 //!
@@ -24,6 +25,7 @@ pub mod fragment;
 pub mod id;
 pub mod manager;
 pub mod maps;
+pub mod payload;
 pub mod record;
 pub mod registry;
 pub mod storage;

@@ -97,6 +97,7 @@ pub struct Append {
     /// is stored is a repetition: the overlap is skipped.
     pub offset: u32,
     /// The bytes, in parts.
+    #[serde(with = "crate::payload::parts")]
     pub parts: Vec<Bytes>,
     /// The checksum of every block that the bytes touch, from the block's start to the new end (DESIGN §4): made by the
     /// writer, who has all bytes in memory, so that they guard the whole way.
@@ -133,6 +134,7 @@ pub enum StorageReply {
         /// Where the bytes begin in the fragment: a multiple of the block size.
         offset: u32,
         /// The bytes.
+        #[serde(with = "crate::payload")]
         bytes: Bytes,
         /// A checksum a block.
         checksums: Vec<u32>,
