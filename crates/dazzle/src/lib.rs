@@ -25,3 +25,4 @@ mod oracle;
 pub use command::{Arguments, run};
 pub use edge::control::{Line, Question};
 pub use edge::mount::Mounted;
+pub use edge::{machine, network, ports, trust};

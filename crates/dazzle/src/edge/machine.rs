@@ -1,25 +1,74 @@
-//! The real machine behind a `host::Host`: tokio's timers and tasks, the kernel's clocks and dice, and calls to parts
-//! of this node straight to their handlers.
+//! The real machine behind a `host::Host`: tokio's timers and tasks, the kernel's clocks and dice, and calls: to parts of
+//! this node straight to their handlers, to other nodes over the network.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use host::{Address, BoxFuture, Envelope, Handler, Host, Machine, Moment, NodeId, Port, Unreachable, WallTime};
 use tokio::runtime::Handle;
+use tracing::debug;
+
+use super::network::{Network, NetworkError, NetworkOptions, PeerStatus};
+use super::ports::Ports;
 
 /// One running daemon's machine.
 pub struct RealMachine {
     node: NodeId,
     started: Instant,
     runtime: Handle,
-    ports: RwLock<BTreeMap<Port, Arc<dyn Handler>>>,
+    ports: Arc<Ports>,
+    network: OnceLock<Network>,
 }
 
 impl RealMachine {
-    /// The machine of `node`, whose tasks run on `runtime`.
+    /// The machine of `node`, whose tasks run on `runtime`, alone for now.
+    pub fn new(node: NodeId, runtime: Handle) -> Arc<RealMachine> {
+        let (started, ports, network) = (Instant::now(), Arc::default(), OnceLock::new());
+        Arc::new(RealMachine { node, started, runtime, ports, network })
+    }
+
+    /// A handle before the machine of `node`, which stays alone.
     pub fn host(node: NodeId, runtime: Handle) -> Host {
-        Host::new(Arc::new(RealMachine { node, started: Instant::now(), runtime, ports: RwLock::default() }))
+        Host::new(RealMachine::new(node, runtime))
+    }
+
+    /// Connects the machine with other nodes, once.
+    ///
+    /// # Panics
+    /// When the identity is another node's, or the machine was connected before.
+    pub async fn connect(&self, options: NetworkOptions) -> Result<(), NetworkError> {
+        assert_eq!(options.identity.name().node, self.node, "a machine connects as itself");
+        let network = Network::start(options, self.ports.clone(), self.runtime.clone()).await?;
+        assert!(self.network.set(network).is_ok(), "a machine is connected once");
+        Ok(())
+    }
+
+    /// Where the machine listens for other nodes, if it is connected.
+    pub fn address(&self) -> Option<std::net::SocketAddr> {
+        self.network.get().map(Network::address)
+    }
+
+    /// Another node is at `address`: host and port.
+    pub fn know(&self, node: NodeId, address: String) {
+        if let Some(network) = self.network.get().filter(|_| node != self.node) {
+            network.know(node, address);
+        }
+    }
+
+    /// How the other nodes are.
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        self.network.get().map(Network::peers).unwrap_or_default()
+    }
+
+    fn call_away(&self, to: Address, request: Envelope) -> BoxFuture<'static, Result<Envelope, Unreachable>> {
+        let Some(network) = self.network.get() else { return Box::pin(async move { Err(Unreachable(to)) }) };
+        let answer = network.call(to, request);
+        Box::pin(async move {
+            answer.await.map_err(|error| {
+                debug!(node = to.node.0, port = to.port.0, %error, "a call has no answer");
+                Unreachable(to)
+            })
+        })
     }
 }
 
@@ -57,10 +106,9 @@ impl Machine for RealMachine {
 
     fn call(&self, to: Address, request: Envelope) -> BoxFuture<'static, Result<Envelope, Unreachable>> {
         if to.node != self.node {
-            return Box::pin(async move { Err(Unreachable(to)) });
+            return self.call_away(to, request);
         }
-        let handler = self.ports.read().expect("no panic while ports are held").get(&to.port).cloned();
-        match handler {
+        match self.ports.handler(to.port) {
             Some(handler) => {
                 let answer = handler.handle(self.node, request);
                 Box::pin(async move { Ok(answer.await) })
@@ -70,7 +118,6 @@ impl Machine for RealMachine {
     }
 
     fn listen(&self, port: Port, handler: Arc<dyn Handler>) {
-        let before = self.ports.write().expect("no panic while ports are held").insert(port, handler);
-        assert!(before.is_none(), "port {} was registered before", port.0);
+        self.ports.register(port, handler);
     }
 }

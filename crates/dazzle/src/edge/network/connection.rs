@@ -1,0 +1,412 @@
+//! One connection between two nodes, over which both call each other.
+//!
+//! Invariants
+//! 1. Calls under way, as their caller counts them, weigh at most the window. A call leaves the window when its answer or
+//!    refusal has come, or the connection ends; not when its caller stops waiting.
+//! 2. The called end counts a call no longer when it hands over the answer to be sent: always before the caller does.
+//! 3. A request is answered or refused once, whatever its handler does.
+//! 4. Nobody ever stops reading. So a ping is heard, whoever else is slow.
+//! 5. When a connection ends, every call under way on it ends with it.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use host::{NodeId, Port};
+use protocol::FastMap;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, MissedTickBehavior};
+use tracing::{debug, warn};
+
+use crate::edge::ports::Ports;
+
+use super::frame::{Frame, Kind, Outgoing, Refusal};
+use super::hello::{Hello, Lane};
+use super::inbound::{Inbound, ReceiveError};
+use super::outbound::Outbound;
+use super::pulse::{BEAT, Beat, PATIENCE, Pulse, Sight};
+use super::wire::{Encoded, Tongue, weight};
+
+/// What calls under way on a small lane weigh at most, made by one end.
+pub const SMALL_WINDOW_BYTES: usize = 4 << 20;
+/// The same on a bulk lane.
+pub const BULK_WINDOW_BYTES: usize = 16 << 20;
+/// After so long without a call who dialled says bye.
+pub const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// What both ends of all connections of a node need.
+pub(super) struct Office {
+    pub(super) ports: Arc<Ports>,
+    pub(super) tongues: &'static [Tongue],
+    pub(super) runtime: Handle,
+}
+
+impl Office {
+    /// What is spoken on `port`.
+    pub(super) fn tongue(&self, port: Port) -> Option<&'static Tongue> {
+        self.tongues.iter().find(|tongue| tongue.port() == port)
+    }
+}
+
+/// Which connection it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    /// Who is at the other end, as its certificate proves.
+    pub(super) peer: NodeId,
+    /// What it carries.
+    pub(super) lane: Lane,
+    /// Which life of the other node.
+    pub(super) session: u64,
+    /// Whether we dialled it.
+    pub(super) dialled: bool,
+}
+
+/// One connection.
+pub(super) struct Connection {
+    name: Name,
+    office: Arc<Office>,
+    /// What our calls under way weigh: the part of the window that is not in it is left.
+    window: Arc<Semaphore>,
+    window_bytes: usize,
+    calls: Mutex<Calls>,
+    /// What the other end's calls under way weigh.
+    load: AtomicUsize,
+    served: AtomicU64,
+    outbound: Outbound,
+    received: AtomicU64,
+    closing: Notify,
+}
+
+/// Our calls under way.
+#[derive(Default)]
+struct Calls {
+    phase: Phase,
+    next: u64,
+    waiting: FastMap<u64, Waiting>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Open,
+    /// We said bye.
+    Leaving,
+    /// The other end said bye.
+    Left,
+    Closed,
+}
+
+struct Waiting {
+    port: u16,
+    answer: oneshot::Sender<Result<Frame, Refusal>>,
+    _room: OwnedSemaphorePermit,
+}
+
+/// Why a call has no answer.
+#[derive(Debug)]
+pub(super) enum CallError {
+    /// The connection takes no more calls: another may.
+    NotSent(Box<Encoded>),
+    /// The connection ended under it.
+    Lost,
+    /// The other end says why.
+    Refused(Refusal),
+}
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    #[error("nothing was to be said any more")]
+    Idle,
+    #[error("it was closed from here")]
+    Closed,
+    #[error("the other end does not answer")]
+    Dead,
+    #[error("{0}")]
+    Received(#[from] ReceiveError),
+    #[error("nothing can be sent: {0}")]
+    Broken(std::io::Error),
+    #[error("the other end answered what was not asked")]
+    Unasked,
+    #[error("the other end sent more than the window")]
+    Overrun,
+    #[error("the other end's answer does not decode")]
+    Garbled,
+}
+
+impl Connection {
+    /// A connection that is not yet used: [`Connection::run`] does.
+    pub(super) fn new(name: Name, office: Arc<Office>) -> Arc<Connection> {
+        let window_bytes = match name.lane {
+            Lane::Small => SMALL_WINDOW_BYTES,
+            Lane::Bulk(_) => BULK_WINDOW_BYTES,
+        };
+        Arc::new(Connection {
+            name,
+            office,
+            window: Arc::new(Semaphore::new(window_bytes)),
+            window_bytes,
+            calls: Mutex::default(),
+            load: AtomicUsize::new(0),
+            served: AtomicU64::new(0),
+            outbound: Outbound::default(),
+            received: AtomicU64::new(0),
+            closing: Notify::new(),
+        })
+    }
+
+    /// Carries calls over `stream` until either end closes.
+    pub(super) fn run(self: &Arc<Self>, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
+        let connection = self.clone();
+        self.office.runtime.spawn(async move {
+            let (read, write) = tokio::io::split(stream);
+            let ended = tokio::select! {
+                ended = connection.receive(read) => ended,
+                error = connection.outbound.send_all(write) => Ended::Broken(error),
+                ended = connection.watch() => ended,
+                () = connection.closing.notified() => Ended::Closed,
+            };
+            connection.close(&ended);
+        });
+    }
+
+    /// Says hello, ahead of all frames. Only before the connection is used.
+    pub(super) fn say(&self, hello: &Hello) {
+        self.outbound.push(Outgoing { head: hello.encode().to_vec(), payloads: Vec::new() });
+    }
+
+    /// Which connection this is.
+    pub(super) fn name(&self) -> Name {
+        self.name
+    }
+
+    /// Whether it takes calls.
+    pub(super) fn is_open(&self) -> bool {
+        self.calls.lock().expect("no panic while calls are held").phase == Phase::Open
+    }
+
+    /// Makes a call and waits for its answer.
+    pub(super) async fn call(&self, encoded: Encoded) -> Result<Frame, CallError> {
+        let weight = encoded.weight().min(self.window_bytes) as u32;
+        let Ok(room) = self.window.clone().acquire_many_owned(weight).await else {
+            return Err(CallError::NotSent(Box::new(encoded)));
+        };
+        let (answer, answered) = oneshot::channel();
+        self.begin(encoded, answer, room)?;
+        match answered.await {
+            Ok(Ok(frame)) => Ok(frame),
+            Ok(Err(refusal)) => Err(CallError::Refused(refusal)),
+            Err(_) => Err(CallError::Lost),
+        }
+    }
+
+    /// Whether the other end still answers: asks it, and waits no longer than a dead one takes to be known as such.
+    pub(super) async fn is_alive(&self) -> bool {
+        let (before, asked) = (self.received.load(Ordering::Relaxed), Instant::now());
+        self.outbound.ping();
+        while self.is_open() && asked.elapsed() < 2 * PATIENCE {
+            if self.received.load(Ordering::Relaxed) != before {
+                return true;
+            }
+            tokio::time::sleep(BEAT / 10).await;
+        }
+        false
+    }
+
+    /// Ends the connection and all calls on it.
+    pub(super) fn close(&self, why: &Ended) {
+        let waiting = {
+            let mut calls = self.calls.lock().expect("no panic while calls are held");
+            if calls.phase == Phase::Closed {
+                return;
+            }
+            calls.phase = Phase::Closed;
+            std::mem::take(&mut calls.waiting)
+        };
+        self.window.close();
+        self.closing.notify_one();
+        let (peer, lane, failed) = (self.name.peer.0, self.name.lane.number(), waiting.len());
+        // A peer that stops says nothing more; only where it leaves a call behind is that worth a word.
+        let usual = matches!(
+            why,
+            Ended::Idle | Ended::Closed | Ended::Received(ReceiveError::Closed | ReceiveError::Broken(_))
+        );
+        match usual && failed == 0 {
+            true => debug!(peer, lane, %why, "a connection ended"),
+            false => warn!(peer, lane, failed, %why, "a connection ended"),
+        }
+    }
+
+    /// Enters a call that has room, and sends it.
+    fn begin(
+        &self,
+        encoded: Encoded,
+        answer: oneshot::Sender<Result<Frame, Refusal>>,
+        room: OwnedSemaphorePermit,
+    ) -> Result<(), CallError> {
+        let mut calls = self.calls.lock().expect("no panic while calls are held");
+        if calls.phase != Phase::Open {
+            return Err(CallError::NotSent(Box::new(encoded)));
+        }
+        let call = calls.next;
+        calls.next += 1;
+        calls.waiting.insert(call, Waiting { port: encoded.port(), answer, _room: room });
+        // Under the lock: a bye that follows must not overtake it.
+        self.outbound.push(encoded.numbered(call));
+        Ok(())
+    }
+
+    async fn receive(self: &Arc<Self>, read: impl AsyncRead + Unpin) -> Ended {
+        let mut inbound = Inbound::new(read, &self.received);
+        loop {
+            let taken = match inbound.next().await {
+                Ok(frame) => self.take(frame),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(ended) = taken {
+                return ended;
+            }
+        }
+    }
+
+    fn take(self: &Arc<Self>, frame: Frame) -> Result<(), Ended> {
+        match frame.header.kind {
+            Kind::Request { .. } => self.serve(frame)?,
+            Kind::Answer => self.answered(frame.header.port, frame.header.call, Ok(frame))?,
+            Kind::Refusal(refusal) => self.answered(frame.header.port, frame.header.call, Err(refusal))?,
+            Kind::Ping => self.outbound.pong(),
+            Kind::Pong => {}
+            Kind::Bye => {
+                let mut calls = self.calls.lock().expect("no panic while calls are held");
+                calls.phase = if calls.phase == Phase::Closed { Phase::Closed } else { Phase::Left };
+            }
+        }
+        Ok(())
+    }
+
+    fn answered(&self, port: u16, call: u64, answer: Result<Frame, Refusal>) -> Result<(), Ended> {
+        let waiting = self.calls.lock().expect("no panic while calls are held").waiting.remove(&call);
+        match waiting {
+            Some(waiting) if waiting.port == port => {
+                // Who stopped waiting does not want it.
+                let _ = waiting.answer.send(answer);
+                Ok(())
+            }
+            _ => Err(Ended::Unasked),
+        }
+    }
+
+    fn serve(self: &Arc<Self>, frame: Frame) -> Result<(), Ended> {
+        let weight = weight(&frame.header).min(self.window_bytes);
+        if self.load.fetch_add(weight, Ordering::Relaxed) + weight > self.window_bytes {
+            return Err(Ended::Overrun);
+        }
+        self.served.fetch_add(1, Ordering::Relaxed);
+        let (port, call) = (frame.header.port, frame.header.call);
+        let debt = Debt { connection: self.clone(), port, call, weight, paid: false };
+        self.office.runtime.spawn(debt.pay(frame));
+        Ok(())
+    }
+
+    /// Looks after the other end, and after the connection's use.
+    async fn watch(&self) -> Ended {
+        let started = Instant::now();
+        let mut beats = tokio::time::interval(BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pulse = Pulse::new(Duration::ZERO);
+        let (mut used, mut used_at) = (0, Duration::ZERO);
+        loop {
+            beats.tick().await;
+            let now = started.elapsed();
+            match pulse.beat(self.sight(now)) {
+                Beat::Rest => {}
+                Beat::Ping => self.outbound.ping(),
+                Beat::Dead => return Ended::Dead,
+            }
+            let use_now = self.use_count();
+            if use_now != used {
+                (used, used_at) = (use_now, now);
+            }
+            if self.may_end(now - used_at >= IDLE_MAX) {
+                return Ended::Idle;
+            }
+        }
+    }
+
+    fn sight(&self, now: Duration) -> Sight {
+        let (sending, pings_left) = self.outbound.waits();
+        let calling = !self.calls.lock().expect("no panic while calls are held").waiting.is_empty();
+        let received = self.received.load(Ordering::Relaxed);
+        Sight { now, received, sent: self.outbound.sent(), pings_left, waiting: calling || sending }
+    }
+
+    /// Counts up whenever the connection is of use.
+    fn use_count(&self) -> u64 {
+        let calls = self.calls.lock().expect("no panic while calls are held").next;
+        calls + self.served.load(Ordering::Relaxed)
+    }
+
+    /// Says bye where it is time to; whether the connection may end, because the other end has said so.
+    fn may_end(&self, idle: bool) -> bool {
+        let mut calls = self.calls.lock().expect("no panic while calls are held");
+        let unused = calls.waiting.is_empty() && self.load.load(Ordering::Relaxed) == 0;
+        if idle && unused && self.name.dialled && calls.phase == Phase::Open {
+            calls.phase = Phase::Leaving;
+            self.outbound.push(Outgoing::bare(Kind::Bye, 0, 0));
+        }
+        unused && calls.phase == Phase::Left
+    }
+}
+
+/// A request that must be answered.
+struct Debt {
+    connection: Arc<Connection>,
+    port: u16,
+    call: u64,
+    weight: usize,
+    paid: bool,
+}
+
+impl Debt {
+    /// Answers it.
+    async fn pay(mut self, request: Frame) {
+        let answer = match self.answer(request).await {
+            Ok(encoded) => encoded.numbered(self.call),
+            Err(refusal) => Outgoing::bare(Kind::Refusal(refusal), self.port, self.call),
+        };
+        self.settle(answer);
+    }
+
+    async fn answer(&self, request: Frame) -> Result<Encoded, Refusal> {
+        let (office, port, peer) = (&self.connection.office, Port(self.port), self.connection.name.peer);
+        let (Some(tongue), Some(handler)) = (office.tongue(port), office.ports.handler(port)) else {
+            return Err(Refusal::NoPort);
+        };
+        let Some(request) = tongue.decode_request(request) else {
+            warn!(peer = peer.0, port = port.0, "a request does not decode; it was refused");
+            return Err(Refusal::Garbled);
+        };
+        let answer = handler.handle(peer, request).await;
+        tongue.encode_answer(&answer).map_err(|error| {
+            warn!(peer = peer.0, port = port.0, %error, "an answer is too large; the call was refused");
+            Refusal::TooLarge
+        })
+    }
+
+    fn settle(&mut self, answer: Outgoing) {
+        self.paid = true;
+        self.connection.load.fetch_sub(self.weight, Ordering::Relaxed);
+        self.connection.outbound.push(answer);
+    }
+}
+
+impl Drop for Debt {
+    /// The handler panicked, or its runtime is going down.
+    fn drop(&mut self) {
+        if !self.paid {
+            self.settle(Outgoing::bare(Kind::Refusal(Refusal::Failed), self.port, self.call));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Making a connection: TCP, TLS, hello; what both ends do until the first frame.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client, rustls};
+
+use super::error::NetworkError;
+use super::hello::{HELLO_BYTES, Hello, HelloError, VERSIONS, Verdict};
+
+/// How long all of a dial may take.
+pub const DIAL_PATIENCE: Duration = Duration::from_millis(1500);
+/// Reads from the socket are gathered: TLS asks for 4 KiB at a time.
+const SOCKET_BUFFER_BYTES: usize = 128 << 10;
+/// How much the kernel takes of what it cannot send yet, so that a ping does not wait behind megabytes of it.
+const UNSENT_BYTES_MAX: u32 = 256 << 10;
+/// How much TLS takes before it must be written.
+pub(super) const TLS_BUFFER_BYTES: usize = 256 << 10;
+
+/// A connection to be encrypted.
+pub(super) type Socket = BufReader<TcpStream>;
+/// The dialler's end.
+pub(super) type Dialled = client::TlsStream<Socket>;
+
+/// What TCP is told for the sake of short answers and honest queues.
+pub(super) fn prepare(stream: TcpStream) -> std::io::Result<Socket> {
+    stream.set_nodelay(true)?;
+    socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+    Ok(BufReader::with_capacity(SOCKET_BUFFER_BYTES, stream))
+}
+
+/// Connects to whatever `address` resolves to, in turn.
+pub(super) async fn connect(address: &str) -> Result<Socket, NetworkError> {
+    let unresolved = |why: String| NetworkError::Unresolved { address: address.to_owned(), why };
+    let places = tokio::net::lookup_host(address).await.map_err(|error| unresolved(error.to_string()))?;
+    let mut failed = unresolved("the name has no address".into());
+    for place in places {
+        match TcpStream::connect(place).await.and_then(prepare) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = NetworkError::of(address, &error),
+        }
+    }
+    Err(failed)
+}
+
+/// Makes TLS of a connection.
+pub(super) async fn encrypt(
+    address: &str,
+    stream: Socket,
+    connector: &TlsConnector,
+    name: rustls::pki_types::ServerName<'static>,
+) -> Result<Dialled, NetworkError> {
+    let mut stream = connector.connect(name, stream).await.map_err(|error| NetworkError::of(address, &error))?;
+    stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+    Ok(stream)
+}
+
+/// Says hello to the listener, and hears its answer.
+pub(super) async fn greet(
+    address: &str,
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    hello: &Hello,
+) -> Result<Hello, NetworkError> {
+    let failed = |error| NetworkError::of(address, &error);
+    let answer = async {
+        stream.write_all(&hello.encode()).await?;
+        stream.flush().await?;
+        hear(stream).await
+    };
+    let answer = answer.await.map_err(failed)?;
+    Hello::decode(&answer, VERSIONS)
+        .and_then(|answer| if answer.verdict == Verdict::NoVersion { Err(HelloError::Garbled) } else { Ok(answer) })
+        .map_err(|why| NetworkError::Hello { address: address.to_owned(), why })
+}
+
+/// The other end's hello, as it came.
+pub(super) async fn hear(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<[u8; HELLO_BYTES]> {
+    let mut bytes = [0; HELLO_BYTES];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// Answers a hello.
+pub(super) async fn answer(stream: &mut (impl AsyncWrite + Unpin), hello: &Hello) -> std::io::Result<()> {
+    stream.write_all(&hello.encode()).await?;
+    stream.flush().await
+}

@@ -1,0 +1,128 @@
+//! Why a node cannot be called: what happened, and what to do.
+
+use host::NodeId;
+
+use crate::edge::trust::{TokenError, TrustError};
+
+use super::frame::Refusal;
+use super::hello::HelloError;
+use super::wire::EncodeError;
+
+/// Why a call has no answer, or a node no connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// Nobody said where the node is.
+    #[error("no address of node {} is known, and it has not called either: see whether it is up", .0.0)]
+    NoAddress(NodeId),
+    /// The address is not understood by the resolver.
+    #[error("{address} does not resolve ({why}): correct the name, or let /etc/hosts or the DNS know it")]
+    Unresolved {
+        /// What was looked up.
+        address: String,
+        /// What the resolver says.
+        why: String,
+    },
+    /// Nobody listens there.
+    #[error("{address} refuses connections: start dazzle there, or correct the address or port")]
+    Refused {
+        /// Where.
+        address: String,
+    },
+    /// The way there is broken.
+    #[error("{address} cannot be reached ({why}): look at the network, its firewall, and whether the machine is up")]
+    NoWay {
+        /// Where.
+        address: String,
+        /// What the kernel says.
+        why: String,
+    },
+    /// It took too long.
+    #[error("{address} does not answer in time: look at the network, its firewall, and whether the machine is up")]
+    TimedOut {
+        /// Where.
+        address: String,
+    },
+    /// One end does not believe the other.
+    #[error("{address}: {why}")]
+    Trust {
+        /// Where.
+        address: String,
+        /// Why not.
+        why: TrustError,
+    },
+    /// The programs do not understand each other.
+    #[error("{address}: {why}")]
+    Hello {
+        /// Where.
+        address: String,
+        /// Why not.
+        why: HelloError,
+    },
+    /// Two machines are the same node.
+    #[error(
+        "node {} runs on another machine too, which answers: stop one of the two; if one is a copy of the other's disk, \
+         let it join anew as a node of its own",
+        .node.0
+    )]
+    Duplicate {
+        /// Which.
+        node: NodeId,
+    },
+    /// The connection ended.
+    #[error("the connection to node {} ended before the answer: whether the call took effect is unknown", .0.0)]
+    Lost(NodeId),
+    /// The other end says why.
+    #[error("node {} refused the call: {why}", .node.0)]
+    NoAnswer {
+        /// Who.
+        node: NodeId,
+        /// What it says.
+        why: Refusal,
+    },
+    /// The answer makes no sense.
+    #[error("node {}'s answer does not decode: upgrade the older of the two", .0.0)]
+    Garbled(NodeId),
+    /// What was to be said is too much.
+    #[error("{0}")]
+    TooLarge(EncodeError),
+    /// Nobody can be listened to.
+    #[error("{address} cannot be listened on ({why}): choose an address of this machine, and a port that is free")]
+    NoListening {
+        /// Where.
+        address: String,
+        /// What the kernel says.
+        why: String,
+    },
+}
+
+impl NetworkError {
+    /// What the kernel says of `address`.
+    pub(super) fn of(address: &str, error: &std::io::Error) -> NetworkError {
+        let address = address.to_owned();
+        if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            return NetworkError::Trust { address, why: TrustError::of(tls) };
+        }
+        match error.kind() {
+            std::io::ErrorKind::ConnectionRefused => NetworkError::Refused { address },
+            std::io::ErrorKind::TimedOut => NetworkError::TimedOut { address },
+            _ => NetworkError::NoWay { address, why: error.to_string() },
+        }
+    }
+}
+
+/// Why a machine does not join.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// The cluster is not reached, or is not the right one.
+    #[error("{0}")]
+    Network(#[from] NetworkError),
+    /// The token cannot be used.
+    #[error("{0}")]
+    Token(#[from] TokenError),
+    /// Our own key or what came back cannot be used.
+    #[error("{0}")]
+    Trust(#[from] TrustError),
+    /// The cluster says no.
+    #[error("{0}")]
+    Refused(#[from] super::join::JoinRefusal),
+}

@@ -1,0 +1,220 @@
+//! Joining: the one exchange for a machine that has no certificate yet. `docs/format-network.md`, *Joining*.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use host::{BoxFuture, NodeId};
+use rustls::pki_types::ServerName;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::edge::trust::{Date, Identity, NodeKey, NodeName, Secret, Token, TokenError, TrustError, joiner};
+
+use super::dialling;
+use super::error::{JoinError, NetworkError};
+
+/// The version of the exchange.
+pub const JOIN_VERSION: u16 = 1;
+/// How long all of it may take; the cluster agrees on the newcomer in between.
+pub const JOIN_PATIENCE: Duration = Duration::from_secs(15);
+const REQUEST_BYTES_MAX: usize = 16 << 10;
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// How many may be joining at once.
+pub(super) const JOINS_MAX: usize = 4;
+/// How many may try within [`ATTEMPTS_SPAN`]. A secret cannot be guessed anyway; this bounds the work.
+const ATTEMPTS_MAX: usize = 10;
+const ATTEMPTS_SPAN: Duration = Duration::from_secs(60);
+
+/// What a machine that wants to join says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// What it is called.
+    pub name: String,
+    /// Where it can be dialled: host and port.
+    pub address: String,
+    /// The token's secret.
+    pub secret: Secret,
+    /// A certificate signing request, in DER.
+    pub request: Vec<u8>,
+}
+
+/// What a machine gets that is let in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Admitted {
+    /// Its number.
+    pub node: u32,
+    /// The cluster's id.
+    pub cluster: u128,
+    /// Its certificate, in PEM.
+    pub certificate: String,
+    /// The CA's, in PEM.
+    pub authority: String,
+    /// The other nodes and where they are.
+    pub peers: Vec<(u32, String)>,
+}
+
+/// Why a machine is not let in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum JoinRefusal {
+    /// The token is not good.
+    #[error("{0}")]
+    Token(TokenError),
+    /// The programs differ.
+    #[error("the cluster's Dazzle speaks join version {0}, this one {JOIN_VERSION}: upgrade the older")]
+    Version(u16),
+    /// The request makes no sense.
+    #[error("the cluster did not understand the request: upgrade the older of the two programs")]
+    Garbled,
+    /// Too many try.
+    #[error("too many machines are joining: try again in a minute")]
+    Busy,
+    /// Here nobody can let machines in.
+    #[error("the node at this address cannot let machines in: use the address of the node that printed the token")]
+    NotHere,
+    /// The name is in use.
+    #[error("a node called {0} is there already: give this one another name, or remove the other first")]
+    NameTaken(String),
+    /// Something else, in words.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Who decides about newcomers: checks the token, gives a number, signs, and tells the registry.
+pub trait Admission: Send + Sync {
+    /// Lets a machine in, or does not.
+    fn admit(&self, request: JoinRequest) -> BoxFuture<'static, Result<Admitted, JoinRefusal>>;
+}
+
+/// What a machine has that was let in.
+pub struct Joined {
+    /// To be stored.
+    pub identity: Identity,
+    /// The other nodes and where they are.
+    pub peers: Vec<(NodeId, String)>,
+}
+
+/// Joins the cluster that made `token`, by the node at `address`. `own_address` is where others will dial this machine.
+pub async fn join(address: &str, token: &Token, name: &str, own_address: &str, now: Date) -> Result<Joined, JoinError> {
+    if now >= token.expires {
+        return Err(TokenError::Expired(token.expires.0).into());
+    }
+    let key = NodeKey::generate()?;
+    let (name, own_address) = (name.to_owned(), own_address.to_owned());
+    let request = JoinRequest { name, address: own_address, secret: token.secret, request: key.request()? };
+    let asked = tokio::time::timeout(JOIN_PATIENCE, ask(address, token, &request)).await;
+    let admitted = asked.unwrap_or(Err(NetworkError::TimedOut { address: address.to_owned() }.into()))?;
+    let identity = Identity::from_pem(admitted.authority, admitted.certificate, key.pem())?;
+    identity.check(now)?;
+    let promised = NodeName { node: NodeId(admitted.node), cluster: admitted.cluster };
+    if identity.fingerprint() != token.fingerprint || identity.name() != promised {
+        return Err(TrustError::WrongAuthority.into());
+    }
+    Ok(Joined { identity, peers: admitted.peers.into_iter().map(|(node, place)| (NodeId(node), place)).collect() })
+}
+
+async fn ask(address: &str, token: &Token, request: &JoinRequest) -> Result<Admitted, JoinError> {
+    let failed = |error: io::Error| JoinError::from(NetworkError::of(address, &error));
+    let stream = dialling::connect(address).await?;
+    // Which node answers does not matter; whose it is, the verifier sees.
+    let anybody = ServerName::try_from("join.dazzle").expect("letters and a dot make a DNS name");
+    let mut stream = dialling::encrypt(address, stream, &joiner(token.fingerprint)?, anybody).await?;
+    send(&mut stream, request).await.map_err(failed)?;
+    let answer = receive::<Result<Admitted, JoinRefusal>>(&mut stream, ANSWER_BYTES_MAX).await.map_err(failed)?;
+    Ok(answer.flatten()?)
+}
+
+/// The listener's part: bounds what strangers can make it do, and asks.
+pub(super) struct Door {
+    admission: Option<Arc<dyn Admission>>,
+    attempts: Mutex<Attempts>,
+}
+
+impl Door {
+    /// A door that `admission` opens; without, it stays shut.
+    pub(super) fn new(admission: Option<Arc<dyn Admission>>) -> Door {
+        Door { admission, attempts: Mutex::default() }
+    }
+
+    /// Hears one machine and answers it.
+    pub(super) async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin, now: Duration) -> io::Result<()> {
+        let answer: Result<Admitted, JoinRefusal> = match receive(&mut stream, REQUEST_BYTES_MAX).await? {
+            Ok(request) => self.decide(request, now).await,
+            Err(refusal) => Err(refusal),
+        };
+        send(&mut stream, &answer).await?;
+        // Whoever asked closes first, so that the answer is not lost with the connection.
+        let _ = stream.read(&mut [0]).await;
+        Ok(())
+    }
+
+    async fn decide(&self, request: JoinRequest, now: Duration) -> Result<Admitted, JoinRefusal> {
+        if !self.attempts.lock().expect("no panic while attempts are counted").another(now) {
+            return Err(JoinRefusal::Busy);
+        }
+        match &self.admission {
+            Some(admission) => admission.admit(request).await,
+            None => Err(JoinRefusal::NotHere),
+        }
+    }
+}
+
+/// When machines tried.
+#[derive(Debug, Default)]
+struct Attempts(VecDeque<Duration>);
+
+impl Attempts {
+    /// Counts one more, unless it is one too many.
+    fn another(&mut self, now: Duration) -> bool {
+        while self.0.front().is_some_and(|then| now.saturating_sub(*then) >= ATTEMPTS_SPAN) {
+            self.0.pop_front();
+        }
+        let allowed = self.0.len() < ATTEMPTS_MAX;
+        if allowed {
+            self.0.push_back(now);
+        }
+        allowed
+    }
+}
+
+async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
+    let message = postcard::to_stdvec(message).expect("messages have no form that cannot be encoded");
+    stream.write_all(&(message.len() as u32).to_le_bytes()).await?;
+    stream.write_all(&JOIN_VERSION.to_le_bytes()).await?;
+    stream.write_all(&message).await?;
+    stream.flush().await
+}
+
+/// One message of at most `bytes_max`, or why it is none.
+async fn receive<T: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+    bytes_max: usize,
+) -> io::Result<Result<T, JoinRefusal>> {
+    let length = stream.read_u32_le().await? as usize;
+    let version = stream.read_u16_le().await?;
+    if version != JOIN_VERSION {
+        return Ok(Err(JoinRefusal::Version(version)));
+    }
+    if length > bytes_max {
+        return Ok(Err(JoinRefusal::Garbled));
+    }
+    let mut message = vec![0; length];
+    stream.read_exact(&mut message).await?;
+    Ok(postcard::from_bytes(&message).map_err(|_| JoinRefusal::Garbled))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_beyond_ten_a_minute_are_refused() {
+        let mut attempts = Attempts::default();
+        let at = Duration::from_secs;
+        assert!((0..10).all(|second| attempts.another(at(second))));
+        assert!(!attempts.another(at(59)));
+        assert!(attempts.another(at(60)) && !attempts.another(at(60)) && attempts.another(at(61)));
+    }
+}

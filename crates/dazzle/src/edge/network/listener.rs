@@ -1,0 +1,126 @@
+//! Who comes from outside: told apart by the first message of TLS, proven, greeted, and handed on. Until then a stranger
+//! can take a bounded time and a bounded number of places, and nothing else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use host::NodeId;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake, server};
+use tracing::{debug, info, warn};
+
+use crate::edge::trust::{Purpose, TrustError, named_in};
+
+use super::Shared;
+use super::connection::{Connection, Name};
+use super::dialling::{self, DIAL_PATIENCE, Socket};
+use super::error::NetworkError;
+use super::hello::{Hello, HelloError, Lane, VERSIONS, Verdict};
+use super::join::{JOIN_PATIENCE, JOINS_MAX};
+
+/// How many may be proving themselves at once; more are turned away.
+const GUESTS_MAX: usize = 256;
+/// How long to wait when the kernel has nothing to accept with, such as file descriptors.
+const RESPITE: Duration = Duration::from_millis(100);
+
+type Welcomed = server::TlsStream<Socket>;
+
+/// Accepts until the network stops.
+pub(super) async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
+    let guests = Arc::new(Semaphore::new(GUESTS_MAX));
+    let joiners = Arc::new(Semaphore::new(JOINS_MAX));
+    loop {
+        let (stream, place) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                warn!(%error, "no connection can be accepted now");
+                tokio::time::sleep(RESPITE).await;
+                continue;
+            }
+        };
+        let Ok(guest) = guests.clone().try_acquire_owned() else { continue };
+        let (shared, joiners) = (shared.clone(), joiners.clone());
+        shared.office.runtime.clone().spawn(async move {
+            let address = place.to_string();
+            if let Err(error) = receive(&shared, stream, &address, &joiners).await {
+                // Strangers may knock as often as they like; the log is not theirs.
+                debug!(%error, "a connection was not made");
+            }
+            drop(guest);
+        });
+    }
+}
+
+async fn receive(
+    shared: &Arc<Shared>,
+    stream: TcpStream,
+    address: &str,
+    joiners: &Semaphore,
+) -> Result<(), NetworkError> {
+    let timed_out = || NetworkError::TimedOut { address: address.to_owned() };
+    let failed = |error| NetworkError::of(address, &error);
+    let stream = dialling::prepare(stream).map_err(failed)?;
+    let started = tokio::time::timeout(DIAL_PATIENCE, LazyConfigAcceptor::new(Default::default(), stream));
+    let started = started.await.map_err(|_| timed_out())?.map_err(failed)?;
+    let joins = started.client_hello().alpn().into_iter().flatten().any(|offer| offer == Purpose::Join.protocol());
+    if joins {
+        let Ok(_joiner) = joiners.try_acquire() else { return Err(timed_out()) };
+        let joined = tokio::time::timeout(JOIN_PATIENCE, let_in(shared, started)).await;
+        joined.map_err(|_| timed_out())?.map_err(failed)
+    } else {
+        let greeted = tokio::time::timeout(2 * DIAL_PATIENCE, welcome(shared, started, address)).await;
+        greeted.map_err(|_| timed_out())?
+    }
+}
+
+async fn let_in(shared: &Shared, started: StartHandshake<Socket>) -> std::io::Result<()> {
+    let stream = started.into_stream(shared.identity.server(Purpose::Join)).await?;
+    shared.door.serve(stream, shared.now()).await
+}
+
+async fn welcome(shared: &Arc<Shared>, started: StartHandshake<Socket>, address: &str) -> Result<(), NetworkError> {
+    let failed = |error| NetworkError::of(address, &error);
+    let mut stream = started.into_stream(shared.identity.server(Purpose::Calls)).await.map_err(failed)?;
+    stream.get_mut().1.set_buffer_limit(Some(dialling::TLS_BUFFER_BYTES));
+    let caller = proven(shared, &stream).map_err(|why| NetworkError::Trust { address: address.to_owned(), why })?;
+    let said = dialling::hear(&mut stream).await.map_err(failed)?;
+    let own = |verdict, lane| Hello { versions: VERSIONS, verdict, lane, session: shared.session };
+    let hello = match Hello::decode(&said, VERSIONS) {
+        Ok(hello) => hello,
+        Err(why) => {
+            warn!(node = caller.0, address, %why, "a node was turned away");
+            if why != HelloError::Garbled {
+                dialling::answer(&mut stream, &own(Verdict::NoVersion, Lane::Small)).await.map_err(failed)?;
+            }
+            return Err(NetworkError::Hello { address: address.to_owned(), why });
+        }
+    };
+    let name = Name { peer: caller, lane: hello.lane, session: hello.session, dialled: false };
+    let peer = shared.peer(caller);
+    let connection = Connection::new(name, shared.office.clone());
+    // The welcome goes the way of frames, ahead of them: between the adding and the running nothing is awaited, so no
+    // connection is ever added that does not run.
+    connection.say(&own(Verdict::Welcome, hello.lane));
+    let ours = caller == shared.identity.name().node;
+    if ours || !peer.takes(hello.session).await || !peer.add(connection.clone()) {
+        let error = NetworkError::Duplicate { node: caller };
+        warn!(address, %error, "a node was turned away");
+        dialling::answer(&mut stream, &own(Verdict::Duplicate, hello.lane)).await.map_err(failed)?;
+        return Err(error);
+    }
+    info!(node = caller.0, lane = hello.lane.number(), address, "a node connected");
+    connection.run(stream);
+    Ok(())
+}
+
+/// Who the caller is: its certificate is of our CA, as TLS has seen to.
+fn proven(shared: &Shared, stream: &Welcomed) -> Result<NodeId, TrustError> {
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let name = certificate.and_then(named_in).ok_or(TrustError::Nameless)?;
+    let expected = shared.identity.name().cluster;
+    if name.cluster != expected {
+        return Err(TrustError::WrongCluster { expected, found: name.cluster });
+    }
+    Ok(name.node)
+}

@@ -1,0 +1,143 @@
+//! What waits to be sent on one connection, and the sending. Pings go ahead; all else in order.
+//!
+//! Nothing bounds the queue here: requests are bounded by our window, answers by the peer's (`docs/format-network.md`,
+//! *Flow*), and of pings and pongs there are only flags.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use super::frame::{Kind, Outgoing};
+
+/// How much is gathered before it is written: enough to fill TLS records, little enough for a ping to come between.
+const BATCH_BYTES: usize = 256 << 10;
+/// How many pieces are given to one write.
+const PIECES_MAX: usize = 64;
+
+/// The frames that wait.
+#[derive(Debug, Default)]
+pub(super) struct Outbound {
+    queue: Mutex<Queue>,
+    filled: Notify,
+    sent: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    frames: VecDeque<Outgoing>,
+    ping: bool,
+    pong: bool,
+    /// Whether a batch is being written, and whether a ping is in it.
+    writing: bool,
+    writing_ping: bool,
+}
+
+impl Outbound {
+    /// Sends a frame, in time.
+    pub(super) fn push(&self, frame: Outgoing) {
+        self.change(|queue| queue.frames.push_back(frame));
+    }
+
+    /// Sends a ping, ahead of everything.
+    pub(super) fn ping(&self) {
+        self.change(|queue| queue.ping = true);
+    }
+
+    /// Answers a ping, or several, ahead of everything.
+    pub(super) fn pong(&self) {
+        self.change(|queue| queue.pong = true);
+    }
+
+    /// Bytes sent in all.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything waits or is being written, and whether all pings have left.
+    pub(super) fn waits(&self) -> (bool, bool) {
+        let queue = self.queue.lock().expect("no panic while frames are queued");
+        let idle = queue.frames.is_empty() && !queue.writing && !queue.ping && !queue.pong;
+        (!idle, !queue.ping && !queue.writing_ping)
+    }
+
+    /// Writes whatever is queued, for as long as the connection lasts.
+    pub(super) async fn send_all(&self, mut write: impl AsyncWrite + Unpin) -> io::Error {
+        let mut pieces = VecDeque::new();
+        loop {
+            self.fill(&mut pieces).await;
+            if let Err(error) = self.write(&mut write, &mut pieces).await {
+                return error;
+            }
+            let mut queue = self.queue.lock().expect("no panic while frames are queued");
+            (queue.writing, queue.writing_ping) = (false, false);
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Queue)) {
+        change(&mut self.queue.lock().expect("no panic while frames are queued"));
+        self.filled.notify_one();
+    }
+
+    /// Waits for frames and takes a batch of them, as pieces.
+    async fn fill(&self, pieces: &mut VecDeque<Bytes>) {
+        while !self.take(pieces) {
+            self.filled.notified().await;
+        }
+    }
+
+    fn take(&self, pieces: &mut VecDeque<Bytes>) -> bool {
+        let mut queue = self.queue.lock().expect("no panic while frames are queued");
+        let bare = |kind| Bytes::from(Outgoing::bare(kind, 0, 0).head);
+        queue.writing_ping = std::mem::take(&mut queue.ping);
+        if queue.writing_ping {
+            pieces.push_back(bare(Kind::Ping));
+        }
+        if std::mem::take(&mut queue.pong) {
+            pieces.push_back(bare(Kind::Pong));
+        }
+        let mut bytes = 0;
+        while bytes < BATCH_BYTES
+            && let Some(frame) = queue.frames.pop_front()
+        {
+            bytes += frame.bytes();
+            pieces.push_back(Bytes::from(frame.head));
+            pieces.extend(frame.payloads);
+        }
+        queue.writing = !pieces.is_empty();
+        queue.writing
+    }
+
+    async fn write(&self, write: &mut (impl AsyncWrite + Unpin), pieces: &mut VecDeque<Bytes>) -> io::Result<()> {
+        while !pieces.is_empty() {
+            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+            let count = pieces.len().min(PIECES_MAX);
+            slices.iter_mut().zip(pieces.iter()).for_each(|(slice, piece)| *slice = IoSlice::new(piece));
+            let written = write.write_vectored(&slices[..count]).await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            self.sent.fetch_add(written as u64, Ordering::Relaxed);
+            advance(pieces, written);
+        }
+        write.flush().await
+    }
+}
+
+/// Drops the first `count` bytes.
+fn advance(pieces: &mut VecDeque<Bytes>, mut count: usize) {
+    while let Some(first) = pieces.front_mut() {
+        let taken = count.min(first.len());
+        first.advance(taken);
+        count -= taken;
+        if !first.is_empty() {
+            return;
+        }
+        pieces.pop_front();
+    }
+    assert_eq!(count, 0, "no more is written than there was");
+}

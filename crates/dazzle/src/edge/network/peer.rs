@@ -1,0 +1,198 @@
+//! One other node: its address, its session, the connections to it.
+//!
+//! Invariants
+//! 1. Open connections are all of one session.
+//! 2. For each lane there is at most one that we dialled and one that the other did.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use host::NodeId;
+use tracing::{info, warn};
+
+use crate::edge::trust::NodeName;
+
+use super::Shared;
+use super::backoff::Backoff;
+use super::connection::{CallError, Connection, Ended, Name};
+use super::dialling::{self, DIAL_PATIENCE};
+use super::error::NetworkError;
+use super::frame::Frame;
+use super::hello::{Hello, Lane, VERSIONS, Verdict};
+use super::wire::Encoded;
+
+/// A call is given to so many connections, one after the other, as long as none has taken it.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Another node.
+pub(super) struct Peer {
+    node: NodeId,
+    state: Mutex<State>,
+    /// Who dials a lane holds its lock; whoever else needs it waits for the outcome.
+    dialling: [tokio::sync::Mutex<()>; Lane::ALL.len()],
+    turn: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    address: Option<String>,
+    connections: Vec<Arc<Connection>>,
+    backoff: Backoff,
+    error: Option<NetworkError>,
+}
+
+/// How a peer is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Which node.
+    pub node: NodeId,
+    /// Where it is said to be.
+    pub address: Option<String>,
+    /// How many connections are open.
+    pub connections: usize,
+    /// Why the last dial failed, if it did.
+    pub error: Option<NetworkError>,
+}
+
+impl Peer {
+    pub(super) fn new(node: NodeId) -> Peer {
+        Peer { node, state: Mutex::default(), dialling: Default::default(), turn: AtomicUsize::new(0) }
+    }
+
+    /// The node is at `address`.
+    pub(super) fn know(&self, address: String) {
+        let mut state = self.state();
+        if state.address.as_ref() != Some(&address) {
+            state.address = Some(address);
+            state.backoff.clear();
+        }
+    }
+
+    /// How it is.
+    pub(super) fn status(&self) -> PeerStatus {
+        let state = self.state();
+        let connections = state.connections.iter().filter(|connection| connection.is_open()).count();
+        PeerStatus { node: self.node, address: state.address.clone(), connections, error: state.error.clone() }
+    }
+
+    /// Closes every connection.
+    pub(super) fn close(&self) {
+        let connections = std::mem::take(&mut self.state().connections);
+        connections.iter().for_each(|connection| connection.close(&Ended::Closed));
+    }
+
+    /// Makes a call and waits for its answer. `connection` in an error is what it failed on.
+    pub(super) async fn call(&self, shared: &Arc<Shared>, encoded: Encoded) -> Result<Frame, NetworkError> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % 2 == 1;
+        let lane = encoded.lane(turn);
+        let mut encoded = Box::new(encoded);
+        for _ in 0..ATTEMPTS_MAX {
+            let connection = match self.open(lane) {
+                Some(connection) => connection,
+                None => self.dial(shared, lane).await?,
+            };
+            match connection.call(*encoded).await {
+                Ok(frame) => return Ok(frame),
+                Err(CallError::NotSent(back)) => encoded = back,
+                Err(CallError::Lost) => return Err(NetworkError::Lost(self.node)),
+                Err(CallError::Refused(why)) => return Err(NetworkError::NoAnswer { node: self.node, why }),
+            }
+        }
+        Err(NetworkError::Lost(self.node))
+    }
+
+    /// Ends what speaks so that nobody understands it.
+    pub(super) fn garbled(&self) {
+        let connections = std::mem::take(&mut self.state().connections);
+        connections.iter().for_each(|connection| connection.close(&Ended::Garbled));
+    }
+
+    /// Whether a connection of `session` may be added: no other session's connections answer. Those that do not answer are
+    /// closed.
+    pub(super) async fn takes(&self, session: u64) -> bool {
+        let others = |connection: &&Arc<Connection>| connection.is_open() && connection.name().session != session;
+        let Some(other) = self.state().connections.iter().find(others).cloned() else { return true };
+        if other.is_alive().await {
+            return false;
+        }
+        let dead: Vec<_> = self.state().connections.iter().filter(others).cloned().collect();
+        dead.iter().for_each(|connection| connection.close(&Ended::Dead));
+        true
+    }
+
+    /// Adds a connection, in the place of one that it replaces, unless another session has been faster.
+    pub(super) fn add(&self, connection: Arc<Connection>) -> bool {
+        let name = connection.name();
+        let mut replaced = None;
+        {
+            let mut state = self.state();
+            state.connections.retain(|connection| connection.is_open());
+            if state.connections.iter().any(|other| other.name().session != name.session) {
+                return false;
+            }
+            let same = |other: &Arc<Connection>| (other.name().lane, other.name().dialled) == (name.lane, name.dialled);
+            if let Some(index) = state.connections.iter().position(same) {
+                replaced = Some(state.connections.swap_remove(index));
+            }
+            state.connections.push(connection);
+            state.backoff.clear();
+            state.error = None;
+        }
+        replaced.iter().for_each(|connection| connection.close(&Ended::Closed));
+        true
+    }
+
+    fn open(&self, lane: Lane) -> Option<Arc<Connection>> {
+        let state = self.state();
+        state.connections.iter().find(|connection| connection.name().lane == lane && connection.is_open()).cloned()
+    }
+
+    /// A connection of `lane`, by whoever dials first.
+    async fn dial(&self, shared: &Arc<Shared>, lane: Lane) -> Result<Arc<Connection>, NetworkError> {
+        let _dialling = self.dialling[usize::from(lane.number())].lock().await;
+        if let Some(connection) = self.open(lane) {
+            return Ok(connection);
+        }
+        let address = {
+            let state = self.state();
+            match &state.error {
+                Some(error) if state.backoff.holds(shared.now()) => return Err(error.clone()),
+                _ => state.address.clone().ok_or(NetworkError::NoAddress(self.node))?,
+            }
+        };
+        let dialled = tokio::time::timeout(DIAL_PATIENCE, self.reach(shared, &address, lane)).await;
+        let dialled = dialled.unwrap_or(Err(NetworkError::TimedOut { address }));
+        if let Err(error) = &dialled {
+            let mut state = self.state();
+            state.backoff.failed(shared.now());
+            if state.error.as_ref() != Some(error) {
+                warn!(node = self.node.0, %error, "a node is not reached");
+            }
+            state.error = Some(error.clone());
+        }
+        dialled
+    }
+
+    async fn reach(&self, shared: &Arc<Shared>, address: &str, lane: Lane) -> Result<Arc<Connection>, NetworkError> {
+        let called = NodeName { node: self.node, cluster: shared.identity.name().cluster };
+        let stream = dialling::connect(address).await?;
+        let mut stream = dialling::encrypt(address, stream, &shared.identity.connector(), called.server_name()).await?;
+        let hello = Hello { versions: VERSIONS, verdict: Verdict::Welcome, lane, session: shared.session };
+        let answer = dialling::greet(address, &mut stream, &hello).await?;
+        if answer.verdict == Verdict::Duplicate {
+            return Err(NetworkError::Duplicate { node: shared.identity.name().node });
+        }
+        let name = Name { peer: self.node, lane, session: answer.session, dialled: true };
+        let connection = Connection::new(name, shared.office.clone());
+        if !self.takes(answer.session).await || !self.add(connection.clone()) {
+            return Err(NetworkError::Duplicate { node: self.node });
+        }
+        info!(node = self.node.0, lane = lane.number(), address, "connected");
+        connection.run(stream);
+        Ok(connection)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while a peer is held")
+    }
+}

@@ -1,0 +1,1 @@
+//! Networks of several nodes in one process, over real sockets.
