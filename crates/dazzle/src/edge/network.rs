@@ -18,6 +18,8 @@ mod connection;
 mod dialling;
 mod error;
 pub mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod hello;
 mod inbound;
 mod join;
@@ -133,12 +135,7 @@ impl Network {
                 shared.office.tongue(to.port).unwrap_or_else(|| panic!("nothing is spoken on port {}", to.port.0));
             let encoded = tongue.encode_request(&request).map_err(NetworkError::TooLarge)?;
             drop(request);
-            let peer = shared.peer(to.node);
-            let answer = peer.call(&shared, encoded).await?;
-            tongue.decode_answer(answer).ok_or_else(|| {
-                peer.garbled();
-                NetworkError::Garbled(to.node)
-            })
+            shared.peer(to.node).call(&shared, tongue, encoded).await
         }
     }
 }

@@ -187,6 +187,11 @@ impl Connection {
         self.calls.lock().expect("no panic while calls are held").phase == Phase::Open
     }
 
+    /// How many calls of ours wait for their answers.
+    pub(super) fn calls_under_way(&self) -> usize {
+        self.calls.lock().expect("no panic while calls are held").waiting.len()
+    }
+
     /// Makes a call and waits for its answer.
     pub(super) async fn call(&self, encoded: Encoded) -> Result<Frame, CallError> {
         let weight = encoded.weight().min(self.window_bytes) as u32;
@@ -337,7 +342,7 @@ impl Connection {
 
     fn sight(&self, now: Duration) -> Sight {
         let (sending, pings_left) = self.outbound.waits();
-        let calling = !self.calls.lock().expect("no panic while calls are held").waiting.is_empty();
+        let calling = self.calls_under_way() > 0;
         let received = self.received.load(Ordering::Relaxed);
         Sight { now, received, sent: self.outbound.sent(), pings_left, waiting: calling || sending }
     }

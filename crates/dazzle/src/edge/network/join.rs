@@ -20,7 +20,7 @@ use super::error::{JoinError, NetworkError};
 pub const JOIN_VERSION: u16 = 1;
 /// How long all of it may take; the cluster agrees on the newcomer in between.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(15);
-const REQUEST_BYTES_MAX: usize = 16 << 10;
+pub(super) const REQUEST_BYTES_MAX: usize = 16 << 10;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// How many may be joining at once.
 pub(super) const JOINS_MAX: usize = 4;
@@ -63,7 +63,7 @@ pub enum JoinRefusal {
     #[error("{0}")]
     Token(TokenError),
     /// The programs differ.
-    #[error("the cluster's Dazzle speaks join version {0}, this one {JOIN_VERSION}: upgrade the older")]
+    #[error("the two programs speak different join versions, one of them {0}: upgrade the older")]
     Version(u16),
     /// The request makes no sense.
     #[error("the cluster did not understand the request: upgrade the older of the two programs")]
@@ -179,7 +179,7 @@ impl Attempts {
     }
 }
 
-async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
+pub(super) async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
     let message = postcard::to_stdvec(message).expect("messages have no form that cannot be encoded");
     stream.write_all(&(message.len() as u32).to_le_bytes()).await?;
     stream.write_all(&JOIN_VERSION.to_le_bytes()).await?;
@@ -188,14 +188,15 @@ async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) 
 }
 
 /// One message of at most `bytes_max`, or why it is none.
-async fn receive<T: DeserializeOwned>(
+pub(super) async fn receive<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
     bytes_max: usize,
 ) -> io::Result<Result<T, JoinRefusal>> {
     let length = stream.read_u32_le().await? as usize;
     let version = stream.read_u16_le().await?;
     if version != JOIN_VERSION {
-        return Ok(Err(JoinRefusal::Version(version)));
+        // Each end names its own; what the other said of itself, it knows.
+        return Ok(Err(JoinRefusal::Version(JOIN_VERSION)));
     }
     if length > bytes_max {
         return Ok(Err(JoinRefusal::Garbled));

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use host::NodeId;
+use host::{Envelope, NodeId};
 use tracing::{info, warn};
 
 use crate::edge::trust::NodeName;
@@ -17,9 +17,8 @@ use super::backoff::Backoff;
 use super::connection::{CallError, Connection, Ended, Name};
 use super::dialling::{self, DIAL_PATIENCE};
 use super::error::NetworkError;
-use super::frame::Frame;
 use super::hello::{Hello, Lane, VERSIONS, Verdict};
-use super::wire::Encoded;
+use super::wire::{Encoded, Tongue};
 
 /// A call is given to so many connections, one after the other, as long as none has taken it.
 const ATTEMPTS_MAX: usize = 3;
@@ -50,6 +49,8 @@ pub struct PeerStatus {
     pub address: Option<String>,
     /// How many connections are open.
     pub connections: usize,
+    /// How many of our calls wait for answers.
+    pub calls: usize,
     /// Why the last dial failed, if it did.
     pub error: Option<NetworkError>,
 }
@@ -72,7 +73,8 @@ impl Peer {
     pub(super) fn status(&self) -> PeerStatus {
         let state = self.state();
         let connections = state.connections.iter().filter(|connection| connection.is_open()).count();
-        PeerStatus { node: self.node, address: state.address.clone(), connections, error: state.error.clone() }
+        let calls = state.connections.iter().map(|connection| connection.calls_under_way()).sum();
+        PeerStatus { node: self.node, address: state.address.clone(), connections, calls, error: state.error.clone() }
     }
 
     /// Closes every connection.
@@ -81,8 +83,14 @@ impl Peer {
         connections.iter().for_each(|connection| connection.close(&Ended::Closed));
     }
 
-    /// Makes a call and waits for its answer. `connection` in an error is what it failed on.
-    pub(super) async fn call(&self, shared: &Arc<Shared>, encoded: Encoded) -> Result<Frame, NetworkError> {
+    /// Makes a call and waits for its answer.
+    pub(super) async fn call(
+        &self,
+        shared: &Arc<Shared>,
+        tongue: &Tongue,
+        encoded: Encoded,
+    ) -> Result<Envelope, NetworkError> {
+        let node = self.node;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % 2 == 1;
         let lane = encoded.lane(turn);
         let mut encoded = Box::new(encoded);
@@ -92,19 +100,18 @@ impl Peer {
                 None => self.dial(shared, lane).await?,
             };
             match connection.call(*encoded).await {
-                Ok(frame) => return Ok(frame),
+                Ok(frame) => {
+                    return tongue.decode_answer(frame).ok_or_else(|| {
+                        connection.close(&Ended::Garbled);
+                        NetworkError::Garbled(node)
+                    });
+                }
                 Err(CallError::NotSent(back)) => encoded = back,
-                Err(CallError::Lost) => return Err(NetworkError::Lost(self.node)),
-                Err(CallError::Refused(why)) => return Err(NetworkError::NoAnswer { node: self.node, why }),
+                Err(CallError::Lost) => return Err(NetworkError::Lost(node)),
+                Err(CallError::Refused(why)) => return Err(NetworkError::NoAnswer { node, why }),
             }
         }
-        Err(NetworkError::Lost(self.node))
-    }
-
-    /// Ends what speaks so that nobody understands it.
-    pub(super) fn garbled(&self) {
-        let connections = std::mem::take(&mut self.state().connections);
-        connections.iter().for_each(|connection| connection.close(&Ended::Garbled));
+        Err(NetworkError::Lost(node))
     }
 
     /// Whether a connection of `session` may be added: no other session's connections answer. Those that do not answer are

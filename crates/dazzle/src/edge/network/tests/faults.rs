@@ -1,0 +1,140 @@
+//! Calls, when the network or the other machine fails.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::{Ask, Cluster, Node, Tell, pair};
+use crate::edge::network::NetworkError;
+
+/// What stands between two nodes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Link {
+    /// All passes.
+    Up,
+    /// Nothing passes any more, and nobody is told.
+    Silent,
+    /// All connections are torn.
+    Torn,
+}
+
+/// A link to a node, which can be harmed.
+struct Proxy {
+    link: watch::Sender<Link>,
+    address: String,
+}
+
+impl Proxy {
+    async fn before(node: &Node) -> Proxy {
+        let (link, state) = watch::channel(Link::Up);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, there) = (listener.local_addr().unwrap().to_string(), node.address());
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let far = TcpStream::connect(&there).await.unwrap();
+                tokio::spawn(forward(near, far, state.clone()));
+            }
+        });
+        Proxy { link, address }
+    }
+}
+
+async fn forward(mut near: TcpStream, mut far: TcpStream, mut link: watch::Receiver<Link>) {
+    let (mut there, mut back) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+    loop {
+        let state = *link.borrow_and_update();
+        match state {
+            Link::Torn => return,
+            Link::Silent => {}
+            Link::Up => {
+                let moved = tokio::select! {
+                    read = near.read(&mut there) => pass(&there, read, &mut far).await,
+                    read = far.read(&mut back) => pass(&back, read, &mut near).await,
+                    changed = link.changed() => changed.is_ok(),
+                };
+                if !moved {
+                    return;
+                }
+                continue;
+            }
+        }
+        if link.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn pass(bytes: &[u8], read: std::io::Result<usize>, to: &mut TcpStream) -> bool {
+    match read {
+        Ok(count @ 1..) => to.write_all(&bytes[..count]).await.is_ok(),
+        _ => false,
+    }
+}
+
+/// Node 1 asks node 2 a hundred things that are not answered soon, over a link that is harmed meanwhile.
+async fn harmed(harm: Link) {
+    let cluster = Cluster::new(super::CLUSTER);
+    let (one, two) = (Arc::new(cluster.node(1).await), cluster.node(2).await);
+    let proxy = Proxy::before(&two).await;
+    one.machine.know(two.host.node(), proxy.address.clone());
+    assert_eq!(one.ask(2, Ask::Who).await, Ok(Tell::Node(1)));
+    let calls = (0..100).map(|_| {
+        let one = one.clone();
+        tokio::spawn(async move { one.ask(2, Ask::Wait(3600)).await })
+    });
+    let calls: Vec<_> = calls.collect();
+    // A later call on the same connection is answered: the ones before have arrived.
+    assert_eq!(one.ask(2, Ask::Who).await, Ok(Tell::Node(1)));
+    proxy.link.send(harm).unwrap();
+    for call in join_all(calls).await {
+        assert!(call.unwrap().is_err());
+    }
+    assert_eq!(one.connections(2), 0);
+    // When the link is healed the next dial succeeds, for nothing was remembered of the old connection.
+    proxy.link.send(Link::Up).unwrap();
+    assert_eq!(one.ask(2, Ask::Who).await, Ok(Tell::Node(1)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_torn_connection_fails_all_its_calls() {
+    harmed(Link::Torn).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_carries_nothing_fails_all_its_calls() {
+    harmed(Link::Silent).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_stops_fails_the_calls_to_it_and_is_found_again_when_it_calls() {
+    let cluster = Cluster::new(super::CLUSTER);
+    let (one, two) = (Arc::new(cluster.node(1).await), cluster.node(2).await);
+    one.knows(&two);
+    let asking = one.clone();
+    let call = tokio::spawn(async move { asking.ask(2, Ask::Wait(3600)).await });
+    assert_eq!(one.ask(2, Ask::Who).await, Ok(Tell::Node(1)));
+    drop(two);
+    assert!(call.await.unwrap().is_err());
+    assert!(one.ask(2, Ask::Who).await.is_err());
+    let two = cluster.node(2).await;
+    two.knows(&one);
+    assert_eq!(two.ask(1, Ask::Who).await, Ok(Tell::Node(2)), "a new life of the node is welcome");
+    assert_eq!(one.ask(2, Ask::Who).await, Ok(Tell::Node(1)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_nobody_listens_on_is_told_from_a_name_that_nobody_knows() {
+    let (one, _two) = pair().await;
+    assert!(one.ask(3, Ask::Who).await.is_err(), "nobody said where");
+    assert!(one.machine.peers().iter().all(|peer| peer.error.is_none()));
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    one.machine.know(host::NodeId(4), address.clone());
+    assert!(one.ask(4, Ask::Who).await.is_err());
+    assert_eq!(one.complaint(4), NetworkError::Refused { address });
+    one.machine.know(host::NodeId(4), "no port is named".into());
+    assert!(one.ask(4, Ask::Who).await.is_err());
+    assert!(matches!(one.complaint(4), NetworkError::Unresolved { .. }), "{}", one.complaint(4));
+}

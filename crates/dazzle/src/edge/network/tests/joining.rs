@@ -1,0 +1,146 @@
+//! Machines that come with a token.
+
+use std::sync::{Arc, Mutex};
+
+use host::{BoxFuture, NodeId};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{Ask, CLUSTER, Cluster, Node, Tell, now};
+use crate::edge::network::dialling;
+use crate::edge::network::frame::{Header, Kind};
+use crate::edge::network::{
+    Admission, Admitted, JOIN_VERSION, JoinError, JoinRefusal, JoinRequest, NetworkError, join,
+};
+use crate::edge::trust::{Authority, Date, Token, TokenError, Tokens, TrustError, Uses, Validity, joiner};
+
+/// A registry of one node: gives numbers from 2 on.
+struct Porter {
+    authority: Authority,
+    book: Mutex<(Tokens, Vec<(u32, String)>)>,
+}
+
+impl Porter {
+    fn issue(&self, secret: u8, uses: Uses, expires: Date) -> Token {
+        let token = Token { fingerprint: self.authority.fingerprint(), secret: [secret; 16], expires };
+        self.book.lock().unwrap().0.issue(&token, uses, now()).unwrap();
+        token
+    }
+}
+
+struct Entrance(Arc<Porter>);
+
+impl Admission for Entrance {
+    fn admit(&self, request: JoinRequest) -> BoxFuture<'static, Result<Admitted, JoinRefusal>> {
+        let porter = self.0.clone();
+        Box::pin(async move {
+            let (tokens, nodes) = &mut *porter.book.lock().unwrap();
+            tokens.redeem(&request.secret, now()).map_err(JoinRefusal::Token)?;
+            let (node, peers) = (nodes.len() as u32 + 1, nodes.clone());
+            let validity = Validity::of_node(now());
+            let signed = porter.authority.sign(&request.request, NodeId(node), validity);
+            let certificate = signed.map_err(|error| JoinRefusal::Other(error.to_string()))?;
+            nodes.push((node, request.address));
+            let authority = porter.authority.pem().to_owned();
+            Ok(Admitted { node, cluster: CLUSTER, certificate, authority, peers })
+        })
+    }
+}
+
+/// A node that lets machines in.
+async fn open_node() -> (Node, Arc<Porter>) {
+    let cluster = Cluster::new(CLUSTER);
+    let identity = cluster.identity(1);
+    let porter = Arc::new(Porter { authority: cluster.0, book: Mutex::default() });
+    let node = Node::start(identity, Some(Arc::new(Entrance(porter.clone())))).await;
+    porter.book.lock().unwrap().1.push((1, node.address()));
+    (node, porter)
+}
+
+fn tomorrow() -> Date {
+    Date(now().0 + 86_400)
+}
+
+async fn try_join(node: &Node, token: &Token) -> Result<super::super::Joined, JoinError> {
+    join(&node.address(), token, "rack-1", "127.0.0.1:1", now()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_with_a_token_becomes_a_node() {
+    let (one, porter) = open_node().await;
+    let line = porter.issue(1, Uses::Once, tomorrow()).to_string();
+    let joined = try_join(&one, &line.parse().unwrap()).await.unwrap();
+    assert_eq!(joined.peers, [(NodeId(1), one.address())]);
+    let two = Node::start(joined.identity, None).await;
+    assert_eq!(two.host.node(), NodeId(2));
+    joined.peers.into_iter().for_each(|(node, address)| two.machine.know(node, address));
+    assert_eq!(two.ask(1, Ask::Who).await, Ok(Tell::Node(2)));
+    assert_eq!(one.ask(2, Ask::Who).await, Ok(Tell::Node(1)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_is_not_good_is_told_why() {
+    let (one, porter) = open_node().await;
+    let good = porter.issue(1, Uses::Once, tomorrow());
+    let why = async |token: &Token| try_join(&one, token).await.err().unwrap();
+    let wrong = Token { secret: [9; 16], ..good };
+    assert_eq!(why(&wrong).await, JoinError::Refused(JoinRefusal::Token(TokenError::Wrong)));
+    let past = Token { expires: Date(5), ..good };
+    assert_eq!(why(&past).await, JoinError::Token(TokenError::Expired(5)), "seen before anything is said");
+    // One whose end the joiner's clock does not see.
+    let late = porter.issue(2, Uses::Once, Date(now().0 - 1));
+    let late = Token { expires: tomorrow(), ..late };
+    assert!(matches!(why(&late).await, JoinError::Refused(JoinRefusal::Token(TokenError::Expired(_)))));
+    assert!(try_join(&one, &good).await.is_ok());
+    assert_eq!(why(&good).await, JoinError::Refused(JoinRefusal::Token(TokenError::Used)));
+    let elsewhere = Token { fingerprint: [7; 32], ..good };
+    let error = why(&elsewhere).await;
+    assert!(
+        matches!(&error, JoinError::Network(NetworkError::Trust { why: TrustError::WrongAuthority, .. })),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_the_authority_says_so() {
+    let cluster = Cluster::new(CLUSTER);
+    let two = cluster.node(2).await;
+    let token = Token { fingerprint: cluster.0.fingerprint(), secret: [1; 16], expires: tomorrow() };
+    assert_eq!(try_join(&two, &token).await.err(), Some(JoinError::Refused(JoinRefusal::NotHere)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_guesses_is_soon_refused() {
+    let (one, porter) = open_node().await;
+    let wrong = Token { secret: [9; 16], ..porter.issue(1, Uses::Once, tomorrow()) };
+    let mut refused = Vec::new();
+    for _ in 0..11 {
+        refused.push(try_join(&one, &wrong).await.err().unwrap());
+    }
+    assert_eq!(refused.pop(), Some(JoinError::Refused(JoinRefusal::Busy)));
+    assert!(refused.iter().all(|why| *why == JoinError::Refused(JoinRefusal::Token(TokenError::Wrong))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_but_joining_can_be_said_without_a_certificate() {
+    let (one, porter) = open_node().await;
+    let connector = joiner(porter.authority.fingerprint()).unwrap();
+    let version = JOIN_VERSION.to_le_bytes();
+    let huge = [&u32::MAX.to_le_bytes()[..], &version].concat();
+    let foreign = [&1u32.to_le_bytes()[..], &[99, 0, 0]].concat();
+    let garbled = [&1u32.to_le_bytes()[..], &version, &[0]].concat();
+    let request = Header::bare(Kind::Request { room: 0 }, super::PORT, 0).encode().to_vec();
+    let refusals = [JoinRefusal::Garbled, JoinRefusal::Version(1), JoinRefusal::Garbled, JoinRefusal::Version(1)];
+    for (bytes, refusal) in [huge, foreign, garbled, request].into_iter().zip(refusals) {
+        let stream = dialling::connect(&one.address()).await.unwrap();
+        let anybody = ServerName::try_from("join.dazzle").unwrap();
+        let mut stream = dialling::encrypt(&one.address(), stream, &connector, anybody).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        stream.flush().await.unwrap();
+        let mut head = [0; 6];
+        stream.read_exact(&mut head).await.unwrap();
+        let mut answer = vec![0; head[0].into()];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(postcard::from_bytes::<Result<Admitted, JoinRefusal>>(&answer), Ok(Err(refusal)));
+    }
+}
