@@ -18,7 +18,7 @@ fn open(node: u32) -> RegistryRequest {
 #[test]
 fn one_node_starts_at_once_and_keeps_what_it_acknowledged() {
     sim::explore(0..10, async |world, host| {
-        let cluster = Cluster::create(&world, &host, 3).await;
+        let cluster = Cluster::create(&world, &host, 3, 1).await;
         let registry = cluster.start(1).await;
         for log in 1..=300 {
             match registry.answer(open(1)).await {
@@ -39,7 +39,7 @@ fn one_node_starts_at_once_and_keeps_what_it_acknowledged() {
 #[test]
 fn three_nodes_grow_from_one_and_outlive_any_of_them() {
     sim::explore(0..10, async |world, host| {
-        let cluster = Cluster::create(&world, &host, 2).await;
+        let cluster = Cluster::create(&world, &host, 2, 1).await;
         let first = cluster.start(1).await;
         for _ in 0..2 {
             cluster.join(2).await;
@@ -64,7 +64,7 @@ fn three_nodes_grow_from_one_and_outlive_any_of_them() {
 #[test]
 fn equal_seeds_tell_equal_stories() {
     sim::replay(5, async |world, host| {
-        let cluster = Cluster::create(&world, &host, 2).await;
+        let cluster = Cluster::create(&world, &host, 2, 1).await;
         cluster.start(1).await;
         cluster.join(2).await;
         cluster.join(2).await;

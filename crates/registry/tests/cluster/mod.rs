@@ -1,9 +1,8 @@
-//! Simulated machines that keep a registry together.
+//! Simulated machines that keep a registry together, with their sessions.
 #![allow(dead_code)]
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use host::sim::{DiskOptions, SimDisk, World};
@@ -11,71 +10,102 @@ use host::{Disk, Host, NodeId};
 use protocol::id::TargetId;
 use protocol::maps::{TargetEntry, TargetState};
 use protocol::registry::{RegistryReply, RegistryRequest};
-use registry::{Registry, Session, change};
+use registry::{Registry, RegistryStart, Session, change};
 
-/// A cluster and its machines, dead or alive.
+/// A cluster and its machines, dead or alive. Clones are the same.
+#[derive(Clone)]
 pub struct Cluster {
     world: World,
-    disks: RefCell<BTreeMap<u32, Vec<(TargetId, SimDisk)>>>,
-    registries: RefCell<BTreeMap<u32, Arc<Registry>>>,
-    sessions: RefCell<BTreeMap<u32, Session>>,
+    members: Arc<Mutex<BTreeMap<u32, Member>>>,
+}
+
+/// A machine.
+struct Member {
+    disks: Vec<(TargetId, SimDisk)>,
+    /// Of its present life.
+    registry: Option<Arc<Registry>>,
+    session: Option<Session>,
 }
 
 impl Cluster {
-    /// One node with so many targets.
-    pub async fn create(world: &World, host: &Host, targets: u32) -> Cluster {
+    /// One node with so many targets, and so many that may be lost.
+    pub async fn create(world: &World, host: &Host, targets: u32, parity: u8) -> Cluster {
         let node = host.node();
         let name = |n: u32| format!("{}-{n}", node.0);
-        let disks: Vec<_> =
-            (0..targets).map(|n| (TargetId(n), world.add_disk(node, &name(n), DiskOptions::default()))).collect();
+        let disk = |n| (TargetId(n), world.add_disk(node, &name(n), DiskOptions::default()));
+        let disks: Vec<_> = (0..targets).map(disk).collect();
         let entry = |n: u32| TargetEntry { node: node.0, name: name(n), state: TargetState::Whole };
-        let maps = change::new_cluster(7, (0..targets).map(|n| (TargetId(n), entry(n))).collect(), node.0, 1);
+        let maps = change::new_cluster(7, (0..targets).map(|n| (TargetId(n), entry(n))).collect(), node.0, parity);
         Registry::create(maps, plugged(&disks)).await.expect("empty disks take a registry");
-        Cluster {
-            world: world.clone(),
-            disks: RefCell::new([(node.0, disks)].into()),
-            registries: RefCell::default(),
-            sessions: RefCell::default(),
-        }
+        let member = Member { disks, registry: None, session: None };
+        Cluster { world: world.clone(), members: Arc::new(Mutex::new([(node.0, member)].into())) }
+    }
+
+    fn members(&self) -> MutexGuard<'_, BTreeMap<u32, Member>> {
+        self.members.lock().unwrap()
+    }
+
+    /// All machines, dead or alive.
+    pub fn nodes(&self) -> Vec<u32> {
+        self.members().keys().copied().collect()
+    }
+
+    /// The registry of a node in its present life, if it has started.
+    pub fn started(&self, node: u32) -> Option<Arc<Registry>> {
+        self.members()[&node].registry.clone()
     }
 
     /// The registry of a node in its present life.
     pub fn registry(&self, node: u32) -> Arc<Registry> {
-        self.registries.borrow()[&node].clone()
+        self.started(node).expect("it has started")
     }
 
-    /// The session of a node, as long as it is not lost.
-    pub fn session(&self, node: u32) -> Session {
-        self.sessions.borrow()[&node].clone()
+    /// The session of a node in its present life, if it has begun one.
+    pub fn session(&self, node: u32) -> Option<Session> {
+        self.members()[&node].session.clone()
     }
 
-    pub fn nodes(&self) -> Vec<u32> {
-        self.disks.borrow().keys().copied().collect()
-    }
-
-    /// A disk of a node, to do harm to.
+    /// The disks of a node, to do harm to.
     pub fn disks(&self, node: u32) -> Vec<SimDisk> {
-        self.disks.borrow()[&node].iter().map(|(_, disk)| disk.clone()).collect()
+        self.members()[&node].disks.iter().map(|(_, disk)| disk.clone()).collect()
+    }
+
+    /// Forgets the parts of a life that is over.
+    pub fn forget(&self, node: u32) {
+        let mut members = self.members();
+        let member = members.get_mut(&node).unwrap();
+        let ghosts = (member.registry.take(), member.session.take());
+        drop(members);
+        drop(ghosts);
+    }
+
+    /// What a node does when it starts: its registry, and then its session, however long that takes.
+    pub async fn run(self, host: Host) -> Result<(), RegistryStart> {
+        let node = host.node().0;
+        let disks = plugged(&self.members()[&node].disks);
+        let registry = Registry::start(&host, disks).await?;
+        self.members().get_mut(&node).unwrap().registry = Some(registry);
+        self.begin(host, vec![NodeId(node)]).await;
+        Ok(())
     }
 
     /// Starts the registry of a node that runs, and begins its session.
     pub async fn start(&self, node: u32) -> Arc<Registry> {
         let host = self.world.host(NodeId(node));
-        let disks = plugged(&self.disks.borrow()[&node]);
-        let starting = host.clone();
-        let started = self.world.spawn(&host, async move { Registry::start(&starting, disks).await });
-        let registry = started.await.expect("nobody stops it while it starts").expect("it starts");
-        self.registries.borrow_mut().insert(node, registry.clone());
-        self.begin(&host, vec![NodeId(node)]).await;
-        registry
+        let started = self.world.spawn(&host, self.clone().run(host.clone()));
+        started.await.expect("nobody stops it while it starts").expect("it starts");
+        self.registry(node)
     }
 
-    async fn begin(&self, host: &Host, ask: Vec<NodeId>) {
+    async fn begin(&self, host: Host, ask: Vec<NodeId>) {
         let node = host.node().0;
-        let beginning = host.clone();
-        let begun = self.world.spawn(host, async move { Session::begin(&beginning, ask, node, String::new()).await });
-        let session = begun.await.expect("nobody stops it while it begins").expect("it begins");
-        self.sessions.borrow_mut().insert(node, session);
+        loop {
+            if let Ok(session) = Session::begin(&host, ask.clone(), node, String::new()).await {
+                self.members().get_mut(&node).unwrap().session = Some(session);
+                return;
+            }
+            host.sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// A new machine with so many targets joins.
@@ -89,12 +119,14 @@ impl Cluster {
         let host = self.world.add_node(NodeId(node));
         let disk = |name: &String| self.world.add_disk(NodeId(node), name, DiskOptions::default());
         let disks: Vec<_> = (id.0..).map(TargetId).zip(names.iter().map(disk)).collect();
-        let (joining, on) = (host.clone(), plugged(&disks));
-        let joined = self.world.spawn(&host, async move { Registry::join(&joining, maps, on).await });
-        let registry = joined.await.expect("nobody stops it while it joins").expect("it joins");
-        self.disks.borrow_mut().insert(node, disks);
-        self.registries.borrow_mut().insert(node, registry);
-        self.begin(&host, vec![NodeId(1)]).await;
+        let (cluster, joining, on) = (self.clone(), host.clone(), plugged(&disks));
+        self.members().insert(node, Member { disks, registry: None, session: None });
+        let joined = self.world.spawn(&host, async move {
+            let registry = Registry::join(&joining, maps, on).await.expect("empty disks take a replica");
+            cluster.members().get_mut(&node).unwrap().registry = Some(registry);
+            cluster.begin(joining, vec![NodeId(1)]).await;
+        });
+        joined.await.expect("nobody stops it while it joins");
         node
     }
 
