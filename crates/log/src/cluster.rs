@@ -1,6 +1,7 @@
 //! The registry's maps, cached, and the way to the targets. This file awaits; it decides nothing.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,26 +20,55 @@ use crate::LogError;
 const WRITE_PATIENCE: Duration = Duration::from_secs(20);
 /// How long anything else may take.
 const READ_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a registry may take: longer than it looks for a leader itself.
+const REGISTRY_PATIENCE: Duration = Duration::from_secs(12);
+/// How long nobody is asked for newer maps after nobody could tell.
+const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
 
 /// A node's view of its cluster. Clones share the cached maps.
 #[derive(Clone)]
 pub struct Cluster {
     host: Host,
-    registry_node: NodeId,
+    /// The nodes whose registries may be asked, and which of them answered last.
+    registries: Arc<[NodeId]>,
+    answering: Arc<AtomicUsize>,
     maps: Arc<Mutex<Arc<Maps>>>,
 }
 
 impl Cluster {
-    /// Fetches the maps for the first time.
+    /// Fetches the maps for the first time, from the registry of one node that is asked ever after.
     pub async fn connect(host: Host, registry_node: NodeId) -> Result<Cluster, LogError> {
-        let to = Address { node: registry_node, port: Port(REGISTRY_PORT) };
-        let answer: RegistryAnswer =
-            host.call(to, RegistryRequest::Maps).await.map_err(|error| LogError::Unavailable(error.to_string()))?;
-        match answer {
-            Ok(RegistryReply::Maps(maps)) => Ok(Cluster { host, registry_node, maps: Arc::new(Mutex::new(maps)) }),
+        Cluster::connect_any(host, &[registry_node]).await
+    }
+
+    /// Fetches the maps for the first time. Whichever of these nodes' registries answers is asked until it does not.
+    pub async fn connect_any(host: Host, registries: &[NodeId]) -> Result<Cluster, LogError> {
+        let answering = AtomicUsize::new(0);
+        match in_turn(&host, registries, &answering, RegistryRequest::Maps).await {
+            Ok(RegistryReply::Maps(maps)) => {
+                let (registries, maps) = (registries.into(), Arc::new(Mutex::new(maps)));
+                Ok(Cluster { host, registries, answering: Arc::new(answering), maps })
+            }
             Ok(_) => Err(LogError::Unavailable("the registry did not answer with its maps".into())),
             Err(error) => Err(LogError::Unavailable(error.to_string())),
         }
+    }
+
+    /// Asks for newer maps for as long as anybody has this cluster: how a node without a replica learns of changes.
+    pub fn follow(&self) {
+        let (maps, registries) = (Arc::downgrade(&self.maps), self.registries.clone());
+        let (host, answering) = (self.host.clone(), self.answering.clone());
+        self.host.spawn(async move {
+            while let Some(maps) = maps.upgrade() {
+                let known =
+                    Cluster { host: host.clone(), registries: registries.clone(), answering: answering.clone(), maps };
+                let epoch = known.maps().epoch;
+                if known.registry(RegistryRequest::Watch { epoch }).await.is_err() {
+                    drop(known);
+                    host.sleep(FOLLOW_PAUSE).await;
+                }
+            }
+        });
     }
 
     /// The machine.
@@ -59,11 +89,7 @@ impl Cluster {
 
     /// Asks the registry; the maps in its answer become this node's.
     pub async fn registry(&self, request: RegistryRequest) -> RegistryAnswer {
-        let to = Address { node: self.registry_node, port: Port(REGISTRY_PORT) };
-        let answer: RegistryAnswer = match self.host.call(to, request).await {
-            Ok(answer) => answer,
-            Err(unreachable) => Err(RegistryError::Unavailable(unreachable.to_string())),
-        };
+        let answer = in_turn(&self.host, &self.registries, &self.answering, request).await;
         if let Some(maps) = answer.as_ref().ok().and_then(RegistryReply::maps) {
             self.learn(maps);
         }
@@ -99,6 +125,47 @@ impl Cluster {
         let known = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         known.targets.get(&target).map(|entry| NodeId(entry.node))
     }
+}
+
+/// Asks one registry after the other, beginning with the one that answered last, until one can tell. A change that would
+/// harm if it took effect twice is asked for once: whoever cannot answer may have carried it out.
+async fn in_turn(
+    host: &Host,
+    registries: &[NodeId],
+    answering: &AtomicUsize,
+    request: RegistryRequest,
+) -> RegistryAnswer {
+    let first = answering.load(Ordering::Relaxed);
+    let rounds = if is_repeatable(&request) { registries.len() } else { 1 };
+    let mut error = RegistryError::Unavailable("there is no registry to ask".into());
+    for at in (first..first + rounds).map(|at| at % registries.len()) {
+        let to = Address { node: registries[at], port: Port(REGISTRY_PORT) };
+        let call = pin!(host.call::<RegistryRequest, RegistryAnswer>(to, request.clone()));
+        error = match select(call, pin!(host.sleep(REGISTRY_PATIENCE))).await {
+            Either::Left((Ok(Err(error @ RegistryError::Unavailable(_))), _)) => error,
+            Either::Left((Ok(answer), _)) => {
+                answering.store(at, Ordering::Relaxed);
+                return answer;
+            }
+            Either::Left((Err(unreachable), _)) => RegistryError::Unavailable(unreachable.to_string()),
+            Either::Right(_) => RegistryError::Unavailable(format!("node {} does not answer", to.node.0)),
+        };
+        answering.store((at + 1) % registries.len(), Ordering::Relaxed);
+    }
+    Err(error)
+}
+
+/// Whether it harms nobody that a request takes effect twice.
+fn is_repeatable(request: &RegistryRequest) -> bool {
+    !matches!(
+        request,
+        RegistryRequest::AddRun { .. }
+            | RegistryRequest::FinishRuns { .. }
+            | RegistryRequest::Claim { .. }
+            | RegistryRequest::SetSlots { .. }
+            | RegistryRequest::AddNode { .. }
+            | RegistryRequest::AddTargets { .. }
+    )
 }
 
 /// What a target tells of fragments is looked at here, once: everybody behind counts with it. One that tells of a fragment

@@ -1,10 +1,14 @@
 //! What fuzz targets call: parsers of what may come from a disk or a peer, with what must hold of their answers.
 
+use std::sync::Arc;
+
 use protocol::id::SLOT_COUNT;
 use protocol::maps::Maps;
 
+use crate::consensus::Agreed;
 use crate::record::{self, Beginning};
 use crate::replica::Found;
+use crate::store;
 
 /// Looks at maps as those do who follow them: every slot and every stripe of every log has its place.
 pub fn check(maps: &Maps) {
@@ -24,6 +28,22 @@ pub fn check(maps: &Maps) {
             assert_eq!(geometry.data_lengths(geometry.stripe_size()).len(), usize::from(geometry.data));
         }
     }
+}
+
+/// A checkpoint with a right head around any body, and a record likewise.
+pub fn checkpoint(generation: u64, body: &[u8]) -> bytes::Bytes {
+    record::checkpoint(generation, 0, body)
+}
+
+/// See [`checkpoint`].
+pub fn record(generation: u64, number: u32, body: &[u8]) -> bytes::Bytes {
+    record::record(generation, number, body)
+}
+
+/// What a checkpoint of these maps holds, of a cluster whose only voter is `node`.
+pub fn body(maps: Maps, node: u32) -> Vec<u8> {
+    let agreed = Arc::new(Agreed { maps: Arc::new(maps), answered: Default::default() });
+    postcard::to_stdvec(&store::first(1, Some((node, agreed)))).expect("it has no part that cannot be encoded")
 }
 
 /// Reads what the byte spaces of a registry's copy hold.

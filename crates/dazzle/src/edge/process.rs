@@ -88,7 +88,7 @@ pub fn take_small_pages() {
 /// Sends the daemon's messages to standard error, as many as `DAZZLE_LOG` asks for ("info" unless set).
 pub fn write_messages() {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("DAZZLE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("DAZZLE_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
     // A second subscriber in one process would be a test's; it keeps its own.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).try_init();
 }
