@@ -47,6 +47,13 @@ const DECIDING: &[&str] = &[
     "manager/src/page.rs",
     "client/src/file.rs",
     "log/src/stripe.rs",
+    "dazzle/src/edge/network/backoff.rs",
+    "dazzle/src/edge/network/frame.rs",
+    "dazzle/src/edge/network/hello.rs",
+    "dazzle/src/edge/network/pulse.rs",
+    "dazzle/src/edge/network/wire.rs",
+    "dazzle/src/edge/trust/name.rs",
+    "dazzle/src/edge/trust/token.rs",
 ];
 
 /// In `fuse`, the one folder or file that carries calls to the client.

@@ -18,6 +18,7 @@ use super::connection::{CallError, Connection, Ended, Name};
 use super::dialling::{self, DIAL_PATIENCE};
 use super::error::NetworkError;
 use super::hello::{Hello, Lane, VERSIONS, Verdict};
+use super::pulse::PATIENCE;
 use super::wire::{Encoded, Tongue};
 
 /// A call is given to so many connections, one after the other, as long as none has taken it.
@@ -90,7 +91,7 @@ impl Peer {
         tongue: &Tongue,
         encoded: Encoded,
     ) -> Result<Envelope, NetworkError> {
-        let node = self.node;
+        let (node, begun) = (self.node, shared.now());
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % 2 == 1;
         let lane = encoded.lane(turn);
         let mut encoded = Box::new(encoded);
@@ -106,8 +107,9 @@ impl Peer {
                         NetworkError::Garbled(node)
                     });
                 }
-                Err(CallError::NotSent(back)) => encoded = back,
-                Err(CallError::Lost) => return Err(NetworkError::Lost(node)),
+                // It may have waited for room on a connection that died. To dial as well would break the bound.
+                Err(CallError::NotSent(back)) if shared.now() - begun < PATIENCE => encoded = back,
+                Err(CallError::NotSent(_) | CallError::Lost) => return Err(NetworkError::Lost(node)),
                 Err(CallError::Refused(why)) => return Err(NetworkError::NoAnswer { node, why }),
             }
         }

@@ -98,7 +98,7 @@ async fn a_call_that_cannot_be_answered_fails_alone() {
 async fn who_stops_waiting_leaves_the_window_when_the_answer_comes() {
     let (one, _two) = pair().await;
     let one = Arc::new(one);
-    for _ in 0..(4 * BULK_WINDOW_BYTES >> 20) {
+    for _ in 0..4 * (BULK_WINDOW_BYTES >> 20) {
         let asking = one.clone();
         let abandoned = tokio::spawn(async move { asking.ask(2, Ask::Much(1 << 20)).await });
         tokio::task::yield_now().await;
