@@ -378,8 +378,11 @@ async fn run(cleaner: Arc<Cleaner>) {
         if cleaner.proceed().is_err() {
             return;
         }
-        let outcome = cleaner.tick().await;
-        cleaner.note(&outcome);
+        // One node cleans for all: two would copy the same bytes.
+        if cleaner.cluster.leads() {
+            let outcome = cleaner.tick().await;
+            cleaner.note(&outcome);
+        }
         let host = cleaner.cluster.host();
         select(woken, pin!(host.sleep(cleaner.options.interval))).await;
     }

@@ -12,12 +12,15 @@ macro_rules! say {
 mod check;
 mod daemon;
 mod down;
+mod join;
 mod lab;
 mod repair;
 mod status;
+mod token;
 mod up;
 mod why;
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,7 +28,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::config::Config;
 use crate::edge::control::{self, Question};
+use crate::edge::storage_place;
 
 /// A file system without a server: every write goes to a log, every log is striped with parity over several targets.
 #[derive(Debug, Parser)]
@@ -42,6 +47,10 @@ pub struct Arguments {
 enum Command {
     /// Make a file system in a directory, or start the one that is there, and mount it.
     Up(up::Up),
+    /// Make this machine part of another machine's file system, and mount it.
+    Join(join::Join),
+    /// Tokens, by which other machines join.
+    Token(token::TokenCommand),
     /// Unmount, store everything, stop the daemon.
     Down(down::Down),
     /// How it is: targets, slots, logs, memory, space, rates.
@@ -85,6 +94,8 @@ type Outcome = Result<(), Failure>;
 pub fn run(arguments: Arguments) -> ExitCode {
     let outcome = match arguments.command {
         Command::Up(up) => up.run(),
+        Command::Join(join) => join.run(),
+        Command::Token(token) => token.run(),
         Command::Down(down) => down.run(),
         Command::Status(status) => status.run(),
         Command::Why(why) => why.run(),
@@ -115,6 +126,23 @@ pub(crate) fn lock_path(directory: &Path) -> PathBuf {
 /// The directory as an absolute path, which must exist.
 fn existing(directory: &Path) -> Result<PathBuf, Failure> {
     directory.canonicalize().map_err(|error| Failure::from(format!("{}: {error}", directory.display())))
+}
+
+/// Refuses a directory in which something lies that is no part of the new file system that `config` describes.
+fn expect_new(dir: &Path, config: &Config) -> Outcome {
+    // What a former attempt or a disk's own file system may have left; anything else is somebody's.
+    let own = ["lost+found", "dazzle.log", "lock", "trust"].map(OsStr::new);
+    let inside = config.mount.as_deref().and_then(|mount| mount.strip_prefix(dir).ok()).map(Path::as_os_str);
+    let targets = config.targets.iter().map(|target| target.path.as_os_str());
+    let expected: Vec<&OsStr> = targets.chain(own).chain(inside).collect();
+    match storage_place::unexpected(dir, &expected)? {
+        Some(other) => Err(Failure::from(format!(
+            "{} holds {} and no Dazzle file system; a new one needs a directory of its own",
+            dir.display(),
+            other.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Asks the daemon of `directory`, with a progress bar on a terminal when it takes long.

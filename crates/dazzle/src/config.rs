@@ -27,6 +27,7 @@ const EXPLANATION: &str = "\
 # metadata   memory for inodes, names and maps of files
 #            beside cache and metadata the daemon takes up to 128 MiB, and a quarter of metadata: docs/limits.md
 # scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never
+# [cluster]  name and address (host:port) of this machine in its cluster, and the peers it asks first; kept by dazzle
 # [[target]] path: a directory, block device or preallocated file, relative to this directory or absolute
 #            limit: the most that it may take of the file system it lies in; sizes read \"64 MiB\" or \"1.5 GiB\"
 
@@ -53,9 +54,35 @@ pub struct Config {
     /// In so many days everything stored is read once, and repaired where bits have rotted; 0: never.
     #[serde(default = "Config::default_scrub_days")]
     pub scrub_days: u32,
+    /// Its part in a cluster of machines; absent: it is alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterConfig>,
     /// The targets, in the order of their numbers. New ones go to the end.
     #[serde(rename = "target")]
     pub targets: Vec<TargetConfig>,
+}
+
+/// A machine's part in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// What people call the machine.
+    pub name: String,
+    /// Where its daemon listens and is called: host and port.
+    pub address: String,
+    /// The nodes that it asks until it knows better: those that were there when it joined.
+    #[serde(default, rename = "peer", skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<PeerConfig>,
+}
+
+/// Another machine of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerConfig {
+    /// Its number.
+    pub node: u32,
+    /// Where its daemon is called.
+    pub address: String,
 }
 
 /// One target.
@@ -64,6 +91,9 @@ pub struct Config {
 pub struct TargetConfig {
     /// A directory, a block device or a preallocated file; relative to the file system's directory.
     pub path: PathBuf,
+    /// Its number, where that is not its place in the list: on machines that joined a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
     /// The most that it may take of the file system it lies in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Size>,
@@ -113,6 +143,7 @@ impl Config {
             dirty: Config::default_dirty(),
             metadata: Config::default_metadata(),
             scrub_days: Config::default_scrub_days(),
+            cluster: None,
             targets,
         }
     }
@@ -146,7 +177,8 @@ impl Config {
         if self.targets.len() > 1000 {
             return Err(format!("{} targets are given; a machine has at most 1000", self.targets.len()));
         }
-        if usize::from(self.parity) >= self.targets.len() {
+        // With other machines come other targets.
+        if self.cluster.is_none() && usize::from(self.parity) >= self.targets.len() {
             let (parity, targets) = (self.parity, self.targets.len());
             return Err(format!("parity = {parity} needs more than {parity} targets, and {targets} are given"));
         }
@@ -167,6 +199,17 @@ impl Config {
             return Err(format!(
                 "dirty = \"{dirty}\" is a part of cache = \"{cache}\" and must leave {least} of it for reading"
             ));
+        }
+        if let Some(cluster) = &self.cluster {
+            let is_place = |address: &str| {
+                address
+                    .rsplit_once(':')
+                    .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+            };
+            let peers = cluster.peers.iter().map(|peer| &peer.address);
+            if let Some(wrong) = [&cluster.address].into_iter().chain(peers).find(|address| !is_place(address)) {
+                return Err(format!("address = \"{wrong}\" is no host and port, such as \"192.0.2.7:4747\""));
+            }
         }
         for path in self.mount.iter().chain(self.targets.iter().map(|target| &target.path)) {
             if path.to_str().is_none() {
@@ -272,7 +315,7 @@ mod tests {
 
     #[test]
     fn settings_survive_their_file() {
-        let target = TargetConfig { path: "target-0".into(), limit: Some(Size(4 << 30)) };
+        let target = TargetConfig { path: "target-0".into(), id: None, limit: Some(Size(4 << 30)) };
         let config = Config::new(0, Some("/mnt/dazzle".into()), vec![target]);
         assert_eq!(toml::from_str::<Config>(&config.to_text()).unwrap(), config);
         assert_eq!(config.verify(), Ok(()));
@@ -281,16 +324,16 @@ mod tests {
     #[test]
     fn a_path_that_is_no_text_is_refused_before_it_is_written() {
         let odd: PathBuf = std::ffi::OsStr::from_bytes(b"/mnt/\xff").into();
-        let target = TargetConfig { path: "target-0".into(), limit: None };
+        let target = TargetConfig { path: "target-0".into(), id: None, limit: None };
         let mounted = Config::new(0, Some(odd.clone()), vec![target]);
         assert!(mounted.verify().unwrap_err().contains("not UTF-8"));
-        let stored = Config::new(0, None, vec![TargetConfig { path: odd, limit: None }]);
+        let stored = Config::new(0, None, vec![TargetConfig { path: odd, id: None, limit: None }]);
         assert!(stored.verify().unwrap_err().contains("not UTF-8"));
     }
 
     #[test]
     fn contradictions_are_named() {
-        let target = TargetConfig { path: "target-0".into(), limit: None };
+        let target = TargetConfig { path: "target-0".into(), id: None, limit: None };
         let wrong = Config::new(1, None, vec![target.clone()]);
         assert!(wrong.verify().unwrap_err().contains("needs more than 1 targets"));
         let wrong = Config { dirty: Size(1 << 40), ..Config::new(0, None, vec![target.clone()]) };

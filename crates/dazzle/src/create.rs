@@ -9,7 +9,9 @@ use storage::TargetOptions;
 
 use crate::config::{Config, FILE_NAME};
 use crate::edge::{process, storage_place};
-use crate::node::{NODE, open_disks};
+use crate::membership;
+use crate::node::NODE;
+use crate::targets::open_disks;
 
 /// Makes the file system that `config` describes in the empty directory `dir`.
 pub(crate) fn create(dir: &Path, config: &Config) -> Result<(), String> {
@@ -42,7 +44,12 @@ async fn create_on(dir: &Path, config: &Config, runtime: &tokio::runtime::Handle
             .await
             .map_err(|error| format!("target {} cannot be formatted: {error}", id.0))?;
     }
-    let maps = change::new_cluster(cluster, entries, NODE.0, config.parity);
+    let mut maps = change::new_cluster(cluster, entries, NODE.0, config.parity);
+    if let Some(own) = &config.cluster {
+        let node = maps.nodes.get_mut(&NODE.0).expect("a new cluster has its first node");
+        (node.name, node.address) = (own.name.clone(), own.address.clone());
+        membership::found(dir, cluster).map_err(|error| error.to_string())?;
+    }
     Registry::create(maps, disks).await.map_err(|error| error.to_string())?;
     storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())
         .map_err(|error| format!("{}: {error}", dir.join(FILE_NAME).display()))

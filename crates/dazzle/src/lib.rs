@@ -4,7 +4,9 @@
 //! | place | it is |
 //! |---|---|
 //! | `command/` | what people type, one file a command |
-//! | `node` | the roles of one machine, put together |
+//! | `node` | the roles of one machine, put together; `targets`: its disks at the start |
+//! | `membership` | a machine's way into its cluster |
+//! | `lab` | what a laboratory is: a cluster on one machine |
 //! | `oracle` | answers to what commands ask a running daemon; `audit` checks and repairs |
 //! | [`config`] | the settings |
 //! | `meter` | how fast bytes move |
@@ -18,9 +20,11 @@ pub mod config;
 mod create;
 mod edge;
 mod lab;
+mod membership;
 mod meter;
 mod node;
 mod oracle;
+mod targets;
 
 pub use command::{Arguments, run};
 pub use edge::control::{Line, Question};

@@ -1,36 +1,37 @@
 //! One machine's roles, put together: storage, registry, manager, client, cleaner and the mount, in the order in which
 //! each can lean on the one before (DESIGN §9), and stopped in the reverse order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cleaner::Cleaner;
 use client::{Client, ClientOptions};
-use host::{Disk, DiskError, Host, NodeId};
+use host::{Host, NodeId};
 use log::{Cluster, LogReader, ScrubOptions, Scrubber};
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
-use protocol::maps::{Maps, TargetState};
+use protocol::maps::TargetState;
 use protocol::registry::RegistryRequest;
-use registry::Registry;
-use storage::{OpenError, Storage, TargetOptions};
+use registry::Session;
+use storage::{Storage, TargetOptions};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OnceCell};
 use tracing::{error, info, warn};
 
 use crate::command::control_path;
-use crate::config::{Config, TargetConfig};
-use crate::edge::directory::Room;
+use crate::config::Config;
 use crate::edge::fuse_device::Mount;
 use crate::edge::machine::RealMachine;
 use crate::edge::mount::Users;
-use crate::edge::{control, process, storage_place};
+use crate::edge::{control, process};
+use crate::membership::{self, Gate};
 use crate::meter::{Meter, Traffic};
 use crate::oracle::NodeOracle;
+use crate::targets::{Absent, absent_targets, mark, open_disks, own_disks, replace_blank, settle_targets};
 
-/// The number of the one node, until more machines join.
+/// The number of the node that makes a file system.
 pub(crate) const NODE: NodeId = NodeId(1);
 
 /// How often targets are looked at whether they have failed.
@@ -48,6 +49,10 @@ pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
     pub(crate) config: Config,
     pub(crate) cluster: Cluster,
+    /// This life of the node.
+    session: Session,
+    /// Where other machines can be let in.
+    gate: Option<Arc<Gate>>,
     pub(crate) storage: Storage,
     pub(crate) manager: Arc<Manager>,
     pub(crate) client: Client,
@@ -61,20 +66,14 @@ pub(crate) struct Parts {
     stopped: OnceCell<Result<(), String>>,
 }
 
-/// A target that does not serve, and why.
-#[derive(Clone, Debug)]
-pub(crate) struct Absent {
-    pub(crate) target: TargetId,
-    pub(crate) name: String,
-    pub(crate) why: String,
-}
-
 impl Node {
     /// Starts all roles of the file system in `dir`, and mounts it where its settings say.
     pub(crate) async fn start(dir: &Path, runtime: &Handle) -> Result<Node, String> {
-        let config = Config::load(dir).map_err(|error| error.to_string())?;
-        let host = RealMachine::host(NODE, runtime.clone());
-        let parts = Arc::new(Parts::start(dir, config, host, runtime).await?);
+        let mut config = Config::load(dir).map_err(|error| error.to_string())?;
+        let (machine, gate) = membership::connect(dir, &config, runtime).await?;
+        let host = Host::new(machine.clone());
+        membership::settle_in((dir, &mut config), &host, runtime).await?;
+        let parts = Arc::new(Parts::start(dir, config, (machine, gate), runtime).await?);
         let mount = match &parts.config.mount {
             Some(point) => Some(Arc::new(parts.mount(point, runtime)?)),
             None => None,
@@ -113,6 +112,11 @@ impl Node {
             () = self.stop.notified() => return,
             () = process::stop_signal() => info!("asked to stop by a signal"),
             () = self.unmounted() => info!("unmounted by somebody else"),
+            () = self.parts.expelled() => {
+                error!("the lease of this node ran out, and others have taken over what it managed; it ends here. What was \
+                        fsynced is safe. Start it again with `dazzle up`");
+                std::process::exit(1);
+            }
         }
         if let Err(error) = self.parts.stop(self.mount.clone(), Users::Dismiss).await {
             error!(error, "stopping was not clean; the next start recovers from the logs");
@@ -135,18 +139,30 @@ impl Node {
 }
 
 impl Parts {
-    async fn start(dir: &Path, config: Config, host: Host, runtime: &Handle) -> Result<Parts, String> {
+    async fn start(
+        dir: &Path,
+        config: Config,
+        (machine, gate): (Arc<RealMachine>, Option<Arc<Gate>>),
+        runtime: &Handle,
+    ) -> Result<Parts, String> {
+        let host = Host::new(machine.clone());
         let (disks, mut lost) = own_disks(open_disks(dir, &config, runtime)).await?;
-        let registry = Registry::start(&host, disks.clone()).await.map_err(|error| error.to_string())?;
-        let cluster = Cluster::connect(host.clone(), NODE).await.map_err(|error| error.to_string())?;
+        let registry = membership::start_registry(&host, &config, disks.clone()).await?;
+        membership::introduce(&machine, &registry, runtime);
+        let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
         let replaced = replace_blank(&cluster, &disks).await?;
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, TargetOptions::default()).await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
+        let session = begin(&cluster, &config).await?;
+        cluster.follow();
         let absent = absent_targets(&cluster.maps(), lost);
         let serving: Vec<_> = storage.targets().into_iter().map(|target| target.id()).collect();
         settle_targets(&cluster, &serving, &registry.outdated()).await?;
         if !replaced.is_empty() {
             info!(?replaced, "empty targets take the place of lost ones");
+        }
+        if let Some(gate) = &gate {
+            gate.open(cluster.clone());
         }
         let reader = LogReader::new(cluster.clone());
         let (memory_bytes, root_owner) = (config.metadata.0 as usize, process::user());
@@ -165,7 +181,28 @@ impl Parts {
         let pass = Duration::from_secs(u64::from(config.scrub_days) * 24 * 3600);
         let scrubber = (!pass.is_zero()).then(|| Scrubber::start(cluster.clone(), ScrubOptions { pass }));
         let (dir, meter, stopped) = (dir.to_owned(), Meter::default(), OnceCell::new());
-        Ok(Parts { dir, config, cluster, storage, manager, client, cleaner, scrubber, absent, meter, stopped })
+        Ok(Parts {
+            dir,
+            config,
+            cluster,
+            session,
+            gate,
+            storage,
+            manager,
+            client,
+            cleaner,
+            scrubber,
+            absent,
+            meter,
+            stopped,
+        })
+    }
+
+    /// A token, by which another machine can join.
+    pub(crate) fn invite(&self) -> Result<serde_json::Value, String> {
+        let none = "machines are let in where the file system was made with --address, and nowhere else";
+        let token = self.gate.as_ref().ok_or(none)?.issue()?;
+        Ok(serde_json::json!({"token": token.to_string(), "expires": token.expires.to_string()}))
     }
 
     fn mount(&self, point: &Path, runtime: &Handle) -> Result<Mount, String> {
@@ -188,6 +225,10 @@ impl Parts {
             self.cleaner.stop().await;
             let flushed = self.client.stop().await;
             self.manager.stop().await;
+            // Its lease would run out by itself; so the others need not wait for that.
+            if let Err(error) = self.session.clone().end().await {
+                info!(%error, "the others were not told that this node has stopped");
+            }
             flushed.map_err(|error| {
                 format!("stopped, but not everything could be stored: {error}. What was fsynced is safe")
             })
@@ -195,10 +236,43 @@ impl Parts {
         self.stopped.get_or_init(|| stop_all).await.clone()
     }
 
+    /// Returns when the registry has given to others what this node had.
+    async fn expelled(&self) {
+        loop {
+            self.session.lost().await;
+            if self.session.is_over() {
+                return;
+            }
+            self.cluster.host().sleep(WATCH_INTERVAL).await;
+        }
+    }
+
     /// Whether everything has ended.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.initialized()
     }
+}
+
+/// Begins this life of the node: from now on others count with it, and it answers as long as its lease holds.
+async fn begin(cluster: &Cluster, config: &Config) -> Result<Session, String> {
+    let host = cluster.host();
+    let node = host.node();
+    let maps = cluster.maps();
+    let others = maps.nodes.iter().filter(|&(&other, entry)| other != node.0 && entry.stores);
+    let ask = [node].into_iter().chain(others.map(|(&other, _)| NodeId(other))).collect();
+    let address = config.cluster.as_ref().map_or_else(String::new, |own| own.address.clone());
+    let session = Session::begin(host, ask, node.0, address).await.map_err(|error| {
+        format!("the cluster did not take this node in: {error}. Start the other machines too; more than half of those that \
+                 vote must run")
+    })?;
+    cluster.refresh().await.map_err(|error| error.to_string())?;
+    if config.mount.is_some() {
+        let mount = RegistryRequest::Mount { node: node.0, session: session.number() };
+        cluster.registry(mount).await.map_err(|error| error.to_string())?;
+    }
+    let (lease, clock) = (session.clone(), host.clone());
+    cluster.lease_by(Box::new(move || lease.holds(clock.now())));
+    Ok(session)
 }
 
 /// Unmounts, where nobody else has, and waits until the last call was answered.
@@ -212,101 +286,6 @@ async fn leave(mount: Arc<Mount>, users: Users) -> Result<(), String> {
         Ok(())
     });
     left.await.unwrap_or_else(|error| Err(format!("the thread that unmounts ended: {error}")))
-}
-
-/// Opens the disk of every target that is there; with each, its number.
-pub(crate) fn open_disks(dir: &Path, config: &Config, runtime: &Handle) -> Vec<(TargetId, Result<Disk, DiskError>)> {
-    let paths: Vec<PathBuf> = config.targets.iter().map(|target| dir.join(&target.path)).collect();
-    let sharers = storage_place::sharers(&paths);
-    let targets = paths.iter().zip(&config.targets).zip(sharers);
-    let open = |((path, target), sharers): ((&PathBuf, &TargetConfig), u64)| {
-        let room = Room { bytes_limit: target.limit.map_or(0, |limit| limit.0), sharers };
-        storage_place::open_disk(path, room, runtime.clone())
-    };
-    (0u32..).map(TargetId).zip(targets.map(open)).collect()
-}
-
-type Disks = Vec<(TargetId, Disk)>;
-type Lost = Vec<(TargetId, String)>;
-
-/// The disks that hold this file system's targets, or nothing; and the others, which are left as they are. A disk may be
-/// anything: a device whose name has changed, a target of another file system that was put in the wrong place.
-async fn own_disks(opened: Vec<(TargetId, Result<Disk, DiskError>)>) -> Result<(Disks, Lost), String> {
-    let (mut disks, mut lost) = (Vec::new(), Vec::new());
-    for (target, opened) in opened {
-        let owned = match opened {
-            Ok(disk) => storage::owner(&disk).await.map(|owner| (disk, owner)),
-            Err(error) => Err(OpenError::Disk(error)),
-        };
-        match owned {
-            Ok((_, Some((_, found)))) if found != target => {
-                lost.push((target, OpenError::OtherTarget { found }.to_string()))
-            }
-            Ok((disk, owner)) => disks.push((target, disk, owner.map(|(cluster, _)| cluster))),
-            Err(error) => lost.push((target, error.to_string())),
-        }
-    }
-    let Some(cluster) = most(disks.iter().filter_map(|(_, _, cluster)| *cluster))? else {
-        let reasons: String = lost.iter().map(|(target, why)| format!("\ntarget {}: {why}", target.0)).collect();
-        return Err(format!("no target of this file system is there{reasons}"));
-    };
-    let foreign = |found: Option<u128>| found.filter(|found| *found != cluster);
-    for (target, _, owner) in &disks {
-        lost.extend(foreign(*owner).map(|found| (*target, OpenError::OtherCluster { found }.to_string())));
-    }
-    let own = disks.into_iter().filter(|(_, _, owner)| foreign(*owner).is_none());
-    Ok((own.map(|(target, disk, _)| (target, disk)).collect(), lost))
-}
-
-/// The cluster that most targets belong to.
-fn most(clusters: impl Iterator<Item = u128>) -> Result<Option<u128>, String> {
-    let mut counts: BTreeMap<u128, usize> = BTreeMap::new();
-    clusters.for_each(|cluster| *counts.entry(cluster).or_default() += 1);
-    let Some((&first, &count)) = counts.iter().max_by_key(|(_, count)| **count) else { return Ok(None) };
-    if counts.iter().any(|(&cluster, &other)| cluster != first && other == count) {
-        return Err(
-            "as many targets belong to one file system as to another; take away those that do not belong here. \
-                    Nothing was changed"
-                .into(),
-        );
-    }
-    Ok(Some(first))
-}
-
-/// Formats disks of known targets that hold nothing: each takes the place of one that was lost. It is behind before it
-/// can be opened, so that a crash in between leaves no empty target that passes for whole.
-async fn replace_blank(cluster: &Cluster, disks: &[(TargetId, Disk)]) -> Result<Vec<TargetId>, String> {
-    let maps = cluster.maps();
-    let mut replaced = Vec::new();
-    for (target, disk) in disks {
-        // A disk that cannot be read is no blank one; opening it says what is wrong.
-        if maps.targets.contains_key(target) && storage::is_blank(disk).await.unwrap_or(false) {
-            mark(cluster, *target, TargetState::Behind).await?;
-            storage::format(disk, maps.cluster, *target, TargetOptions::default())
-                .await
-                .map_err(|error| format!("the empty target {} cannot be formatted: {error}", target.0))?;
-            replaced.push(*target);
-        }
-    }
-    Ok(replaced)
-}
-
-/// Tells the registry which targets serve. One that comes back, or whose copy of the registry shows that it missed
-/// changes, stays behind until it was repaired (DESIGN §3, targets that come back).
-async fn settle_targets(cluster: &Cluster, serving: &[TargetId], outdated: &[TargetId]) -> Result<(), String> {
-    for (target, entry) in &cluster.maps().targets {
-        let state = match (serving.contains(target), entry.state) {
-            (false, _) => TargetState::Failed,
-            (true, TargetState::Failed) => TargetState::Behind,
-            (true, _) if outdated.contains(target) => TargetState::Behind,
-            (true, state) => state,
-        };
-        if state != entry.state {
-            warn!(target = target.0, ?state, "a target's state has changed");
-            mark(cluster, *target, state).await?;
-        }
-    }
-    Ok(())
 }
 
 /// Notes how fast bytes move, and tells the registry when a target fails while it serves: new stripes are laid without
@@ -335,19 +314,4 @@ fn traffic(targets: &[&Arc<storage::Target>]) -> Traffic {
         bytes_read: sum.bytes_read + read,
         bytes_written: sum.bytes_written + written,
     })
-}
-
-async fn mark(cluster: &Cluster, target: TargetId, state: TargetState) -> Result<(), String> {
-    let marked = cluster.registry(RegistryRequest::SetTarget(target, state)).await;
-    marked.map(drop).map_err(|error| format!("target {} could not be marked {state:?}: {error}", target.0))
-}
-
-/// Targets that do not serve, with their names and what to do about each.
-fn absent_targets(maps: &Maps, lost: Lost) -> Vec<Absent> {
-    let absent = |(target, why): (TargetId, String)| {
-        let name = maps.targets.get(&target).map_or_else(|| format!("target {}", target.0), |entry| entry.name.clone());
-        warn!(target = target.0, why, "a target does not serve; going on without it");
-        Absent { target, name, why }
-    };
-    lost.into_iter().map(absent).collect()
 }

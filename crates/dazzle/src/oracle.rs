@@ -19,7 +19,7 @@ use crate::edge::control::{Oracle, Progress, Question};
 use crate::edge::fuse_device::Mount;
 use crate::edge::mount::Users;
 use crate::edge::process;
-use crate::node::{NODE, Parts};
+use crate::node::Parts;
 
 /// Answers for one node.
 pub(crate) struct NodeOracle {
@@ -37,6 +37,7 @@ impl Oracle for NodeOracle {
                 Question::Why { path } => why(&parts, Path::new(&path)).await,
                 Question::Check { thorough } => crate::audit::check(&parts, thorough, &progress).await,
                 Question::Repair => crate::audit::repair(&parts, &progress).await,
+                Question::Token => parts.invite(),
                 Question::Stop { force } => {
                     let users = if force { Users::Dismiss } else { Users::Respect };
                     parts.stop(mount, users).await.map(|()| Value::Null)
@@ -206,7 +207,7 @@ async fn why(parts: &Parts, path: &Path) -> Result<Value, String> {
 }
 
 async fn ask_why(parts: &Parts, inode: InodeId) -> Result<Why, String> {
-    let to = host::Address { node: NODE, port: host::Port(MANAGER_PORT) };
+    let to = host::Address { node: parts.cluster.host().node(), port: host::Port(MANAGER_PORT) };
     let answer: ManagerAnswer =
         parts.cluster.host().call(to, ManagerRequest::Why(inode)).await.map_err(|error| error.to_string())?;
     match answer.map_err(|error| error.to_string())?.answer {

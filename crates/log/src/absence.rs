@@ -121,6 +121,7 @@ mod tests {
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             next_log: LogId(2),
+            mounted: None,
             next_node: 2,
             next_target: TargetId(9),
         };

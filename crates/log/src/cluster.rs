@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -33,7 +33,11 @@ pub struct Cluster {
     registries: Arc<[NodeId]>,
     answering: Arc<AtomicUsize>,
     maps: Arc<Mutex<Arc<Maps>>>,
+    lease: Arc<OnceLock<Lease>>,
 }
+
+/// Tells whether this node's lease holds now.
+pub type Lease = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl Cluster {
     /// Fetches the maps for the first time, from the registry of one node that is asked ever after.
@@ -47,7 +51,7 @@ impl Cluster {
         match in_turn(&host, registries, &answering, RegistryRequest::Maps).await {
             Ok(RegistryReply::Maps(maps)) => {
                 let (registries, maps) = (registries.into(), Arc::new(Mutex::new(maps)));
-                Ok(Cluster { host, registries, answering: Arc::new(answering), maps })
+                Ok(Cluster { host, registries, answering: Arc::new(answering), maps, lease: Arc::default() })
             }
             Ok(_) => Err(LogError::Unavailable("the registry did not answer with its maps".into())),
             Err(error) => Err(LogError::Unavailable(error.to_string())),
@@ -57,11 +61,16 @@ impl Cluster {
     /// Asks for newer maps for as long as anybody has this cluster: how a node without a replica learns of changes.
     pub fn follow(&self) {
         let (maps, registries) = (Arc::downgrade(&self.maps), self.registries.clone());
-        let (host, answering) = (self.host.clone(), self.answering.clone());
+        let (host, answering, lease) = (self.host.clone(), self.answering.clone(), self.lease.clone());
         self.host.spawn(async move {
             while let Some(maps) = maps.upgrade() {
-                let known =
-                    Cluster { host: host.clone(), registries: registries.clone(), answering: answering.clone(), maps };
+                let known = Cluster {
+                    host: host.clone(),
+                    registries: registries.clone(),
+                    answering: answering.clone(),
+                    maps,
+                    lease: lease.clone(),
+                };
                 let epoch = known.maps().epoch;
                 if known.registry(RegistryRequest::Watch { epoch }).await.is_err() {
                     drop(known);
@@ -69,6 +78,23 @@ impl Cluster {
                 }
             }
         });
+    }
+
+    /// From now on this node answers for what it was given only while `lease` says that its lease holds.
+    pub fn lease_by(&self, lease: Lease) {
+        // A node has one session in its life.
+        let _ = self.lease.set(lease);
+    }
+
+    /// Whether nobody can have been given what is ours: the lease holds, or there is nobody else.
+    pub fn is_trusted(&self) -> bool {
+        self.lease.get().is_none_or(|lease| lease() || self.maps().nodes.len() == 1)
+    }
+
+    /// Whether the work that one node does for all is this one's: the first living one's that stores.
+    pub fn leads(&self) -> bool {
+        let maps = self.maps();
+        maps.storing().next().is_none_or(|first| first == self.host.node().0)
     }
 
     /// The machine.

@@ -38,7 +38,7 @@ mod stripe;
 pub mod stripes;
 mod writer;
 
-pub use cluster::Cluster;
+pub use cluster::{Cluster, Lease};
 pub use error::{LogError, ReadError, SealError};
 pub use reader::{Damage, LogReader};
 pub use scrubber::{ScrubOptions, ScrubStatus, Scrubber};

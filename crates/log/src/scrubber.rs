@@ -129,9 +129,16 @@ impl Scrubber {
     }
 }
 
+/// How often a node that does not scrub looks whether it shall.
+const LOOK: Duration = Duration::from_secs(10);
+
 async fn run(scrubber: Arc<Scrubber>) {
     while !scrubber.is_stopping() {
-        scrubber.pass().await;
+        if scrubber.cluster.leads() {
+            scrubber.pass().await;
+        } else {
+            scrubber.cluster.host().sleep(LOOK).await;
+        }
     }
 }
 

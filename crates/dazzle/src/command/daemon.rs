@@ -1,12 +1,27 @@
 //! `dazzle daemon`: the daemon itself.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::{Failure, Outcome, lock_path};
 use crate::edge::process::{self, DirectoryLock};
 use crate::node;
+
+/// Starts the daemon of `dir` in the background, and tells how that went.
+pub(super) fn start(dir: &Path) -> Outcome {
+    let messages = dir.join("dazzle.log");
+    let line = process::start_daemon(&[OsStr::new("daemon"), dir.as_os_str()], &messages)
+        .map_err(|error| format!("{error}; its messages are in {}", messages.display()))?;
+    match line.strip_prefix("ready ") {
+        Some(text) => {
+            say!("{text}");
+            Ok(())
+        }
+        None => Err(Failure::from(line)),
+    }
+}
 
 /// Runs as the daemon.
 #[derive(Debug, Args)]

@@ -1,12 +1,11 @@
 //! `dazzle up`: make or start, and mount.
 
-use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::{Failure, Outcome, lock_path};
-use crate::config::{Config, FILE_NAME, Size, TargetConfig};
+use crate::config::{ClusterConfig, Config, FILE_NAME, Size, TargetConfig};
 use crate::create;
 use crate::edge::mount;
 use crate::edge::process::{self, DirectoryLock};
@@ -35,6 +34,12 @@ pub(super) struct Up {
     /// The most that each target of a new file system may take, for example "4 GiB".
     #[arg(long, value_name = "SIZE")]
     limit: Option<Size>,
+    /// Where other machines reach this one, host and port: a new file system is then open for them to join.
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    /// What this machine is called in its cluster; unless given, its host name.
+    #[arg(long, requires = "address")]
+    name: Option<String>,
     /// Stay in the foreground.
     #[arg(long)]
     foreground: bool,
@@ -56,11 +61,11 @@ impl Up {
         }
         if !dir.join(FILE_NAME).exists() {
             self.make(&dir, mount.clone())?;
-        } else if self.targets.is_some() || !self.target.is_empty() || self.parity.is_some() || self.limit.is_some() {
+        } else if self.describes_new() {
             let dir = dir.display();
             return Err(Failure::from(format!(
-                "{dir} holds a file system already, so --targets, --target, --parity and --limit do not apply; its \
-                 settings are in {dir}/{FILE_NAME}"
+                "{dir} holds a file system already, so --targets, --target, --parity, --limit and --address do not \
+                 apply; its settings are in {dir}/{FILE_NAME}"
             )));
         }
         let mut config = Config::load(&dir)?;
@@ -75,16 +80,12 @@ impl Up {
         if self.foreground {
             return super::daemon::Daemon::foreground(dir).run();
         }
-        let messages = dir.join("dazzle.log");
-        let line = process::start_daemon(&[OsStr::new("daemon"), dir.as_os_str()], &messages)
-            .map_err(|error| format!("{error}; its messages are in {}", messages.display()))?;
-        match line.strip_prefix("ready ") {
-            Some(text) => {
-                say!("{text}");
-                Ok(())
-            }
-            None => Err(Failure::from(line)),
-        }
+        super::daemon::start(&dir)
+    }
+
+    fn describes_new(&self) -> bool {
+        let of_targets = self.targets.is_some() || !self.target.is_empty() || self.limit.is_some();
+        of_targets || self.parity.is_some() || self.address.is_some()
     }
 
     fn make(&self, dir: &std::path::Path, mount: Option<PathBuf>) -> Outcome {
@@ -93,23 +94,15 @@ impl Up {
         } else {
             self.target.iter().map(std::path::absolute).collect::<Result<_, _>>()?
         };
-        let parity = self.parity.unwrap_or(u8::from(paths.len() > 1));
-        let targets = paths.into_iter().map(|path| TargetConfig { path, limit: self.limit }).collect();
-        let config = Config::new(parity, mount, targets);
+        let parity = self.parity.unwrap_or(u8::from(paths.len() > 1 || self.address.is_some()));
+        let targets = paths.into_iter().map(|path| TargetConfig { path, id: None, limit: self.limit }).collect();
+        let mut config = Config::new(parity, mount, targets);
+        config.cluster = self.address.clone().map(|address| {
+            let name = self.name.clone().unwrap_or_else(process::host_name);
+            ClusterConfig { name, address, peers: Vec::new() }
+        });
         config.verify()?;
-        // What a former attempt or a disk's own file system may have left; anything else is somebody's.
-        let own = ["lost+found", "dazzle.log", "lock"].map(OsStr::new);
-        let inside =
-            config.mount.as_deref().and_then(|mount| mount.strip_prefix(dir).ok()).map(std::path::Path::as_os_str);
-        let targets = config.targets.iter().map(|target| target.path.as_os_str());
-        let expected: Vec<&OsStr> = targets.chain(own).chain(inside).collect();
-        if let Some(other) = storage_place::unexpected(dir, &expected)? {
-            return Err(Failure::from(format!(
-                "{} holds {} and no Dazzle file system; a new one needs a directory of its own",
-                dir.display(),
-                other.display()
-            )));
-        }
+        super::expect_new(dir, &config)?;
         create::create(dir, &config)?;
         Ok(())
     }

@@ -28,6 +28,8 @@ pub enum Question {
     },
     /// Rebuild what is missing.
     Repair,
+    /// A token, by which another machine can join.
+    Token,
     /// Stop, after storing everything.
     Stop {
         /// Even if programs have files open.

@@ -57,6 +57,12 @@ pub fn user() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
+/// What this machine is called.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "a machine without a name".to_owned() } else { name.trim().to_owned() }
+}
+
 /// Bytes of memory that this process has, as the kernel counts them; 0 where it does not tell.
 pub fn memory_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|line| line.split(' ').nth(1)?.parse().ok());

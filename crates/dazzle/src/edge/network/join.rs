@@ -52,6 +52,8 @@ pub struct Admitted {
     pub certificate: String,
     /// The CA's, in PEM.
     pub authority: String,
+    /// The redundancy class.
+    pub parity: u8,
     /// The other nodes and where they are.
     pub peers: Vec<(u32, String)>,
 }
@@ -92,6 +94,8 @@ pub trait Admission: Send + Sync {
 pub struct Joined {
     /// To be stored.
     pub identity: Identity,
+    /// The redundancy class.
+    pub parity: u8,
     /// The other nodes and where they are.
     pub peers: Vec<(NodeId, String)>,
 }
@@ -112,7 +116,12 @@ pub async fn join(address: &str, token: &Token, name: &str, own_address: &str, n
     if identity.fingerprint() != token.fingerprint || identity.name() != promised {
         return Err(TrustError::WrongAuthority.into());
     }
-    Ok(Joined { identity, peers: admitted.peers.into_iter().map(|(node, place)| (NodeId(node), place)).collect() })
+    let parity = admitted.parity;
+    Ok(Joined {
+        identity,
+        parity,
+        peers: admitted.peers.into_iter().map(|(node, place)| (NodeId(node), place)).collect(),
+    })
 }
 
 async fn ask(address: &str, token: &Token, request: &JoinRequest) -> Result<Admitted, JoinError> {

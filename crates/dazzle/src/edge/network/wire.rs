@@ -16,7 +16,7 @@ use bytes::Bytes;
 use host::{Envelope, Port};
 use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerRequest};
 use protocol::payload;
-use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
+use protocol::registry::{CONSENSUS_PORT, ConsensusMessage, REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use protocol::storage::{STORAGE_PORT, StorageAnswer, StorageRequest, ToTarget};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +29,7 @@ pub const TONGUES: &[Tongue] = &[
     Tongue::of::<ToTarget, StorageAnswer>(STORAGE_PORT).expecting(storage_room),
     Tongue::of::<RegistryRequest, RegistryAnswer>(REGISTRY_PORT),
     Tongue::of::<ManagerRequest, ManagerAnswer>(MANAGER_PORT),
+    Tongue::of::<ConsensusMessage, ConsensusMessage>(CONSENSUS_PORT),
 ];
 
 /// Calls up to this weight go on the small lane.

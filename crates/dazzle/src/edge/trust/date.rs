@@ -1,10 +1,19 @@
 //! Seconds since 1970 as people read them.
 
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A second, in universal time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Date(pub u64);
+
+impl Date {
+    /// By this machine's clock.
+    pub fn now() -> Date {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Date(since.map_or(0, |since| since.as_secs()))
+    }
+}
 
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

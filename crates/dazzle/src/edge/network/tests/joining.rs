@@ -42,7 +42,7 @@ impl Admission for Entrance {
             let certificate = signed.map_err(|error| JoinRefusal::Other(error.to_string()))?;
             nodes.push((node, request.address));
             let authority = porter.authority.pem().to_owned();
-            Ok(Admitted { node, cluster: CLUSTER, certificate, authority, peers })
+            Ok(Admitted { node, cluster: CLUSTER, certificate, authority, parity: 1, peers })
         })
     }
 }

@@ -1,0 +1,89 @@
+//! `dazzle join`: make this machine part of a cluster.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{Failure, Outcome, existing};
+use crate::config::{ClusterConfig, Config, FILE_NAME, PeerConfig, Size, TargetConfig};
+use crate::edge::mount;
+use crate::edge::network;
+use crate::edge::process;
+use crate::edge::storage_place;
+use crate::edge::trust::{self, Date, Token};
+
+/// Makes this machine part of the file system that the machine at ADDRESS belongs to.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Get a token on the machine at ADDRESS with `dazzle token create DIR`. From then on this machine is \
+                        started with `dazzle up DIR`."
+)]
+pub(super) struct Join {
+    /// Where that machine is reached: host and port.
+    #[arg(value_name = "ADDRESS")]
+    at: String,
+    /// What `dazzle token create` printed there.
+    token: Token,
+    /// The directory that this machine keeps its part in.
+    dir: PathBuf,
+    /// Where other machines reach this one, host and port.
+    #[arg(long, value_name = "HOST:PORT")]
+    address: String,
+    /// What this machine is called; unless given, its host name.
+    #[arg(long)]
+    name: Option<String>,
+    /// Where to mount it.
+    #[arg(long, value_name = "DIRECTORY")]
+    mount: Option<PathBuf>,
+    /// How many targets it gets inside DIR.
+    #[arg(long, value_name = "N", conflicts_with = "target", value_parser = clap::value_parser!(u16).range(1..=64))]
+    targets: Option<u16>,
+    /// A directory, block device or file as one of its targets. Repeat for more.
+    #[arg(long, value_name = "PATH")]
+    target: Vec<PathBuf>,
+    /// The most that each target may take, for example "4 GiB".
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<Size>,
+}
+
+impl Join {
+    pub(super) fn run(self) -> Outcome {
+        storage_place::make_directory(&self.dir).map_err(|error| format!("{}: {error}", self.dir.display()))?;
+        let dir = existing(&self.dir)?;
+        if dir.join(FILE_NAME).exists() {
+            let dir = dir.display();
+            return Err(Failure::from(format!("{dir} is part of a file system already; `dazzle up {dir}` starts it")));
+        }
+        let mount = self.mount.as_ref().map(std::path::absolute).transpose()?;
+        if let Some(mount) = &mount {
+            mount::prepare(mount)?;
+        }
+        let paths: Vec<PathBuf> = if self.target.is_empty() {
+            (0..self.targets.unwrap_or(1)).map(|number| PathBuf::from(format!("target-{number}"))).collect()
+        } else {
+            self.target.iter().map(std::path::absolute).collect::<Result<_, _>>()?
+        };
+        let targets = paths.into_iter().map(|path| TargetConfig { path, id: None, limit: self.limit }).collect();
+        let mut config = Config::new(0, mount, targets);
+        let name = self.name.unwrap_or_else(process::host_name);
+        config.cluster = Some(ClusterConfig { name: name.clone(), address: self.address.clone(), peers: Vec::new() });
+        // All that can be wrong here is looked at before the cluster hears of this machine.
+        config.verify()?;
+        super::expect_new(&dir, &config)?;
+        let runtime = process::runtime()?;
+        let joining = network::join(&self.at, &self.token, &name, &self.address, Date::now());
+        let joined = runtime.block_on(joining)?;
+        config.parity = joined.parity;
+        if let Some(cluster) = &mut config.cluster {
+            let peer = |(node, address): (host::NodeId, String)| PeerConfig { node: node.0, address };
+            cluster.peers = joined.peers.into_iter().map(peer).collect();
+        }
+        for target in config.targets.iter().filter(|target| target.path.is_relative()) {
+            let path = dir.join(&target.path);
+            storage_place::make_directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        trust::store(&dir, &joined.identity)?;
+        storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())?;
+        super::daemon::start(&dir)
+    }
+}

@@ -1,0 +1,207 @@
+//! A machine's way into its cluster: the first one founds it, those that are let in settle, and each is then called, and calls,
+//! under the name in its certificate.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use host::{BoxFuture, Disk, Host, NodeId};
+use log::Cluster;
+use protocol::id::TargetId;
+use protocol::maps::Maps;
+use protocol::registry::{RegistryError, RegistryReply, RegistryRequest};
+use registry::{Registry, RegistryStart};
+use storage::TargetOptions;
+use tokio::runtime::Handle;
+
+use crate::config::{Config, FILE_NAME};
+use crate::edge::machine::RealMachine;
+use crate::edge::network::{Admission, Admitted, JoinRefusal, JoinRequest, NetworkOptions, TONGUES};
+use crate::edge::storage_place;
+use crate::edge::trust::{self, Authority, Date, Identity, Secret, Token, Tokens, TrustError, Uses, Validity};
+use crate::node::NODE;
+use crate::targets;
+
+/// How long a token is good for.
+const TOKEN_SECONDS: u64 = 24 * 3600;
+
+/// Makes the CA of a new cluster, and the first node's certificate.
+pub(crate) fn found(dir: &Path, cluster: u128) -> Result<(), TrustError> {
+    let now = Date::now();
+    let authority = Authority::create(cluster, Validity::of_authority(now))?;
+    trust::store_authority(dir, &authority)?;
+    trust::store(dir, &Identity::create(&authority, NODE, Validity::of_node(now))?)
+}
+
+/// Puts this machine on the network, if it has a part in a cluster. The gate is there where the CA's key is.
+pub(crate) async fn connect(
+    dir: &Path,
+    config: &Config,
+    runtime: &Handle,
+) -> Result<(Arc<RealMachine>, Option<Arc<Gate>>), String> {
+    let Some(own) = &config.cluster else { return Ok((RealMachine::new(NODE, runtime.clone()), None)) };
+    let identity = trust::load(dir).map_err(|error| error.to_string())?;
+    identity.check(Date::now()).map_err(|error| error.to_string())?;
+    let gate = trust::load_authority(dir).ok().map(|authority| Arc::new(Gate::new(authority)));
+    let machine = RealMachine::new(identity.name().node, runtime.clone());
+    let session = getrandom::u64().map_err(|error| format!("the kernel gives no random numbers: {error}"))?;
+    let admission = gate.clone().map(|gate| Arc::new(Porter(gate)) as Arc<dyn Admission>);
+    let options = NetworkOptions { identity, listen: own.address.clone(), tongues: TONGUES, admission, session };
+    machine.connect(options).await.map_err(|error| error.to_string())?;
+    own.peers.iter().for_each(|peer| machine.know(NodeId(peer.node), peer.address.clone()));
+    Ok((machine, gate))
+}
+
+/// Starts the registry's replica on this node; on a machine that was let in and has none yet, an empty one, which the
+/// cluster fills.
+pub(crate) async fn start_registry(
+    host: &Host,
+    config: &Config,
+    disks: Vec<(TargetId, Disk)>,
+) -> Result<Arc<Registry>, String> {
+    let peers = peers(config);
+    match Registry::start(host, disks.clone()).await {
+        Err(RegistryStart::Nothing | RegistryStart::Empty) if !peers.is_empty() => {
+            let maps = ask(host, &peers).await?.maps();
+            Registry::join(host, maps, disks).await.map_err(|error| error.to_string())
+        }
+        started => started.map_err(|error| error.to_string()),
+    }
+}
+
+/// Gives numbers to the targets of a machine that was let in, and makes targets of them. What was done before a crash is
+/// found in the maps, and not done again.
+pub(crate) async fn settle_in(
+    (dir, config): (&Path, &mut Config),
+    host: &Host,
+    runtime: &Handle,
+) -> Result<(), String> {
+    let peers = peers(config);
+    if peers.is_empty() || config.targets.iter().all(|target| target.id.is_some()) {
+        return Ok(());
+    }
+    let cluster = ask(host, &peers).await?;
+    let node = host.node().0;
+    let names: Vec<String> = config.targets.iter().map(|target| target.path.display().to_string()).collect();
+    let of_node = |maps: &Maps| maps.targets.iter().filter(|(_, entry)| entry.node == node).count();
+    let missing = names.get(of_node(&cluster.maps())..).unwrap_or_default().to_vec();
+    if !missing.is_empty() {
+        let added = cluster.registry(RegistryRequest::AddTargets { node, names: missing }).await;
+        added.map_err(|error| format!("the cluster took no targets of this machine: {error}"))?;
+    }
+    let maps = cluster.maps();
+    let own = maps.targets.iter().filter(|(_, entry)| entry.node == node).map(|(id, _)| id.0);
+    config.targets.iter_mut().zip(own).for_each(|(target, id)| target.id = Some(id));
+    for (id, disk) in targets::open_disks(dir, config, runtime) {
+        let disk = disk.map_err(|error| format!("target {}: {error}", id.0))?;
+        if storage::owner(&disk).await.map_err(|error| error.to_string())?.is_none() {
+            storage::format(&disk, maps.cluster, id, TargetOptions::default())
+                .await
+                .map_err(|error| format!("target {} cannot be formatted: {error}", id.0))?;
+        }
+    }
+    let path = dir.join(FILE_NAME);
+    storage_place::write_text(&path, &config.to_text()).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn peers(config: &Config) -> Vec<NodeId> {
+    let peers = config.cluster.iter().flat_map(|own| &own.peers);
+    peers.map(|peer| NodeId(peer.node)).collect()
+}
+
+async fn ask(host: &Host, peers: &[NodeId]) -> Result<Cluster, String> {
+    let asked = Cluster::connect_any(host.clone(), peers).await;
+    asked.map_err(|error| format!("none of the machines that let this one in can be asked: {error}"))
+}
+
+/// Tells the machine where the others are, now and as that changes.
+pub(crate) fn introduce(machine: &Arc<RealMachine>, registry: &Arc<Registry>, runtime: &Handle) {
+    let (machine, registry) = (machine.clone(), registry.clone());
+    know_all(&machine, &registry.maps());
+    runtime.spawn(async move {
+        let mut maps = registry.maps();
+        loop {
+            maps = registry.newer(maps.epoch).await;
+            know_all(&machine, &maps);
+        }
+    });
+}
+
+fn know_all(machine: &RealMachine, maps: &Maps) {
+    for (&node, entry) in maps.nodes.iter().filter(|(_, entry)| !entry.address.is_empty()) {
+        machine.know(NodeId(node), entry.address.clone());
+    }
+}
+
+/// Lets machines in: where the CA's key is.
+pub(crate) struct Gate {
+    authority: Authority,
+    tokens: Mutex<Tokens>,
+    cluster: OnceLock<Cluster>,
+}
+
+impl Gate {
+    fn new(authority: Authority) -> Gate {
+        Gate { authority, tokens: Mutex::default(), cluster: OnceLock::new() }
+    }
+
+    /// From now on it opens.
+    pub(crate) fn open(&self, cluster: Cluster) {
+        assert!(self.cluster.set(cluster).is_ok(), "a gate is opened once");
+    }
+
+    /// A new token, for one machine.
+    pub(crate) fn issue(&self) -> Result<Token, String> {
+        let mut secret = Secret::default();
+        getrandom::fill(&mut secret).map_err(|error| format!("the kernel gives no random numbers: {error}"))?;
+        let now = Date::now();
+        let token = Token { fingerprint: self.authority.fingerprint(), secret, expires: Date(now.0 + TOKEN_SECONDS) };
+        let mut tokens = self.tokens.lock().expect("nobody panics over tokens");
+        tokens.issue(&token, Uses::Once, now).map_err(|error| error.to_string())?;
+        Ok(token)
+    }
+
+    async fn let_in(&self, request: JoinRequest) -> Result<Admitted, JoinRefusal> {
+        let cluster = self.cluster.get().ok_or(JoinRefusal::Busy)?;
+        let maps = cluster.refresh().await.map_err(|error| JoinRefusal::Other(error.to_string()))?;
+        if maps.nodes.values().any(|node| node.name == request.name && node.session > 0) {
+            return Err(JoinRefusal::NameTaken(request.name));
+        }
+        let now = Date::now();
+        self.tokens
+            .lock()
+            .expect("nobody panics over tokens")
+            .redeem(&request.secret, now)
+            .map_err(JoinRefusal::Token)?;
+        let JoinRequest { name, address, request, .. } = request;
+        let add = RegistryRequest::AddNode { name, address, stores: true };
+        let (node, maps) = match cluster.registry(add).await {
+            Ok(RegistryReply::Node(node, maps)) => (node, maps),
+            Ok(_) => return Err(JoinRefusal::Other("the registry answered another question".into())),
+            Err(RegistryError::Unavailable(why)) => {
+                return Err(JoinRefusal::Other(format!("the cluster cannot agree on it now: {why}")));
+            }
+            Err(error) => return Err(JoinRefusal::Other(error.to_string())),
+        };
+        let signed = self.authority.sign(&request, NodeId(node), Validity::of_node(now));
+        let certificate = signed.map_err(|error| JoinRefusal::Other(error.to_string()))?;
+        let peers = maps.nodes.iter().filter(|&(&other, entry)| other != node && !entry.address.is_empty());
+        Ok(Admitted {
+            node,
+            cluster: maps.cluster,
+            certificate,
+            authority: self.authority.pem().to_owned(),
+            parity: maps.parity,
+            peers: peers.map(|(&other, entry)| (other, entry.address.clone())).collect(),
+        })
+    }
+}
+
+/// The gate as the network asks for it.
+struct Porter(Arc<Gate>);
+
+impl Admission for Porter {
+    fn admit(&self, request: JoinRequest) -> BoxFuture<'static, Result<Admitted, JoinRefusal>> {
+        let gate = self.0.clone();
+        Box::pin(async move { gate.let_in(request).await })
+    }
+}
