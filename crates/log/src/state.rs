@@ -184,6 +184,11 @@ impl State {
         {
             stripe.end(&mut self.pool);
             self.previous_end = stripe.length;
+            // Without parity all of it may be stored already: then no answer is to come that would tell.
+            if stripe.lay.parity.is_empty() {
+                let number = stripe.number;
+                self.settle(number);
+            }
         }
     }
 

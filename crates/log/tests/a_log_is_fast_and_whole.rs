@@ -62,6 +62,23 @@ fn a_small_commit_is_one_append_and_m_copies() {
     }
 }
 
+/// When such a stripe ends there is nothing left to send, and so no answer that could complete it. Stripes that never
+/// complete stay in memory until no more is let in.
+#[test]
+fn without_parity_a_stripe_that_was_committed_bit_by_bit_is_complete_when_it_ends() {
+    run(9, async |world, host| {
+        let fakes = Fakes::new(&world, 1, 0, 16 << 10);
+        let writer = open(&fakes, &host).await;
+        for durability in [Durability::Replicated, Durability::Disk].repeat(10) {
+            let (appended, _) = append(&writer, 5000);
+            writer.commit(appended.end, durability).await.unwrap();
+        }
+        assert!(writer.end().stripe.0 > 3);
+        assert_eq!(writer.status().stripes_complete, writer.end().stripe.0, "all but the open one");
+        writer.close().await.unwrap();
+    });
+}
+
 #[test]
 fn on_one_node_a_commit_and_a_read_are_one_poll() {
     run(8, async |world, _| {
