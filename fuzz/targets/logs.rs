@@ -214,7 +214,7 @@ fn append(feed: &mut Feed<'_>, place: Position, bytes: &mut Vec<u8>) -> bool {
     if bytes.len() + header.size() as usize > SHAPE.stripe_size() as usize {
         return false;
     }
-    bytes.extend_from_slice(&header.encode(LOG, place, &[&body]));
+    bytes.extend_from_slice(&header.encode(LOG, place, [&body[..]]));
     bytes.resize(bytes.len() + usize::from(padding), 0);
     bytes.extend_from_slice(&body);
     true

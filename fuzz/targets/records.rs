@@ -12,7 +12,7 @@ const LOG: LogId = LogId(7);
 /// Magic, a kind and the version, as they must stand at the front for anything behind them to be looked at.
 fn mend(header: &mut [u8]) {
     let front = RecordHeader { kind: RecordKind::Data, padding: 0, length: 0, owner: Owner::default() };
-    let right = front.encode(LOG, Position::START, &[]);
+    let right = front.encode(LOG, Position::START, []);
     header[..2].copy_from_slice(&right[..2]);
     header[2] = header[2] % 7 + 1;
     header[3] = right[3];
@@ -41,7 +41,7 @@ fuzz_target!(|input: &[u8]| {
         let summed: &[u8] = if header.kind == RecordKind::Data { &[] } else { bytes };
         // Right checksums are not to be guessed: what follows is made with them.
         let _ = header.verify(LOG, place, encoded, summed);
-        let again = header.encode(LOG, place, &[summed]);
+        let again = header.encode(LOG, place, [summed]);
         if let Ok(same) = RecordHeader::decode(&again) {
             assert_eq!(same.size(), header.size());
             assert_eq!(same.verify(LOG, place, &again, summed), Ok(()));

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use log::recovery::{self, DataBodies, Scanned};
-use log::{Cluster, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions};
+use log::{BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions};
 use protocol::address::{LogAddress, Position};
 use protocol::id::{InodeId, LogId};
 use protocol::manager::Moved;
@@ -170,7 +170,8 @@ impl Copier {
     ) -> Result<u64, CleanError> {
         let first = record[0];
         let length = length(record);
-        let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
+        // They may be small pieces of a large read, which must not stay in memory for them.
+        let parts: Vec<_> = parts.iter().map(|part| BodyPart::Copied(part)).collect();
         let owner = Owner::new(first.inode, first.file_offset);
         let body = Record { kind: RecordKind::Data, owner, parts: &parts, aligned: length >= ALIGNED_SIZE };
         let appended = writer.append(body).map_err(|error| self.failed(error))?;
@@ -200,8 +201,7 @@ impl Copier {
         self.tell().await?;
         let Some(writer) = &self.writer else { return Ok(()) };
         if self.mark < writer.end() {
-            let parts: [&[u8]; 0] = [];
-            let mark = Record { kind: RecordKind::Mark, owner: Owner::default(), parts: &parts, aligned: false };
+            let mark = Record { kind: RecordKind::Mark, owner: Owner::default(), parts: &[], aligned: false };
             match writer.append(mark) {
                 Ok(appended) => {
                     self.mark = appended.end;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cleaner::{Cleaner, CleanerOptions, Goal};
 use host::sim::{self, Dice, DiskOptions, SimDisk, Stop, World};
 use host::{Host, Port};
-use log::{Cluster, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery};
+use log::{BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery};
 use protocol::address::{LogAddress, Position};
 use protocol::fragment::Geometry;
 use protocol::id::{InodeId, TargetId};
@@ -126,7 +126,7 @@ impl House {
         let seed = self.dice.roll();
         let bytes: Vec<u8> = (first..first + count).flat_map(|block| content(seed, block)).collect();
         let owner = Owner::new(inode, first * u64::from(BLOCK));
-        let record = Record { kind: RecordKind::Data, owner, parts: &[&bytes], aligned: false };
+        let record = Record { kind: RecordKind::Data, owner, parts: &[BodyPart::Copied(&bytes)], aligned: false };
         let appended = life.writer.append(record).expect("an open log takes records");
         self.commit(life, appended.end).await;
         self.book.lock().write(inode, first, appended.body);
@@ -159,7 +159,7 @@ impl House {
         let (inode, first, seed) = (InodeId(1 + self.dice.below(FILES)), self.dice.below(blocks), self.dice.roll());
         let owner = Owner::new(inode, first * u64::from(BLOCK));
         let bytes = content(seed, first);
-        let record = Record { kind: RecordKind::Data, owner, parts: &[&bytes], aligned: false };
+        let record = Record { kind: RecordKind::Data, owner, parts: &[BodyPart::Copied(&bytes)], aligned: false };
         let appended = life.writer.append(record).expect("an open log takes records");
         match life.writer.commit(appended.end, Durability::Disk).await {
             Ok(()) => {}

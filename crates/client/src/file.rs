@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use host::Moment;
-use log::LogError;
+use log::{BodyPart, LogError};
 use protocol::address::{LogAddress, Position};
 use protocol::delta::{Change, Delta};
 use protocol::file::{Attributes, Content, INLINE_MAX, Time};
@@ -52,7 +52,7 @@ const PIECE_MEMORY: u64 = 128;
 /// Where data records go.
 pub(crate) trait Appender {
     /// Appends the bytes that belong at `offset` of the file. Tells where they lie, and where their record begins.
-    fn append(&mut self, offset: u64, parts: &[&[u8]]) -> Result<(LogAddress, Position), LogError>;
+    fn append(&mut self, offset: u64, parts: &[BodyPart<'_>]) -> Result<(LogAddress, Position), LogError>;
     /// How long the next body may be without leaving much of a stripe empty.
     fn length_max(&self) -> u64;
 }
@@ -84,8 +84,8 @@ pub(crate) struct File {
 /// Written bytes that are in no log.
 #[derive(Clone, Debug)]
 enum Dirty {
-    /// A large write, as it came.
-    Shared(Bytes),
+    /// A large write, or what is left of it, and how long it was when it came: so much memory is behind it.
+    Shared(Bytes, u32),
     /// Small writes, gathered.
     Gathered(BytesMut),
 }
@@ -203,7 +203,8 @@ impl File {
         self.written = Some(time);
         self.dirty_since.get_or_insert(now);
         if bytes.len() >= SHARE_MIN {
-            self.dirty.insert(range, Dirty::Shared(bytes));
+            let came = bytes.len() as u32;
+            self.dirty.insert(range, Dirty::Shared(bytes, came));
         } else if !self.gather(&range, &bytes) {
             // No larger than it must be: most files are written once, and many wait at a time.
             self.dirty.insert(range, Dirty::Gathered(BytesMut::from(&bytes[..])));
@@ -282,11 +283,11 @@ impl File {
         }
         let range = run.start..end;
         let pieces: Vec<_> = self.dirty.whole(range.clone()).collect();
-        let parts: Vec<&[u8]> = pieces
+        let parts: Vec<_> = pieces
             .iter()
             .map(|(piece, dirty)| {
                 let cut = piece.start.max(range.start)..piece.end.min(range.end);
-                &dirty.bytes()[(cut.start - piece.start) as usize..(cut.end - piece.start) as usize]
+                dirty.body_part((cut.start - piece.start) as usize..(cut.end - piece.start) as usize)
             })
             .collect();
         let appended = log.append(range.start, &parts)?;
@@ -314,7 +315,7 @@ impl File {
         for (range, bytes) in inline {
             for gap in self.dirty.gaps(range.clone()) {
                 let part = &bytes[(gap.start - range.start) as usize..(gap.end - range.start) as usize];
-                let appended = log.append(gap.start, &[part])?;
+                let appended = log.append(gap.start, &[BodyPart::Copied(part)])?;
                 self.stored(gap, appended);
             }
         }
@@ -630,8 +631,16 @@ impl File {
 impl Dirty {
     fn bytes(&self) -> &[u8] {
         match self {
-            Dirty::Shared(bytes) => bytes,
+            Dirty::Shared(bytes, _) => bytes,
             Dirty::Gathered(bytes) => bytes,
+        }
+    }
+
+    /// What the log is given of it. A small rest of a large write must not keep all of that in memory.
+    fn body_part(&self, range: Range<usize>) -> BodyPart<'_> {
+        match self {
+            Dirty::Shared(bytes, came) if range.len() >= *came as usize / 2 => BodyPart::Kept(bytes.slice(range)),
+            dirty => BodyPart::Copied(&dirty.bytes()[range]),
         }
     }
 
@@ -639,7 +648,7 @@ impl Dirty {
     fn shared(&self, skip: u64, length: u64) -> Bytes {
         let range = skip as usize..(skip + length) as usize;
         match self {
-            Dirty::Shared(bytes) => bytes.slice(range),
+            Dirty::Shared(bytes, _) => bytes.slice(range),
             Dirty::Gathered(bytes) => Bytes::copy_from_slice(&bytes[range]),
         }
     }
@@ -648,7 +657,7 @@ impl Dirty {
 impl Part for Dirty {
     fn part(&self, skip: u64, length: u64) -> Self {
         match self {
-            Dirty::Shared(bytes) => Dirty::Shared(bytes.slice(skip as usize..(skip + length) as usize)),
+            Dirty::Shared(bytes, came) => Dirty::Shared(bytes.slice(skip as usize..(skip + length) as usize), *came),
             Dirty::Gathered(bytes) => Dirty::Gathered(bytes[skip as usize..(skip + length) as usize].into()),
         }
     }

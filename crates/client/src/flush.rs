@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard};
 
 use futures_util::future::{join, join_all};
 use host::NodeId;
-use log::{LogError, LogWriter, Record};
+use log::{BodyPart, LogError, LogWriter, Record};
 use protocol::address::{LogAddress, Position};
 use protocol::checksum::BLOCK_SIZE;
 use protocol::delta::{Change, Delta};
@@ -156,7 +156,8 @@ impl Inner {
         outbox: &mut Outbox,
     ) -> Result<Position, LogError> {
         let body = postcard::to_allocvec(deltas).expect("deltas have no form that cannot be encoded");
-        let record = Record { kind: RecordKind::Deltas, owner: Owner::default(), parts: &[&body[..]], aligned: false };
+        let parts = &[BodyPart::Copied(&body)];
+        let record = Record { kind: RecordKind::Deltas, owner: Owner::default(), parts, aligned: false };
         let appended = self.log.append(record)?;
         self.budget.appended(body.len() as u64);
         let (position, end, from) = (appended.body.position(), appended.end, from.unwrap_or(appended.place));
@@ -265,8 +266,8 @@ pub(crate) struct LogAppender<'a> {
 }
 
 impl Appender for LogAppender<'_> {
-    fn append(&mut self, offset: u64, parts: &[&[u8]]) -> Result<(LogAddress, Position), LogError> {
-        let length: usize = parts.iter().map(|part| part.len()).sum();
+    fn append(&mut self, offset: u64, parts: &[BodyPart<'_>]) -> Result<(LogAddress, Position), LogError> {
+        let length = BodyPart::length(parts);
         let owner = Owner::new(self.inode, offset);
         let aligned = length >= ALIGNED_MIN;
         let appended = self.log.append(Record { kind: RecordKind::Data, owner, parts, aligned })?;

@@ -1,17 +1,26 @@
-//! The bytes of one stripe in memory, whatever its geometry: chunks of one size, filled in order, with a checksum a
-//! block. Laying the stripe anew in another shape only cuts the same bytes differently.
+//! The bytes of one stripe in memory, whatever its geometry: pieces in order, with a checksum a block. Long parts of
+//! records are kept as they came, the rest is copied into chunks. Laying the stripe anew in another shape only cuts the
+//! same bytes differently.
 //!
 //! Invariants
-//! 1. Bytes never change once appended; a part that was handed out as [`Bytes`] shares the chunk's memory.
-//! 2. `sums` has the checksum of every block that is full. The sum of the block being filled is made when asked for.
-//! 3. A chunk goes back to the pool when the stripe is done, and is used again once nobody else holds a part of it:
-//!    memory fresh from the system costs more than filling it.
+//! 1. Bytes never change once appended; a part that was handed out as [`Bytes`] shares the memory of the chunk, or of who
+//!    appended it.
+//! 2. `pieces` follow one another without a gap, none is empty, and what is in the open chunk follows the last of them.
+//! 3. `sums` has the checksum of every block that is full, once the record that filled it is whole. The sum of the block
+//!    being filled is made when asked for.
+//! 4. A chunk goes back to the pool when the stripe is done, and is used again once nobody else holds a part of it:
+//!    memory fresh from the system costs more than filling it. What was kept as it came is let go at the same moment, so
+//!    that it too can be used again.
 
 use std::ops::Range;
 
-use bytes::{Buf, Bytes, BytesMut};
-use protocol::checksum::{BLOCK_SIZE, crc_parts};
+use bytes::{Bytes, BytesMut};
+use protocol::checksum::{BLOCK_SIZE, crc, crc_behind};
 
+use crate::writer::BodyPart;
+
+/// A shorter part of a body is copied though it could be kept: many small pieces cost more than copying them.
+const KEEP_SIZE_MIN: usize = 64 << 10;
 /// A range shorter than this is copied out of the open chunk; a longer one is shared, which splits the chunk.
 const SHARE_SIZE_MIN: usize = 8 << 10;
 /// How many bytes of chunks a pool keeps, free or still held by others: what goes and comes while a backlog is steady. More
@@ -56,95 +65,66 @@ impl Pool {
     }
 }
 
-/// One chunk: frozen pieces in front, the growing rest behind.
-#[derive(Debug)]
-struct Chunk {
-    frozen: Vec<Bytes>,
-    frozen_size: usize,
-    open: BytesMut,
-}
-
-impl Chunk {
-    fn freeze(&mut self) {
-        if !self.open.is_empty() {
-            let piece = self.open.split().freeze();
-            self.frozen_size += piece.len();
-            self.frozen.push(piece);
-        }
-    }
-
-    /// Visits the slices that make up `range`.
-    fn slices<'a>(&'a self, range: Range<usize>, mut visit: impl FnMut(&'a [u8])) {
-        let mut start = 0;
-        for piece in self.frozen.iter().map(|piece| &piece[..]).chain([&self.open[..]]) {
-            let (from, to) = (range.start.max(start), range.end.min(start + piece.len()));
-            if from < to {
-                visit(&piece[from - start..to - start]);
-            }
-            start += piece.len();
-        }
-    }
-
-    /// The bytes of `range`, shared where that is cheaper than copying.
-    fn parts(&mut self, range: Range<usize>, parts: &mut Vec<Bytes>) {
-        if range.end > self.frozen_size && range.len() >= SHARE_SIZE_MIN {
-            self.freeze();
-        }
-        let mut start = 0;
-        for piece in &self.frozen {
-            let (from, to) = (range.start.max(start), range.end.min(start + piece.len()));
-            if from < to {
-                parts.push(piece.slice(from - start..to - start));
-            }
-            start += piece.len();
-        }
-        if range.end > start {
-            let from = range.start.max(start);
-            parts.push(Bytes::copy_from_slice(&self.open[from - start..range.end - start]));
-        }
-    }
-}
-
 /// The bytes of one stripe.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct StripeBytes {
-    chunk_size: usize,
-    chunks: Vec<Chunk>,
-    length: usize,
+    /// Where each begins, and what it holds.
+    pieces: Vec<(usize, Bytes)>,
+    /// Where the last piece ends, and the bytes of the open chunk begin.
+    frozen: usize,
+    /// Handles on the chunks that pieces lie in. The last is open: what it holds is in no piece yet.
+    chunks: Vec<BytesMut>,
     sums: Vec<u32>,
 }
 
 impl StripeBytes {
-    pub(crate) fn new(chunk_size: usize) -> StripeBytes {
-        StripeBytes { chunk_size, chunks: Vec::new(), length: 0, sums: Vec::new() }
-    }
-
     pub(crate) fn length(&self) -> u32 {
-        self.length as u32
+        (self.frozen + self.open().len()) as u32
     }
 
-    /// Adds bytes. Call [`StripeBytes::sum`] when a record is whole.
+    /// Adds bytes by copying them. Call [`StripeBytes::sum`] when a record is whole.
     pub(crate) fn append(&mut self, pool: &mut Pool, mut bytes: &[u8]) {
-        while bytes.has_remaining() {
-            let at = self.length % self.chunk_size;
-            if at == 0 && self.length / self.chunk_size == self.chunks.len() {
-                self.chunks.push(Chunk { frozen: Vec::new(), frozen_size: 0, open: pool.take() });
+        while !bytes.is_empty() {
+            let room = self.chunks.last().map_or(0, |chunk| chunk.capacity() - chunk.len());
+            if room == 0 {
+                self.freeze();
+                self.chunks.push(pool.take());
+                continue;
             }
-            let chunk = self.chunks.last_mut().expect("a chunk was just made");
-            let now = bytes.len().min(self.chunk_size - at);
-            chunk.open.extend_from_slice(&bytes[..now]);
-            bytes.advance(now);
-            self.length += now;
+            let (now, rest) = bytes.split_at(bytes.len().min(room));
+            self.chunks.last_mut().expect("it has room").extend_from_slice(now);
+            bytes = rest;
+        }
+    }
+
+    /// Adds a part of a body: as it is, if it may be kept and is worth it.
+    pub(crate) fn append_part(&mut self, pool: &mut Pool, part: &BodyPart<'_>) {
+        match part {
+            BodyPart::Kept(bytes) if bytes.len() >= KEEP_SIZE_MIN => {
+                self.freeze();
+                self.push(bytes.clone());
+            }
+            part => self.append(pool, part.bytes()),
         }
     }
 
     /// Makes the checksums of the blocks that have become full, while they are hot.
     pub(crate) fn sum(&mut self) {
-        while (self.sums.len() + 1) * BLOCK_SIZE <= self.length {
-            let start = self.sums.len() * BLOCK_SIZE;
-            let sum = self.crc(start..start + BLOCK_SIZE);
-            self.sums.push(sum);
-        }
+        let mut sums = std::mem::take(&mut self.sums);
+        let (from, to) = (sums.len() * BLOCK_SIZE, self.length() as usize / BLOCK_SIZE * BLOCK_SIZE);
+        let (mut begun, mut sum) = (0, 0);
+        self.slices(from as u32..to as u32, |mut slice| {
+            while !slice.is_empty() {
+                let (now, rest) = slice.split_at(slice.len().min(BLOCK_SIZE - begun));
+                sum = if begun == 0 { crc(now) } else { crc_behind(sum, [now]) };
+                begun = (begun + now.len()) % BLOCK_SIZE;
+                if begun == 0 {
+                    sums.push(sum);
+                }
+                slice = rest;
+            }
+        });
+        self.sums = sums;
     }
 
     /// The checksums of the blocks that `range` touches, the last one up to the range's end.
@@ -160,27 +140,36 @@ impl StripeBytes {
 
     /// The bytes of `range`, in parts, shared where that is cheaper than copying.
     pub(crate) fn parts(&mut self, range: Range<u32>) -> Vec<Bytes> {
-        let (mut at, end) = (range.start as usize, range.end as usize);
-        assert!(end <= self.length, "only what was appended can be sent");
-        let mut parts = Vec::with_capacity(2);
-        while at < end {
-            let start = at / self.chunk_size * self.chunk_size;
-            let to = end.min(start + self.chunk_size);
-            self.chunks[at / self.chunk_size].parts(at - start..to - start, &mut parts);
-            at = to;
+        assert!(range.end <= self.length(), "only what was appended can be sent");
+        let range = range.start as usize..range.end as usize;
+        if range.end.saturating_sub(range.start.max(self.frozen)) >= SHARE_SIZE_MIN {
+            self.freeze();
+        }
+        let mut parts: Vec<Bytes> = self.pieces[self.first_piece(range.start)..]
+            .iter()
+            .map(|(start, piece)| (piece, overlap(*start, piece.len(), &range)))
+            .take_while(|(_, cut)| !cut.is_empty())
+            .map(|(piece, cut)| piece.slice(cut))
+            .collect();
+        let cut = overlap(self.frozen, self.open().len(), &range);
+        if !cut.is_empty() {
+            parts.push(Bytes::copy_from_slice(&self.open()[cut]));
         }
         parts
     }
 
     /// Visits the slices that make up `range`.
-    pub(crate) fn slices(&self, range: Range<u32>, mut visit: impl FnMut(&[u8])) {
-        let (mut at, end) = (range.start as usize, range.end as usize);
-        assert!(end <= self.length, "only what was appended can be looked at");
-        while at < end {
-            let start = at / self.chunk_size * self.chunk_size;
-            let to = end.min(start + self.chunk_size);
-            self.chunks[at / self.chunk_size].slices(at - start..to - start, &mut visit);
-            at = to;
+    pub(crate) fn slices<'a>(&'a self, range: Range<u32>, mut visit: impl FnMut(&'a [u8])) {
+        assert!(range.end <= self.length(), "only what was appended can be looked at");
+        let range = range.start as usize..range.end as usize;
+        let pieces = self.pieces[self.first_piece(range.start)..].iter().map(|(start, piece)| (*start, &piece[..]));
+        for (start, piece) in pieces.chain([(self.frozen, self.open())]) {
+            let cut = overlap(start, piece.len(), &range);
+            if !cut.is_empty() {
+                visit(&piece[cut]);
+            } else if start >= range.end {
+                break;
+            }
         }
     }
 
@@ -200,25 +189,48 @@ impl StripeBytes {
 
     /// Gives the memory back.
     pub(crate) fn retire(&mut self, pool: &mut Pool) {
-        for chunk in self.chunks.drain(..) {
-            drop(chunk.frozen);
-            pool.put(chunk.open);
+        let StripeBytes { pieces, chunks, .. } = std::mem::take(self);
+        drop(pieces);
+        chunks.into_iter().for_each(|chunk| pool.put(chunk));
+    }
+
+    fn open(&self) -> &[u8] {
+        self.chunks.last().map_or(&[], |chunk| &chunk[..])
+    }
+
+    /// What the open chunk holds becomes a piece; what is still free of the chunk stays open.
+    fn freeze(&mut self) {
+        if let Some(chunk) = self.chunks.last_mut()
+            && !chunk.is_empty()
+        {
+            let piece = chunk.split().freeze();
+            self.push(piece);
         }
-        self.sums = Vec::new();
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        let start = self.frozen;
+        self.frozen += piece.len();
+        self.pieces.push((start, piece));
+    }
+
+    /// The first piece that does not end before `at`.
+    fn first_piece(&self, at: usize) -> usize {
+        self.pieces.partition_point(|(start, piece)| start + piece.len() <= at)
     }
 
     fn crc(&self, range: Range<usize>) -> u32 {
-        let mut slices: [&[u8]; 4] = [&[]; 4];
-        let mut count = 0;
-        let (chunk, start) = (&self.chunks[range.start / self.chunk_size], range.start % self.chunk_size);
-        let mut many = Vec::new();
-        chunk.slices(start..start + range.len(), |slice| {
-            match slices.get_mut(count) {
-                Some(place) => *place = slice,
-                None => many.push(slice),
-            }
-            count += 1;
-        });
-        crc_parts(slices.into_iter().chain(many))
+        let mut sum = crc(&[]);
+        self.slices(range.start as u32..range.end as u32, |slice| sum = crc_behind(sum, [slice]));
+        sum
     }
 }
+
+/// What `range` covers of the `length` bytes that begin at `start`, counted from there.
+fn overlap(start: usize, length: usize, range: &Range<usize>) -> Range<usize> {
+    let cut = range.start.max(start)..range.end.min(start + length);
+    if cut.is_empty() { 0..0 } else { cut.start - start..cut.end - start }
+}
+
+#[cfg(test)]
+mod model;

@@ -113,7 +113,7 @@ mod tests {
                 owner: Owner::default(),
             };
             let place = Position::new(stripe, bytes.len() as u32);
-            bytes.extend_from_slice(&header.encode(log, place, &[body]));
+            bytes.extend_from_slice(&header.encode(log, place, [body]));
             bytes.extend_from_slice(body);
         }
         let mut image = Image::default();

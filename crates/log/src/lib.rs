@@ -42,4 +42,4 @@ pub use cluster::{Cluster, Lease};
 pub use error::{LogError, ReadError, SealError};
 pub use reader::{Damage, LogReader};
 pub use scrubber::{ScrubOptions, ScrubStatus, Scrubber};
-pub use writer::{Appended, LogWriter, Record, WriterOptions, WriterStatus};
+pub use writer::{Appended, BodyPart, LogWriter, Record, WriterOptions, WriterStatus};

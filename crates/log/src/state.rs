@@ -22,7 +22,7 @@ use crate::buffer::{Pool, StripeBytes};
 use crate::due::{SyncTicket, Ticket};
 use crate::lay::{Group, Lay};
 use crate::stripe::Stripe;
-use crate::writer::{Appended, Record, WriterStatus};
+use crate::writer::{Appended, BodyPart, Record, WriterStatus};
 
 /// After so many answers in a row that brought a fragment no further its target counts as failed.
 const SETBACKS_MAX: u8 = 3;
@@ -76,7 +76,6 @@ pub(crate) struct State {
     pub(crate) relaying: bool,
     pub(crate) finish: Option<Finish>,
     pub(crate) status: WriterStatus,
-    chunk_size: usize,
     next: StripeNumber,
     previous_end: u32,
     end: Position,
@@ -87,14 +86,13 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(opened: Opened, parity_wanted: u8) -> State {
         let geometry = opened.groups[0].geometry;
-        let chunk_size = geometry.fragment_size as usize;
         let stripe_size = opened.groups.iter().map(|group| group.geometry.stripe_size()).min().unwrap_or(0);
         let status = WriterStatus { parity_now: geometry.parity, parity_wanted, ..WriterStatus::default() };
         State {
             opened,
             stripes: VecDeque::new(),
             lowest_incomplete: StripeNumber(0),
-            pool: Pool::new(chunk_size),
+            pool: Pool::new(geometry.fragment_size as usize),
             mark: Position::START,
             failed: Vec::new(),
             incarnations: BTreeMap::new(),
@@ -105,7 +103,6 @@ impl State {
             relaying: false,
             finish: None,
             status,
-            chunk_size,
             next: StripeNumber(0),
             previous_end: 0,
             end: Position::START,
@@ -153,7 +150,7 @@ impl State {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
-        let length: usize = record.parts.iter().map(|part| part.len()).sum();
+        let length = BodyPart::length(record.parts);
         if length > self.record_size_max as usize {
             return Err(LogError::TooLarge { length, length_max: self.record_size_max });
         }
@@ -196,7 +193,7 @@ impl State {
         let number = self.next;
         self.next = StripeNumber(number.0 + 1);
         let lay = self.new_lay(number);
-        self.stripes.push_back(Stripe::new(number, self.previous_end, StripeBytes::new(self.chunk_size), lay));
+        self.stripes.push_back(Stripe::new(number, self.previous_end, StripeBytes::default(), lay));
     }
 
     fn new_lay(&self, number: StripeNumber) -> Lay {

@@ -8,7 +8,7 @@ use protocol::storage::Durability;
 
 use crate::buffer::{Pool, StripeBytes};
 use crate::lay::Lay;
-use crate::writer::Record;
+use crate::writer::{BodyPart, Record};
 
 const ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
 
@@ -72,10 +72,10 @@ impl Stripe {
     ) -> (Position, LogAddress) {
         assert!(!self.ended, "an ended stripe takes no records");
         let place = Position::new(self.number, self.length);
-        self.bytes.append(pool, &header.encode(log, place, record.parts));
+        self.bytes.append(pool, &header.encode(log, place, record.parts.iter().map(BodyPart::bytes)));
         self.bytes.append(pool, &ZEROS[..usize::from(header.padding)]);
         for part in record.parts {
-            self.bytes.append(pool, part);
+            self.bytes.append_part(pool, part);
         }
         self.bytes.sum();
         self.length = self.bytes.length();

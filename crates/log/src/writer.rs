@@ -19,10 +19,35 @@ pub struct Record<'a> {
     pub kind: RecordKind,
     /// Whose bytes, for data; else the default.
     pub owner: Owner,
-    /// The body, in parts; it is copied into the stripe.
-    pub parts: &'a [&'a [u8]],
+    /// The body, in parts.
+    pub parts: &'a [BodyPart<'a>],
     /// Begin the body on a block, so that it is read, summed and moved in whole blocks. For bodies of 16 KiB and more.
     pub aligned: bool,
+}
+
+/// A part of a body on its way into the stripe.
+#[derive(Clone, Debug)]
+pub enum BodyPart<'a> {
+    /// It is copied.
+    Copied(&'a [u8]),
+    /// If it is long it is kept as it is until the stripe is complete, with all the memory behind it: the log counts what it
+    /// keeps by the length of the part, so that should be most of it.
+    Kept(Bytes),
+}
+
+impl BodyPart<'_> {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            BodyPart::Copied(bytes) => bytes,
+            BodyPart::Kept(bytes) => bytes,
+        }
+    }
+
+    /// How long `parts` are together.
+    pub fn length(parts: &[BodyPart<'_>]) -> usize {
+        parts.iter().map(|part| part.bytes().len()).sum()
+    }
 }
 
 /// Where a record went.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use host::sim::{Stop, World, run};
 use host::{Host, NodeId, Port};
-use log::{Appended, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery, stripes};
+use log::{Appended, BodyPart, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery, stripes};
 use protocol::address::Position;
 use protocol::fragment::Part;
 use protocol::id::StripeNumber;
@@ -29,7 +29,8 @@ fn append(writer: &LogWriter, length: usize) -> (Appended, Vec<u8>) {
     let end = writer.end();
     let bytes: Vec<u8> = (0..length).map(|n| (n as u64 * 31 + u64::from(end.offset) + end.stripe.0) as u8).collect();
     let aligned = length >= 16 * KIB;
-    let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts: &[&bytes], aligned };
+    let parts = &[BodyPart::Kept(bytes.clone().into())];
+    let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned };
     (writer.append(record).expect("it fits"), bytes)
 }
 
@@ -262,7 +263,8 @@ fn the_newest_mark_is_found_and_deleted_stripes_are_known_as_such() {
         let fakes = Fakes::new(&world, 5, 1, 16 << 10);
         let writer = open(&fakes, &host).await;
         let mut records: Vec<_> = (0..30).map(|_| append(&writer, 5000)).collect();
-        let mark = Record { kind: RecordKind::Mark, owner: Owner::default(), parts: &[b"applied"], aligned: false };
+        let parts = &[BodyPart::Copied(b"applied")];
+        let mark = Record { kind: RecordKind::Mark, owner: Owner::default(), parts, aligned: false };
         let marked = writer.append(mark).unwrap();
         writer.commit(marked.end, Durability::Disk).await.unwrap();
         writer.set_mark(marked.place);

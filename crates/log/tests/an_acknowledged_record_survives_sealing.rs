@@ -8,10 +8,11 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use host::sim::{Dice, Stop, World, explore};
 use host::{Host, NodeId};
 use log::recovery::{DataBodies, Scanned};
-use log::{Appended, LogError, LogReader, LogWriter, Record, WriterOptions, recovery, stripes};
+use log::{Appended, BodyPart, LogError, LogReader, LogWriter, Record, WriterOptions, recovery, stripes};
 use protocol::address::Position;
 use protocol::id::LogId;
 use protocol::maps::Writer;
@@ -40,14 +41,15 @@ fn append(writer: &LogWriter, story: &Shared, dice: &mut Dice) -> Result<Positio
     let length = match dice.below(10) {
         0..6 => dice.within(0..400),
         6..9 => dice.within(400..9000),
-        _ => dice.within(16_384..60_000).min(u64::from(writer.record_size_max())),
+        _ => dice.within(16_384..120_000).min(u64::from(writer.record_size_max())),
     } as usize;
     let aligned = length >= 16_384;
     let kind = if aligned || dice.coin() { RecordKind::Data } else { RecordKind::Journal };
     let bytes = content(dice, length);
     let owner = Owner { inode: length as u64, file_offset: 7 };
     let (front, back) = bytes.split_at(length / 3);
-    let record = Record { kind, owner, parts: &[front, back], aligned };
+    let parts = &[BodyPart::Copied(front), BodyPart::Kept(Bytes::copy_from_slice(back))];
+    let record = Record { kind, owner, parts, aligned };
     let appended = writer.append(record)?;
     assert!(!aligned || appended.body.offset.is_multiple_of(4096));
     story.lock().unwrap().records.push((appended, kind, bytes));

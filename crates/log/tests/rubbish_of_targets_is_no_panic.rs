@@ -6,7 +6,7 @@ mod support;
 use host::Host;
 use host::sim::{World, run};
 use log::recovery::{self, DataBodies};
-use log::{Cluster, LogReader, LogWriter, ReadError, Record, WriterOptions, stripes};
+use log::{BodyPart, Cluster, LogReader, LogWriter, ReadError, Record, WriterOptions, stripes};
 use protocol::address::{LogAddress, Position};
 use protocol::fragment::{FragmentHeader, Geometry, Part};
 use protocol::id::{LogId, StripeNumber};
@@ -22,8 +22,8 @@ async fn a_log(world: &World, host: &Host) -> (Fakes, Cluster, LogId) {
     let options = WriterOptions::default();
     let writer = LogWriter::open(cluster.clone(), Writer::Client, Room::Data, options).await.expect("all answer");
     for _ in 0..6 {
-        let record =
-            Record { kind: RecordKind::Journal, owner: Owner::default(), parts: &[&[7; 3000]], aligned: false };
+        let parts = &[BodyPart::Copied(&[7; 3000])];
+        let record = Record { kind: RecordKind::Journal, owner: Owner::default(), parts, aligned: false };
         let end = writer.append(record).expect("it fits").end;
         writer.commit(end, Durability::Disk).await.expect("all answer");
     }

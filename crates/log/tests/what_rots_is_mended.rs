@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use host::Host;
 use host::sim::{World, run};
-use log::{Appended, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions, stripes};
+use log::{
+    Appended, BodyPart, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions, stripes,
+};
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
@@ -20,7 +22,8 @@ async fn write(fakes: &Fakes, host: &Host) -> (LogWriter, Vec<(Appended, Vec<u8>
     let writer = LogWriter::open(cluster, Writer::Client, Room::Data, WriterOptions::default()).await.unwrap();
     let record = |number: u8| {
         let bytes = vec![number; 5000];
-        let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts: &[&bytes], aligned: false };
+        let parts = &[BodyPart::Copied(&bytes)];
+        let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
         (writer.append(record).expect("it fits"), bytes)
     };
     let records = (0..60).map(record).collect();

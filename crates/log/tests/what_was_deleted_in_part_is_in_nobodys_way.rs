@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use host::Host;
 use host::sim::{Dice, explore};
 use log::recovery::{self, DataBodies};
-use log::{Appended, Cluster, LogReader, LogWriter, ReadError, Record, WriterOptions, stripes};
+use log::{Appended, BodyPart, Cluster, LogReader, LogWriter, ReadError, Record, WriterOptions, stripes};
 use protocol::address::Position;
 use protocol::checksum::block_checksums;
 use protocol::id::{LogId, StripeNumber};
@@ -31,7 +31,7 @@ async fn a_log(fakes: &Fakes, host: &Host, dice: &mut Dice) -> (Cluster, LogId, 
     for _ in 0..dice.within(1..40) {
         let kind = if dice.coin() { RecordKind::Data } else { RecordKind::Deltas };
         let bytes: Vec<u8> = (0..dice.within(1..9000)).map(|_| dice.roll() as u8).collect();
-        let record = Record { kind, owner: Owner::default(), parts: &[&bytes], aligned: false };
+        let record = Record { kind, owner: Owner::default(), parts: &[BodyPart::Copied(&bytes)], aligned: false };
         let appended = writer.append(record).expect("it fits");
         if dice.below(4) == 0 {
             writer.commit(appended.end, Durability::Disk).await.expect("all answer");

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use log::{LogError, Record};
+use log::{BodyPart, LogError, Record};
 use protocol::address::{LogAddress, Position};
 use protocol::id::SlotId;
 use protocol::manager::ManagerError;
@@ -63,7 +63,8 @@ impl Manager {
         self.commit(self.writer.end(), Durability::Disk).await?;
         let table = self.put(RecordKind::Checkpoint, &encode(&table)).map_err(failed)?;
         self.commit(self.writer.end(), Durability::Disk).await?;
-        let mark = self.writer.append(record(RecordKind::Mark, &[&encode(&Mark { table })])).map_err(failed)?;
+        let mark = encode(&Mark { table });
+        let mark = self.writer.append(record(RecordKind::Mark, &[BodyPart::Copied(&mark)])).map_err(failed)?;
         self.commit(mark.end, Durability::Disk).await?;
         self.writer.set_mark(mark.place);
         let (open, round) = (self.writer.end().stripe, Round { journal_from, table, mark: mark.place });
@@ -185,11 +186,11 @@ impl Manager {
     }
 
     fn put(&self, kind: RecordKind, body: &[u8]) -> Result<LogAddress, LogError> {
-        Ok(self.writer.append(record(kind, &[body]))?.body)
+        Ok(self.writer.append(record(kind, &[BodyPart::Copied(body)]))?.body)
     }
 }
 
-fn record<'a>(kind: RecordKind, parts: &'a [&'a [u8]]) -> Record<'a> {
-    let size: usize = parts.iter().map(|part| part.len()).sum();
-    Record { kind, owner: Owner::default(), parts, aligned: size >= ALIGNED_SIZE_MIN }
+fn record<'a>(kind: RecordKind, parts: &'a [BodyPart<'a>]) -> Record<'a> {
+    let aligned = BodyPart::length(parts) >= ALIGNED_SIZE_MIN;
+    Record { kind, owner: Owner::default(), parts, aligned }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use host::{BoxFuture, Envelope, Handler, Host, Moment, NodeId};
-use log::{Cluster, LogError, LogReader, LogWriter, ReadError, Record};
+use log::{BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record};
 use protocol::address::Position;
 use protocol::file::Time;
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
@@ -251,7 +251,8 @@ impl Manager {
     /// Appends a journal record; called under the locks of its slots.
     pub(crate) fn append(&self, changes: &[(SlotId, Changes)]) -> Result<Position, ManagerError> {
         let body = journal::encode(changes);
-        let record = Record { kind: RecordKind::Journal, owner: Owner::default(), parts: &[&body], aligned: false };
+        let parts = &[BodyPart::Copied(&body)];
+        let record = Record { kind: RecordKind::Journal, owner: Owner::default(), parts, aligned: false };
         let appended = self.writer.append(record).map_err(failed)?;
         self.journal_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
         Ok(appended.end)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use host::sim::{self, Dice, DiskOptions, SimDisk, Stop, World};
 use host::{Disk, Host};
-use log::{Cluster, LogReader, LogWriter, Record, WriterOptions};
+use log::{BodyPart, Cluster, LogReader, LogWriter, Record, WriterOptions};
 use manager::{Manager, ManagerOptions, StartError};
 use protocol::delta::{Change, Delta};
 use protocol::file::{Caller, Kind, NewInode, Time};
@@ -95,7 +95,8 @@ fn deltas_of_a_dead_client_are_found_in_its_log() {
             let mut sent = Vec::new();
             for number in 0..3_u64 {
                 let owner = Owner::new(inode, number * 5000);
-                let record = Record { kind: RecordKind::Data, owner, parts: &[&[7; 5000]], aligned: false };
+                let parts = &[BodyPart::Copied(&[7; 5000])];
+                let record = Record { kind: RecordKind::Data, owner, parts, aligned: false };
                 let address = writer.append(record).unwrap().body;
                 let offset = number * 5000;
                 let wrote = Change::Wrote { size: offset + 5000, time: Time(1) };
@@ -103,7 +104,8 @@ fn deltas_of_a_dead_client_are_found_in_its_log() {
                     vec![Delta { inode, change: Change::Extent { offset, address } }, Delta { inode, change: wrote }];
                 let body = postcard::to_stdvec(&list).unwrap();
                 let owner = Owner::default();
-                let record = Record { kind: RecordKind::Deltas, owner, parts: &[&body], aligned: false };
+                let parts = &[BodyPart::Copied(&body)];
+                let record = Record { kind: RecordKind::Deltas, owner, parts, aligned: false };
                 let appended = writer.append(record).unwrap();
                 writer.commit(appended.end, Durability::Disk).await.unwrap();
                 sent.push(Deltas { log: writer.log(), position: appended.body.position(), list });

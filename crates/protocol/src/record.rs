@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::address::{LogAddress, Position};
-use crate::checksum::crc_parts;
+use crate::checksum::{crc_behind, crc_parts};
 use crate::id::{InodeId, LogId};
 
 /// The bytes of a record's header.
@@ -105,7 +105,12 @@ impl RecordHeader {
     }
 
     /// The bytes of the header, for a record with `body` at `place` of `log`. A data record's body is not looked at.
-    pub fn encode(self, log: LogId, place: Position, body: &[&[u8]]) -> [u8; HEADER_SIZE] {
+    pub fn encode<'a>(
+        self,
+        log: LogId,
+        place: Position,
+        body: impl IntoIterator<Item = &'a [u8]>,
+    ) -> [u8; HEADER_SIZE] {
         let mut bytes = [0; HEADER_SIZE];
         bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[2] = self.kind as u8;
@@ -151,24 +156,26 @@ impl RecordHeader {
     pub fn verify(self, log: LogId, place: Position, encoded: &[u8], body: &[u8]) -> Result<(), RecordError> {
         let encoded: &[u8; HEADER_SIZE] = encoded.first_chunk().ok_or(RecordError::Short)?;
         let stored = u32::from_le_bytes(encoded[12..16].try_into().expect("four bytes"));
-        if stored == self.crc(log, place, encoded, &[body]) {
+        if stored == self.crc(log, place, encoded, [body]) {
             Ok(())
         } else {
             Err(RecordError::Damaged("wrong checksum"))
         }
     }
 
-    fn crc(self, log: LogId, place: Position, encoded: &[u8; HEADER_SIZE], body: &[&[u8]]) -> u32 {
+    fn crc<'a>(
+        self,
+        log: LogId,
+        place: Position,
+        encoded: &[u8; HEADER_SIZE],
+        body: impl IntoIterator<Item = &'a [u8]>,
+    ) -> u32 {
         let mut origin = [0; 20];
         origin[0..8].copy_from_slice(&log.0.to_le_bytes());
         origin[8..16].copy_from_slice(&place.stripe.0.to_le_bytes());
         origin[16..20].copy_from_slice(&place.offset.to_le_bytes());
-        let head = [&origin[..], &encoded[..12], &encoded[16..]];
-        if self.kind == RecordKind::Data {
-            crc_parts(head)
-        } else {
-            crc_parts(head.into_iter().chain(body.iter().copied()))
-        }
+        let head = crc_parts([&origin[..], &encoded[..12], &encoded[16..]]);
+        if self.kind == RecordKind::Data { head } else { crc_behind(head, body) }
     }
 }
 
@@ -182,7 +189,7 @@ mod tests {
     #[test]
     fn a_record_verifies_only_at_its_place() {
         let header = RecordHeader { kind: RecordKind::Journal, padding: 0, length: 5, owner: Owner::default() };
-        let bytes = header.encode(LogId(3), PLACE, &[&b"hel"[..], b"lo"]);
+        let bytes = header.encode(LogId(3), PLACE, [&b"hel"[..], b"lo"]);
         assert_eq!(RecordHeader::decode(&bytes), Ok(header));
         assert_eq!(header.verify(LogId(3), PLACE, &bytes, b"hello"), Ok(()));
         assert!(header.verify(LogId(3), PLACE, &bytes, b"hellO").is_err());

@@ -25,14 +25,18 @@ enum Step {
 /// The log: a body a record, and a failure after so many.
 struct Log {
     bodies: Vec<Vec<u8>>,
+    /// How many bytes were given to be kept as they are.
+    kept: usize,
     appends_left: usize,
     length_max: u64,
 }
 
 impl Appender for Log {
-    fn append(&mut self, _offset: u64, parts: &[&[u8]]) -> Result<(LogAddress, Position), LogError> {
+    fn append(&mut self, _offset: u64, parts: &[BodyPart<'_>]) -> Result<(LogAddress, Position), LogError> {
         self.appends_left = self.appends_left.checked_sub(1).ok_or(LogError::Full)?;
-        self.bodies.push(parts.concat());
+        let kept = parts.iter().filter(|part| matches!(part, BodyPart::Kept(_)));
+        self.kept += kept.map(|part| part.bytes().len()).sum::<usize>();
+        self.bodies.push(parts.iter().flat_map(|part| part.bytes().to_vec()).collect());
         let length = self.bodies.last().expect("just pushed").len() as u32;
         let stripe = StripeNumber(self.bodies.len() as u64 - 1);
         Ok((LogAddress { log: LogId(1), stripe, offset: 0, length }, Position::new(stripe, 0)))
@@ -134,7 +138,7 @@ struct World {
 
 impl World {
     fn new(size_max: u64, is_new: bool) -> World {
-        let mut log = Log { bodies: Vec::new(), appends_left: usize::MAX, length_max: size_max / 3 + 1 };
+        let mut log = Log { bodies: Vec::new(), kept: 0, appends_left: usize::MAX, length_max: size_max / 3 + 1 };
         let mut manager = Manager::default();
         let mut model = Vec::new();
         let mut file = File::new_empty();
@@ -144,7 +148,7 @@ impl World {
             if model.len() <= INLINE_MAX {
                 manager.inline = Some(model.clone().into());
             } else {
-                let (address, _) = log.append(0, &[&model]).expect("there is room");
+                let (address, _) = log.append(0, &[BodyPart::Copied(&model)]).expect("there is room");
                 manager.extents.insert(0..manager.size, Source::Stored(address));
             }
             file = File { size: manager.size, ..File::default() };
@@ -366,5 +370,17 @@ proptest! {
     #[test]
     fn a_large_file_is_what_was_written(is_new: bool, steps in prop::collection::vec(step(), 1..30)) {
         run(4 << 20, is_new, steps);
+    }
+}
+
+#[test]
+fn a_large_write_is_kept_as_it_came_and_a_small_rest_of_one_is_not() {
+    for (left, kept) in [(1 << 20, 1 << 20), (3 << 18, 3 << 18), (1 << 18, 0)] {
+        let mut log = Log { bodies: Vec::new(), kept: 0, appends_left: usize::MAX, length_max: 1 << 20 };
+        let mut file = File::new_empty();
+        file.write(0, Bytes::from(vec![7; 1 << 20]), Time(1), Moment(1));
+        file.truncated(left);
+        file.append_all(&mut log).expect("there is room");
+        assert_eq!((log.bodies.concat().len(), log.kept), (left as usize, kept));
     }
 }
