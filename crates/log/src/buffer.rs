@@ -108,10 +108,10 @@ impl StripeBytes {
         }
     }
 
-    /// Makes the checksums of the blocks that have become full, while they are hot.
-    pub(crate) fn sum(&mut self) {
+    /// Makes the checksums of the blocks before `through` that have become full, while they are hot.
+    pub(crate) fn sum(&mut self, through: u32) {
         let mut sums = std::mem::take(&mut self.sums);
-        let (from, to) = (sums.len() * BLOCK_SIZE, self.length() as usize / BLOCK_SIZE * BLOCK_SIZE);
+        let (from, to) = (sums.len() * BLOCK_SIZE, through as usize / BLOCK_SIZE * BLOCK_SIZE);
         let (mut begun, mut sum) = (0, 0);
         self.slices(from as u32..to as u32, |mut slice| {
             while !slice.is_empty() {

@@ -15,7 +15,7 @@ use protocol::storage::Durability;
 use crate::buffer::{Pool, StripeBytes};
 
 /// Parity is made in pieces of this size while they are hot.
-const SLICE_SIZE: u32 = 128 << 10;
+pub(crate) const SLICE_SIZE: u32 = 128 << 10;
 
 /// A group as a writer uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,32 +146,42 @@ impl Lay {
         length.min(self.group.geometry.fragment_size)
     }
 
-    /// Adds what was appended to the parity, once there is enough of it or the stripe has ended.
-    pub(crate) fn accumulate(&mut self, bytes: &StripeBytes, pool: &mut Pool, ended: bool) {
-        let length = bytes.length();
-        if self.parity.is_empty() || (!ended && length - self.summed < SLICE_SIZE) {
+    /// Adds what was appended before `through` to the parity, once there is enough of it.
+    pub(crate) fn accumulate(&mut self, bytes: &StripeBytes, through: u32, pool: &mut Pool) {
+        if through - self.summed >= SLICE_SIZE {
+            self.add(bytes, through, pool);
+        }
+    }
+
+    /// Nothing more is appended: finishes the parity.
+    pub(crate) fn end(&mut self, bytes: &StripeBytes, pool: &mut Pool) {
+        self.add(bytes, bytes.length(), pool);
+        if self.parity_bytes.is_empty() {
+            self.parity_bytes = self.sums.iter_mut().map(|sum| sum.split().freeze()).collect();
+        }
+    }
+
+    fn add(&mut self, bytes: &StripeBytes, through: u32, pool: &mut Pool) {
+        if self.parity.is_empty() {
             return;
         }
         if self.sums.is_empty() {
             self.sums = self.parity.iter().map(|_| pool.take()).collect();
         }
         let size = self.group.geometry.fragment_size;
-        for sum in &mut self.sums {
-            sum.resize(length.min(size).max(sum.len() as u32) as usize, 0);
-        }
-        while self.summed < length {
+        while self.summed < through {
             let (index, at) = (self.summed / size, self.summed % size);
-            let end = length.min(self.summed + SLICE_SIZE).min((index + 1) * size);
+            let end = through.min(self.summed + SLICE_SIZE).min((index + 1) * size);
             let mut at = at as usize;
-            let mut parities: Vec<&mut [u8]> = self.sums.iter_mut().map(|sum| &mut sum[..]).collect();
             bytes.slices(self.summed..end, |slice| {
-                erasure::accumulate(&mut parities, index as u8, at, slice);
+                // Fragments fill in order: the first makes the parity as long as it gets.
+                match index {
+                    0 => erasure::begin(&mut self.sums, slice),
+                    _ => erasure::accumulate(&mut self.sums, index as u8, at, slice),
+                }
                 at += slice.len();
             });
             self.summed = end;
-        }
-        if ended && self.parity_bytes.is_empty() {
-            self.parity_bytes = self.sums.iter_mut().map(|sum| sum.split().freeze()).collect();
         }
     }
 

@@ -7,7 +7,7 @@ use protocol::record::{HEADER_SIZE, RecordHeader};
 use protocol::storage::Durability;
 
 use crate::buffer::{Pool, StripeBytes};
-use crate::lay::Lay;
+use crate::lay::{Lay, SLICE_SIZE};
 use crate::writer::{BodyPart, Record};
 
 const ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
@@ -77,9 +77,12 @@ impl Stripe {
         for part in record.parts {
             self.bytes.append_part(pool, part);
         }
-        self.bytes.sum();
-        self.length = self.bytes.length();
-        self.lay.accumulate(&self.bytes, pool, false);
+        while self.length < self.bytes.length() {
+            // Little by little, so that parity finds hot what was just summed.
+            self.length = self.bytes.length().min(self.length + SLICE_SIZE);
+            self.bytes.sum(self.length);
+            self.lay.accumulate(&self.bytes, self.length, pool);
+        }
         (place, header.body(log, place))
     }
 
@@ -87,7 +90,7 @@ impl Stripe {
     pub(crate) fn end(&mut self, pool: &mut Pool) {
         if !self.ended {
             self.ended = true;
-            self.lay.accumulate(&self.bytes, pool, true);
+            self.lay.end(&self.bytes, pool);
         }
     }
 
@@ -97,7 +100,11 @@ impl Stripe {
         self.lay.retire(pool);
         self.lay = lay;
         self.complete = false;
-        self.lay.accumulate(&self.bytes, pool, self.ended);
+        if self.ended {
+            self.lay.end(&self.bytes, pool);
+        } else {
+            self.lay.accumulate(&self.bytes, self.length, pool);
+        }
     }
 
     /// Up to which byte everything before is as durable as asked.

@@ -10,6 +10,8 @@
 
 mod field;
 
+use bytes::BytesMut;
+
 use crate::fragment::WIDTH_MAX;
 
 /// Adds `data`, a piece of data fragment `index` that begins `at` bytes into it, into the `parities`, which began as
@@ -17,10 +19,25 @@ use crate::fragment::WIDTH_MAX;
 ///
 /// # Panics
 /// When the piece reaches beyond a parity's end, or there are more parities or fragments than a stripe may have.
-pub fn accumulate(parities: &mut [&mut [u8]], index: u8, at: usize, data: &[u8]) {
+pub fn accumulate(parities: &mut [impl AsMut<[u8]>], index: u8, at: usize, data: &[u8]) {
     assert!(parities.len() <= usize::from(WIDTH_MAX) && index < WIDTH_MAX, "a stripe has at most {WIDTH_MAX} of each");
     for (row, parity) in (0u8..).zip(parities.iter_mut()) {
-        field::add_product(&mut parity[at..at + data.len()], coefficient(row, index), data);
+        field::add_product(&mut parity.as_mut()[at..at + data.len()], coefficient(row, index), data);
+    }
+}
+
+/// Begins `parities` with the next piece of data fragment 0, by which they grow: what [`accumulate`] makes of as many zeros,
+/// without the zeros where the parity is the data itself.
+pub fn begin(parities: &mut [BytesMut], data: &[u8]) {
+    for (row, parity) in (0u8..).zip(parities) {
+        match coefficient(row, 0) {
+            1 => parity.extend_from_slice(data),
+            factor => {
+                let at = parity.len();
+                parity.resize(at + data.len(), 0);
+                field::add_product(&mut parity[at..], factor, data);
+            }
+        }
     }
 }
 
@@ -104,6 +121,14 @@ mod tests {
             accumulate(&mut slices, index, 0, first);
         }
         parities
+    }
+
+    #[test]
+    fn parities_that_were_begun_are_those_that_were_accumulated() {
+        let data: Vec<u8> = (0..=255).collect();
+        let mut begun = vec![BytesMut::new(); 3];
+        data.chunks(100).for_each(|piece| begin(&mut begun, piece));
+        assert_eq!(begun, parities(&[data], 3));
     }
 
     #[test]
