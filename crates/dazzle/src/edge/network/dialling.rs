@@ -70,7 +70,10 @@ pub(super) async fn greet(
     };
     let answer = answer.await.map_err(failed)?;
     Hello::decode(&answer, VERSIONS)
-        .and_then(|answer| if answer.verdict == Verdict::NoVersion { Err(HelloError::Garbled) } else { Ok(answer) })
+        .and_then(|answer| {
+            let sensible = answer.verdict != Verdict::NoVersion && answer.lane == hello.lane;
+            if sensible { Ok(answer) } else { Err(HelloError::Garbled) }
+        })
         .map_err(|why| NetworkError::Hello { address: address.to_owned(), why })
 }
 
