@@ -53,6 +53,12 @@ pub enum RegistryStart {
     /// The node joined a cluster and stopped before it got the maps.
     #[error("this node has joined a cluster but has not got its maps yet: join again")]
     Empty,
+    /// The node has its maps: it starts, and does not join.
+    #[error("this node has joined its cluster already")]
+    Begun,
+    /// What verifies does not make sense together.
+    #[error("the registry on these targets contradicts itself: a voter wrote what it never should")]
+    Contradiction,
     /// Not enough copies to be sure that the newest is among them.
     #[error(
         "only {found} of {total} targets hold a readable registry, and {needed} are needed to be sure that the newest \
@@ -99,11 +105,18 @@ impl Registry {
 
     /// Starts on a node that joins, with empty targets: the leader fills its replica once the node has begun its session.
     /// Until then the registry shows `maps`, which another node gave.
+    ///
+    /// A node that began a session before has promised things: only where its targets still show that it had not got its maps
+    /// then, it may join again. One that has lost them joins as a new node.
     pub async fn join(
         host: &Host,
         maps: Arc<Maps>,
         disks: Vec<(TargetId, Disk)>,
     ) -> Result<Arc<Registry>, RegistryStart> {
+        let began = maps.nodes.get(&host.node().0).is_some_and(|node| node.session > 0);
+        if began && Store::open(&disks).await?.store.kept().snapshot.is_some() {
+            return Err(RegistryStart::Begun);
+        }
         let created = Store::create(first(maps.parity, None), &disks).await;
         let store = created.map_err(|error| RegistryStart::Unwritten(error.to_string()))?;
         Registry::launch(host, store, maps, Vec::new()).await

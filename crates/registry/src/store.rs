@@ -11,22 +11,27 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_lock::Mutex as AsyncMutex;
 use futures_util::future::join_all;
 use host::Disk;
-use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
+use openraft::{AsyncRuntime, OptionalSend};
 use protocol::id::TargetId;
 use serde::{Deserialize, Serialize};
 
 use crate::consensus::{Agreed, Entry, LogId, Membership, Meta, Vote, Words};
 use crate::replica::Found;
+use crate::runtime::HostRuntime;
 use crate::service::RegistryStart;
 use crate::{Replica, ReplicaError};
 
 /// A log this long is cut by a checkpoint: it is read whole at a start.
 const LOG_BYTES_MAX: usize = 1 << 20;
+/// How often copies are written anew when too few have what was promised.
+const MEND_TRIES: u32 = 20;
+const MEND_PAUSE: Duration = Duration::from_millis(250);
 /// The library reads so many entries at once at most.
 const ENTRIES_READ_MAX: usize = 300;
 
@@ -99,7 +104,7 @@ impl Store {
         let (replicas, found) = open_all(disks).await.map_err(RegistryStart::Foreign)?;
         let newest = found.iter().map(|(_, found)| found).max_by_key(|found| found.place());
         let newest = newest.ok_or(RegistryStart::Nothing)?;
-        let mut kept = newest.read().ok_or(RegistryStart::Nothing)?;
+        let mut kept = newest.read().ok_or(RegistryStart::Contradiction)?;
         let copies = found.iter().filter(|(target, _)| kept.copies.contains(target)).count();
         let total = kept.copies.len();
         let needed = total - usize::from(kept.spare).min(total.saturating_sub(1));
@@ -133,14 +138,14 @@ impl Store {
             return Ok(());
         }
         self.kept().snapshot = Some((meta, agreed));
-        self.checkpoint(&mut copies).await
+        self.mend(&mut copies).await
     }
 
     /// Makes `events` durable, and then so in memory.
     async fn keep(&self, mut events: Vec<Event>) -> io::Result<()> {
         let mut copies = self.copies.lock().await;
         if copies.log_bytes > LOG_BYTES_MAX {
-            self.checkpoint(&mut copies).await?;
+            self.mend(&mut copies).await?;
         }
         // The hint rides along, so that a start need not wait for others to apply what it knows.
         events.push(Event::Committed(self.kept().committed.clone()));
@@ -151,10 +156,26 @@ impl Store {
         let written = join_all(living.map(write)).await;
         copies.records += 1;
         copies.log_bytes += body.len();
-        self.settle(&mut copies, written)?;
-        let mut kept = self.kept();
-        events.into_iter().for_each(|event| kept.happen(event));
-        Ok(())
+        let stored = self.settle(&mut copies, written);
+        events.into_iter().for_each(|event| self.kept().happen(event));
+        match stored {
+            Ok(()) => Ok(()),
+            Err(_) => self.mend(&mut copies).await,
+        }
+    }
+
+    /// Too few copies have the newest record: all are written anew, again and again for a while. A disk that was full or slow
+    /// for a moment shall not keep a node from agreeing until its next start.
+    async fn mend(&self, copies: &mut Copies) -> io::Result<()> {
+        let mut stored = self.checkpoint(copies).await;
+        for _ in 0..MEND_TRIES {
+            if stored.is_ok() {
+                break;
+            }
+            HostRuntime::sleep(MEND_PAUSE).await;
+            stored = self.checkpoint(copies).await;
+        }
+        stored
     }
 
     /// Writes all that is kept to all copies, those that failed among them.
@@ -193,10 +214,27 @@ impl Kept {
             Event::Append(entry) => drop(self.entries.insert(entry.log_id.index, entry)),
             Event::Truncate(from) => drop(self.entries.split_off(&from)),
             Event::Purge(upto) => {
-                self.entries = self.entries.split_off(&(upto.index + 1));
+                self.entries = self.entries.split_off(&upto.index.saturating_add(1));
                 self.purged = Some(upto);
             }
         }
+    }
+
+    /// Whether it can be gone on from: the maps can be followed, and no entry is missing between them and the last.
+    fn is_sound(&self) -> bool {
+        let follow = |index: u64| index.checked_add(1);
+        let mut before = self.purged.as_ref().map(|purged| purged.index);
+        let in_order = self.entries.iter().all(|(&index, entry)| {
+            let next = before.map_or(Some(0), follow);
+            before = Some(index);
+            entry.log_id.index == index && next == Some(index)
+        });
+        let maps = self.snapshot.as_ref().is_none_or(|(meta, agreed)| {
+            agreed.maps.verify().is_ok()
+                && meta.last_log_id >= self.purged
+                && meta.last_membership.voter_ids().next().is_some()
+        });
+        in_order && maps && (self.snapshot.is_some() || self.purged.is_none())
     }
 
     /// The newest entry's name.
@@ -216,8 +254,7 @@ impl Found {
             let events: Vec<Event> = postcard::from_bytes(record).ok()?;
             events.into_iter().for_each(|event| kept.happen(event));
         }
-        let sound = kept.snapshot.as_ref().is_none_or(|(_, agreed)| agreed.maps.verify().is_ok());
-        sound.then_some(kept)
+        kept.is_sound().then_some(kept)
     }
 
     /// A crash leaves a copy one record, or one checkpoint, behind the newest.

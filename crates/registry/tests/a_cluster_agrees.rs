@@ -5,11 +5,14 @@ mod cluster;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use cluster::Cluster;
 use host::NodeId;
-use host::sim::{self, Stop};
+use host::sim::{self, DiskOptions, Stop};
+use protocol::id::TargetId;
 use protocol::maps::{NodeState, Writer};
-use protocol::registry::{RegistryReply, RegistryRequest};
+use protocol::registry::{LEASE, RegistryReply, RegistryRequest};
+use registry::Registry;
 
 fn open(node: u32) -> RegistryRequest {
     RegistryRequest::OpenLog { node, writer: Writer::Client }
@@ -58,6 +61,79 @@ fn three_nodes_grow_from_one_and_outlive_any_of_them() {
         let maps = cluster.registry(living).maps();
         assert_eq!(maps.nodes[&leader].state, NodeState::Gone, "its lease ran out");
         assert!((0..4096).all(|slot| maps.slot(slot).node != leader));
+    });
+}
+
+#[test]
+fn a_clean_stop_gives_the_lease_back_at_once() {
+    sim::explore(0..5, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 2, 1).await;
+        cluster.start(1).await;
+        cluster.join(2).await;
+        let session = cluster.session(2).expect("it has begun");
+        assert!(session.holds(world.host(NodeId(2)).now()));
+        session.clone().end().await.expect("the leader hears of it");
+        assert!(!session.holds(world.host(NodeId(2)).now()) && session.is_over());
+        assert_eq!(cluster.registry(1).maps().nodes[&2].state, NodeState::Gone);
+    });
+}
+
+#[test]
+fn a_frozen_node_knows_on_waking_that_its_lease_ran_out() {
+    sim::explore(0..5, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 2, 1).await;
+        cluster.start(1).await;
+        cluster.join(2).await;
+        cluster.join(2).await;
+        cluster.await_voters(1, 3).await;
+        let (session, frozen) = (cluster.session(3).expect("it has begun"), world.host(NodeId(3)));
+        let lost = world.spawn(&frozen, {
+            let session = session.clone();
+            async move { session.lost().await }
+        });
+        world.pause(NodeId(3));
+        world.sleep(LEASE).await;
+        assert!(!session.holds(frozen.now()));
+        world.sleep(Duration::from_secs(2)).await;
+        assert_eq!(cluster.registry(1).maps().nodes[&3].state, NodeState::Gone);
+        world.resume(NodeId(3));
+        lost.await.expect("it was told");
+        world.sleep(Duration::from_secs(3)).await;
+        assert!(session.is_over(), "and nothing brings it back");
+    });
+}
+
+#[test]
+fn a_node_goes_on_with_the_targets_that_are_left() {
+    sim::explore(0..5, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 3, 1).await;
+        let registry = cluster.start(1).await;
+        cluster.disks(1)[0].fail();
+        registry.answer(open(1)).await.expect("two of three copies are enough");
+        cluster.disks(1)[1].fail();
+        let refused = registry.answer(open(1));
+        let mended = async {
+            world.sleep(Duration::from_secs(1)).await;
+            cluster.disks(1)[1].heal();
+        };
+        let (answer, ()) = futures_util::future::join(refused, mended).await;
+        answer.expect("a disk that comes back soon is waited for");
+        world.crash(NodeId(1), Stop::PowerLoss);
+        world.restart(NodeId(1));
+        let registry = cluster.start(1).await;
+        assert_eq!(registry.maps().next_log.0, 3);
+    });
+}
+
+#[test]
+fn the_format_of_before_is_refused_by_its_name() {
+    sim::explore(0..1, async |world, host| {
+        let disk = world.add_disk(host.node(), "old", DiskOptions::default());
+        let space = disk.plug().open("registry.0").unwrap();
+        space.write(0, vec![Bytes::from_static(b"DZREG\0\0\x01 and then the maps as they were")]).await.unwrap();
+        let started = Registry::start(&host, vec![(TargetId(0), disk.plug())]).await;
+        let why = started.err().expect("it is not read").to_string();
+        assert!(why.contains("version 1") && why.contains("version 2"), "{why}");
     });
 }
 
