@@ -1,4 +1,5 @@
 //! One attempt at an operation: lock its slots, run it, put its changes into the journal and then into the slots.
+//! An operation that needs slots of other managers ends here, and is carried out by `coordinate`.
 //!
 //! The journal record is appended while the slots are locked, so that the records of a slot lie in the log in the order
 //! in which they took effect; nothing else is done under the locks, and nothing waits.
@@ -8,12 +9,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use protocol::id::{SLOT_COUNT, SlotId};
+use protocol::intention::Part;
 use protocol::manager::ManagerError;
 
+use crate::intention::Over;
 use crate::ops::{self, Done, Operation};
 use crate::page::Page;
 use crate::placement::Placement;
 use crate::slot::PageId;
+use crate::snapshot::{Snapshots, Wish};
 use crate::state::SlotState;
 use crate::transaction::{Changes, Consequences, Context, Effect, Stop, Transaction};
 
@@ -63,8 +67,21 @@ pub(crate) enum Attempt<P> {
     Done(Done, Option<P>, Vec<Effect>),
     /// This page must be loaded first.
     Load(PageId),
+    /// An intention stands in the way: again when it is over.
+    Held(Over),
+    /// Slots of other managers are needed too.
+    Spans,
     /// No.
     Refused(ManagerError),
+}
+
+/// How far an operation comes with what was fetched.
+#[derive(Debug)]
+pub(crate) enum Sketch {
+    /// To its end: what it answers, and what it read and changes, in order of slots.
+    Whole(Result<Done, ManagerError>, Vec<Part>),
+    /// This must be fetched first.
+    Lacking(Vec<Wish>),
 }
 
 impl SlotTable {
@@ -116,6 +133,11 @@ impl SlotTable {
         self.known().slots
     }
 
+    /// Where new directories go.
+    pub(crate) fn placement(&self) -> Arc<Placement> {
+        self.known().placement
+    }
+
     /// Bytes of memory that pages take, over all slots.
     pub(crate) fn resident(&self) -> usize {
         self.resident.load(Ordering::Relaxed)
@@ -153,13 +175,22 @@ impl SlotTable {
         loop {
             // In ascending order, so that no two operations wait for each other.
             let guards: Option<Vec<_>> = slots.iter().map(|&slot| self.lock(slot)).collect();
-            let Some(guards) = guards else { return Attempt::Refused(ManagerError::NotMine) };
+            let Some(guards) = guards else {
+                let placement = self.placement();
+                let spans = ops::coordinator(operation, |slot| placement.manages(slot)).is_some();
+                return if spans { Attempt::Spans } else { Attempt::Refused(ManagerError::NotMine) };
+            };
             match self.run(&guards, operation, context) {
-                Ok((done, consequences)) => return self.apply(guards, context, (done, consequences), append),
+                Ok((done, consequences)) => return self.apply(guards, (done, consequences), append),
                 Err(Stop::Absent(page)) => return Attempt::Load(page),
                 Err(Stop::Refused(error)) => return Attempt::Refused(error),
+                Err(Stop::Held(slot, intention)) => {
+                    let state = guards.iter().find(|state| state.id == slot).expect("locked slots are looked at");
+                    let held = state.intentions.held(intention).expect("what locks is held");
+                    return Attempt::Held(held.over());
+                }
+                Err(Stop::Lacking(_)) => unreachable!("nothing is fetched of slots that are locked"),
                 Err(Stop::Unlocked(more)) => {
-                    // Another manager's slot makes this a two-phase operation, with an intention record here.
                     let locked = slots.len();
                     slots.extend(more);
                     slots.sort_unstable();
@@ -170,9 +201,26 @@ impl SlotTable {
         }
     }
 
+    /// Runs an operation over what was fetched of slots of any manager. Nothing changes.
+    pub(crate) fn sketch(&self, operation: &Operation, context: Context, snapshots: &Snapshots) -> Sketch {
+        let placement = self.placement();
+        let mut tx = Transaction::over(snapshots, &placement, context);
+        let done = match ops::run(&mut tx, operation) {
+            Ok(done) => Ok(done),
+            Err(Stop::Refused(error)) => Err(error),
+            Err(Stop::Lacking(wishes)) => return Sketch::Lacking(wishes),
+            Err(stop) => unreachable!("what is fetched is not locked: {stop:?}"),
+        };
+        let (consequences, looks) = tx.finish_looking();
+        // What is refused changes nothing; but that it is must be true.
+        let consequences = if done.is_ok() { consequences } else { Consequences::default() };
+        let parts = snapshots.parts(&looks, &consequences);
+        Sketch::Whole(done, parts)
+    }
+
     fn run(&self, guards: &[Held<'_>], operation: &Operation, context: Context) -> Result<(Done, Consequences), Stop> {
         let held: Vec<&SlotState> = guards.iter().map(|guard| &**guard).collect();
-        let placement = self.known().placement;
+        let placement = self.placement();
         let mut tx = Transaction::new(&held, &placement, context);
         let done = ops::run(&mut tx, operation)?;
         Ok((done, tx.finish()))
@@ -181,7 +229,6 @@ impl SlotTable {
     fn apply<P>(
         &self,
         mut guards: Vec<Held<'_>>,
-        context: Context,
         (done, consequences): (Done, Consequences),
         append: impl FnOnce(&[(SlotId, Changes)]) -> Result<P, ManagerError>,
     ) -> Attempt<P> {
@@ -198,12 +245,16 @@ impl SlotTable {
             changes.iter().for_each(|(key, value)| state.records.apply(key, value.as_deref()));
             self.count(before, state.records.resident());
         }
+        for (slot, turn) in consequences.turns {
+            let state = guards.iter_mut().find(|state| state.id == slot).expect("intentions turn in locked slots");
+            state.intentions.turn(turn);
+        }
         for effect in &consequences.effects {
-            let (Effect::Open(inode) | Effect::Close(inode)) = *effect else { continue };
+            let (Effect::Open(inode, node) | Effect::Close(inode, node)) = *effect else { continue };
             let state = guards.iter_mut().find(|state| state.id == inode.slot()).expect("opens are in locked slots");
             match effect {
-                Effect::Open(_) => state.opens.open(inode, context.node),
-                _ => state.opens.close(inode, context.node),
+                Effect::Open(..) => state.opens.open(inode, node),
+                _ => state.opens.close(inode, node),
             }
         }
         Attempt::Done(done, position, consequences.effects)

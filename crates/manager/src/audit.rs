@@ -31,6 +31,9 @@ pub struct AuditReport {
     pub inodes: u64,
     /// Extents looked at.
     pub extents: u64,
+    /// Records of operations over several managers' slots that are not over everywhere. What these are about to change may
+    /// be told as a problem.
+    pub intentions: u64,
     /// Live bytes of file data in each stripe.
     pub live: BTreeMap<(LogId, StripeNumber), u64>,
     /// What is wrong, in words.
@@ -117,7 +120,8 @@ impl Audit {
             }
             Subject::Holding(directory) => self.directories.holding(slot, directory, decode(value).ok()?),
             Subject::Extent(inode, end) => self.extent(slot, inode, end, decode(value).ok()?),
-            Subject::Applied | Subject::Place | Subject::Xattr(_) => {}
+            Subject::Prepared(_) | Subject::Decided(_) => self.report.intentions += 1,
+            Subject::Applied | Subject::Place | Subject::Renames | Subject::Xattr(_) => {}
         }
         Some(())
     }

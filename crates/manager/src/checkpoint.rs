@@ -59,6 +59,7 @@ impl Manager {
             };
             table.slots.push(TableEntry { slot, covered, index });
         }
+        self.renew_intentions()?;
         // A table on disk names only what is on disk.
         self.commit(self.writer.end(), Durability::Disk).await?;
         let table = self.put(RecordKind::Checkpoint, &encode(&table)).map_err(failed)?;
@@ -119,6 +120,19 @@ impl Manager {
         let listed = ranges(&self.cluster.maps(), node).into_iter().flat_map(|range| range.logs);
         let others = listed.map(|listed| listed.log).filter(|&log| log != self.writer.log()).collect();
         self.images.lock().expect("nobody panics over images").roll_only(others);
+        Ok(())
+    }
+
+    /// Appends again what intentions are not over, behind all that the images of this round cover: a start finds them in the
+    /// journal, and reads no page for them.
+    fn renew_intentions(&self) -> Result<(), ManagerError> {
+        for &slot in self.table.mine().iter() {
+            let state = self.table.lock(slot).expect("a slot of ours");
+            let records = state.intentions.records();
+            if !records.is_empty() {
+                self.append(&[(slot, records)])?;
+            }
+        }
         Ok(())
     }
 

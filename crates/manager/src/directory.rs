@@ -15,7 +15,8 @@ use crate::entry::{COOKIE_LAST, Entry, cookies};
 use crate::inode::Inode;
 use crate::key;
 use crate::records::{decode, encode};
-use crate::transaction::{Effect, Stop, Transaction};
+use crate::snapshot::Wish;
+use crate::transaction::{Effect, Stop, Transaction, behind};
 
 /// What an entry adds to its directory's size beside the name's bytes.
 const ENTRY_SIZE: u64 = 32;
@@ -268,7 +269,11 @@ impl Transaction<'_> {
             return Ok(vec![directory.slot()]);
         }
         let slots: Vec<SlotId> = parts.into_iter().map(|part| part.slot).collect();
-        self.need(&slots)?;
+        let wish = |slot: &SlotId| {
+            let key = key::holding(directory);
+            Wish::Range(*slot, (key.clone(), behind(&key)))
+        };
+        self.need(&slots, || slots.iter().filter(|&&slot| slot != directory.slot()).map(wish).collect())?;
         Ok(slots)
     }
 

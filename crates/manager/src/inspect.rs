@@ -1,5 +1,7 @@
 //! Shows all records of all slots to an audit, while the manager serves. Awaits.
 
+use std::sync::Arc;
+
 use protocol::id::SlotId;
 use protocol::manager::ManagerError;
 
@@ -17,13 +19,22 @@ impl Manager {
     /// Whether all records agree with each other. They are compared as of one moment: when operations change them while
     /// they are read, they are read again; [`ManagerError::Failed`] when that never ends.
     pub async fn audit(&self) -> Result<AuditReport, ManagerError> {
+        self.audit_with(&[]).await
+    }
+
+    /// The same, of the slots of all these managers together.
+    pub async fn audit_with(&self, others: &[Arc<Manager>]) -> Result<AuditReport, ManagerError> {
+        let all = || std::iter::once(self).chain(others.iter().map(|other| &**other));
+        let changes = || all().map(Manager::changes).sum::<u64>();
         for _ in 0..TRIES {
-            let before = self.changes();
+            let before = changes();
             let mut audit = Audit::default();
-            for &slot in self.table.mine().iter() {
-                self.show(slot, &mut audit).await?;
+            for manager in all() {
+                for &slot in manager.table.mine().iter() {
+                    manager.show(slot, &mut audit).await?;
+                }
             }
-            if self.changes() == before {
+            if changes() == before {
                 return Ok(audit.finish());
             }
         }

@@ -2,6 +2,7 @@
 
 use protocol::address::LogAddress;
 use protocol::id::{InodeId, LogId, StripeNumber};
+use protocol::intention::IntentionId;
 
 use crate::extent::SharedId;
 
@@ -14,6 +15,9 @@ const LIVE: u8 = 3;
 const SHARED: u8 = 4;
 const PLACE: u8 = 5;
 const ORPHAN: u8 = 6;
+const PREPARED: u8 = 7;
+const DECIDED: u8 = 8;
+const RENAMES: u8 = 9;
 const INODE: u8 = 16;
 const ENTRY: u8 = 17;
 const EXTENT: u8 = 18;
@@ -73,6 +77,12 @@ pub(crate) fn shared(id: SharedId) -> Key {
     place(SHARED, id.log, id.stripe, id.offset)
 }
 
+/// Shared virtual extents behind one.
+pub(crate) fn shared_behind(id: SharedId) -> KeyRange {
+    let next = SharedId { offset: id.offset.saturating_add(1), ..id };
+    (shared(next), all(0, SHARED).1)
+}
+
 /// Which shared virtual extent begins at `address` now.
 pub(crate) fn shared_place(address: LogAddress) -> Key {
     place(PLACE, address.log, address.stripe, address.offset)
@@ -96,6 +106,26 @@ pub(crate) fn orphans() -> KeyRange {
 /// The inode that an orphan's key names.
 pub(crate) fn orphan_inode(key: &[u8]) -> InodeId {
     InodeId(number(key, PREFIX_SIZE))
+}
+
+/// An intention's part in this slot, while its outcome is not known.
+pub(crate) fn prepared(id: IntentionId) -> Key {
+    key(0, PREPARED, &[&id.log.0.to_be_bytes(), &id.number.to_be_bytes()])
+}
+
+/// An intention that took effect, and that this slot coordinated.
+pub(crate) fn decided(id: IntentionId) -> Key {
+    key(0, DECIDED, &[&id.log.0.to_be_bytes(), &id.number.to_be_bytes()])
+}
+
+/// How often a directory came to lie in another one; in the root's slot.
+pub(crate) fn renames() -> Key {
+    key(0, RENAMES, &[])
+}
+
+/// Whether a record says something of an intention.
+pub(crate) fn is_of_intention(key: &[u8]) -> bool {
+    matches!(subject(key), Some(Subject::Prepared(_) | Subject::Decided(_)))
 }
 
 /// An inode's attributes and inline content.
@@ -173,6 +203,12 @@ pub(crate) enum Subject {
     Place,
     /// An inode without a name.
     Orphan(InodeId),
+    /// An intention whose outcome is not known here.
+    Prepared(IntentionId),
+    /// One that took effect.
+    Decided(IntentionId),
+    /// How often directories moved.
+    Renames,
     /// An inode.
     Inode(InodeId),
     /// A name in this directory, with this cookie.
@@ -199,6 +235,9 @@ pub(crate) fn subject(key: &[u8]) -> Option<Subject> {
         (0, LIVE) => Subject::Live(log, stripe),
         (0, SHARED) => Subject::Shared(SharedId { log, stripe, offset: offset()? }),
         (0, PLACE) => Subject::Place,
+        (0, PREPARED) => Subject::Prepared(intention(key)?),
+        (0, DECIDED) => Subject::Decided(intention(key)?),
+        (0, RENAMES) => Subject::Renames,
         (0, ORPHAN) => Subject::Orphan(InodeId(number(key, PREFIX_SIZE))),
         (1.., INODE) => Subject::Inode(inode),
         (1.., ENTRY) => Subject::Entry(inode, number(key, PREFIX_SIZE)),
@@ -208,6 +247,11 @@ pub(crate) fn subject(key: &[u8]) -> Option<Subject> {
         (1.., HOLDING) => Subject::Holding(inode),
         _ => return None,
     })
+}
+
+fn intention(key: &[u8]) -> Option<IntentionId> {
+    let whole = key.len() == PREFIX_SIZE + 16;
+    whole.then(|| IntentionId { log: LogId(number(key, PREFIX_SIZE)), number: number(key, PREFIX_SIZE + 8) })
 }
 
 /// Eight bytes at `at`; zero when the key is too short, which no key that we made is.

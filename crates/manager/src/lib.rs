@@ -8,11 +8,14 @@
 //! | [`ops`] | the operations, one file each |
 //! | [`locks`], [`state`] | what lives only in memory: file locks, open files |
 //! | [`placement`] | where new directories go |
+//! | [`intention`], [`snapshot`], [`sight`], [`flight`] | operations over slots of several managers: what is locked, what was
+//! fetched, how either is seen, what is under way |
 //! | [`attempt`], [`journal`] | one attempt at an operation: lock, run, append, apply; and the record it appends |
 //! | [`image`] | where images lie, and which stripes of manager logs they need |
 //!
-//! These decide. [`manager`] (answering), [`locking`] (waiting for file locks), [`checkpoint`] (rounds of images),
-//! [`takeover`] (of slots), [`start`] (and what goes on from then) and [`replay`] (dead clients' deltas) await.
+//! These decide. [`manager`] (answering), [`coordinate`] and [`participate`] (operations over several managers' slots),
+//! [`locking`] (waiting for file locks), [`checkpoint`] (rounds of images), [`takeover`] (of slots), [`start`] (and what goes
+//! on from then) and [`replay`] (dead clients' deltas) await.
 //!
 //! *Never*: FUSE, NFS, client, storage; what a token-holding program looks like; a lock held while waiting.
 
@@ -20,15 +23,18 @@ mod acl;
 mod attempt;
 mod audit;
 mod checkpoint;
+mod coordinate;
 mod directory;
 mod encoding;
 mod entry;
 mod extent;
+mod flight;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod image;
 mod inode;
 mod inspect;
+mod intention;
 mod journal;
 mod key;
 mod locking;
@@ -37,10 +43,13 @@ mod manager;
 mod map;
 mod ops;
 mod page;
+mod participate;
 mod placement;
 mod records;
 mod replay;
+mod sight;
 mod slot;
+mod snapshot;
 mod start;
 mod state;
 mod takeover;

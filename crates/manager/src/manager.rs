@@ -3,10 +3,12 @@
 //! An operation whose pages are in memory and whose journal record is replicated at once is one straight call: lock the
 //! slot, run, append, apply, unlock, commit.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use host::{BoxFuture, Envelope, Handler, Host, Moment, NodeId};
 use log::{BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record};
 use protocol::address::Position;
@@ -18,7 +20,9 @@ use protocol::record::{Owner, RecordKind};
 use protocol::storage::Durability;
 
 use crate::attempt::{Attempt, SlotTable};
+use crate::flight::Flights;
 use crate::image::Images;
+use crate::intention::Over;
 use crate::journal;
 use crate::locking::FileLocks;
 use crate::ops::{Done, Operation};
@@ -33,6 +37,8 @@ const COMMIT_TRIES: u32 = 150;
 const COMMIT_PAUSE: Duration = Duration::from_millis(200);
 /// How often a page is looked for again when it moved while it was being read.
 const LOAD_TRIES: u32 = 100;
+/// How long an operation waits for intentions that stand in its way, in all (DESIGN §13, promise 3).
+const HELD_WAIT: Duration = Duration::from_secs(10);
 /// Slots that one eviction looks at before the operation that needed room goes on.
 const EVICT_SLOTS: usize = 64;
 
@@ -87,14 +93,24 @@ pub struct Manager {
     /// Slots that may have brought along what nobody needs, and when to look, in that order.
     pub(crate) untidy: Mutex<Vec<(Moment, Vec<SlotId>)>>,
     pub(crate) stopping: AtomicBool,
+    /// Whether nothing of a start is left to do before somebody is answered.
+    pub(crate) ready: AtomicBool,
+    pub(crate) flights: Flights,
+    me: Weak<Manager>,
     pub(crate) journal_bytes: AtomicU64,
     locks: FileLocks,
     evict_hand: AtomicUsize,
 }
 
 impl Manager {
-    /// One that manages nothing yet.
-    pub(crate) fn new(cluster: Cluster, reader: LogReader, writer: LogWriter, options: ManagerOptions) -> Manager {
+    /// One that manages nothing yet; `me` is itself.
+    pub(crate) fn new(
+        cluster: Cluster,
+        reader: LogReader,
+        writer: LogWriter,
+        options: ManagerOptions,
+        me: Weak<Manager>,
+    ) -> Manager {
         Manager {
             table: SlotTable::new(Vec::new(), options.directory_part_bytes),
             images: Mutex::new(Images::new(writer.log())),
@@ -110,6 +126,9 @@ impl Manager {
             arrivals: Mutex::default(),
             untidy: Mutex::default(),
             stopping: AtomicBool::new(false),
+            ready: AtomicBool::new(false),
+            flights: Flights::default(),
+            me,
             journal_bytes: AtomicU64::new(0),
             locks: FileLocks::default(),
             evict_hand: AtomicUsize::new(0),
@@ -121,6 +140,21 @@ impl Manager {
         self.cluster.host()
     }
 
+    /// Itself, for what goes on beside a call.
+    pub(crate) fn me(&self) -> Option<Arc<Manager>> {
+        self.me.upgrade()
+    }
+
+    /// Whether this manager has the slot.
+    pub(crate) fn manages(&self, slot: SlotId) -> bool {
+        self.table.placement().manages(slot)
+    }
+
+    /// Whether it answers everybody: before, only what others wait for who are starting too.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
     /// Bytes of memory that pages of names, inodes and maps take now.
     pub fn bytes_resident(&self) -> u64 {
         self.table.resident() as u64
@@ -128,7 +162,14 @@ impl Manager {
 
     /// Answers one request of a node.
     pub async fn answer(&self, node: u32, request: ManagerRequest) -> ManagerAnswer {
-        if self.arriving.load(Ordering::Acquire) && self.meets_arriving(&request) {
+        if let ManagerRequest::Fetch(_)
+        | ManagerRequest::Prepare(_)
+        | ManagerRequest::Settle(_)
+        | ManagerRequest::Ended(..) = request
+        {
+            return self.answer_manager(request).await;
+        }
+        if !self.is_ready() || self.arriving.load(Ordering::Acquire) && self.meets_arriving(&request) {
             return Err(ManagerError::NotMine);
         }
         match request {
@@ -224,15 +265,24 @@ impl Manager {
     }
 
     /// Runs an operation, or a step of it, loading the pages that it needs.
-    async fn attempt(&self, node: u32, operation: &Operation) -> Result<(Done, Option<Position>), ManagerError> {
+    pub(crate) async fn attempt(
+        &self,
+        node: u32,
+        operation: &Operation,
+    ) -> Result<(Done, Option<Position>), ManagerError> {
         let context = Context { now: Time(self.host().wall().0), node };
-        let mut tries = 0;
+        let (mut tries, mut until) = (0, None);
         loop {
             match self.table.attempt(operation, context, |changes| self.append(changes)) {
                 Attempt::Refused(error) => return Err(error),
                 Attempt::Load(page) => {
                     tries += 1;
                     self.load(&page, tries).await?;
+                }
+                Attempt::Spans => return Box::pin(self.span(node, operation)).await,
+                Attempt::Held(over) => {
+                    let until = *until.get_or_insert_with(|| self.host().now() + HELD_WAIT);
+                    Box::pin(self.wait_for(over, until)).await?;
                 }
                 Attempt::Done(done, position, effects) => {
                     if !effects.is_empty() {
@@ -245,6 +295,14 @@ impl Manager {
                     return Ok((done, position));
                 }
             }
+        }
+    }
+
+    /// Waits until an intention is over, or for so long.
+    async fn wait_for(&self, over: Over, until: Moment) -> Result<(), ManagerError> {
+        match select(pin!(over.wait()), pin!(self.host().sleep_until(until))).await {
+            Either::Left(_) => Ok(()),
+            Either::Right(_) => Err(ManagerError::Failed("an operation of several managers does not end".into())),
         }
     }
 
@@ -300,7 +358,7 @@ impl Manager {
     }
 
     /// An answer that rests on the journal as it is now.
-    fn reply(&self, answer: Answer) -> ManagerReply {
+    pub(crate) fn reply(&self, answer: Answer) -> ManagerReply {
         self.reply_at(answer, self.writer.end())
     }
 

@@ -10,17 +10,20 @@ mod content;
 mod count;
 mod create;
 mod deltas;
+mod fetch;
 mod free;
 mod grow;
 mod link;
 mod list;
 mod lookup;
 mod open;
+mod prepare;
 mod punch;
 mod remove_directory;
 mod rename;
 mod root;
 mod set_attributes;
+mod settle;
 mod split;
 mod unlink;
 mod why;
@@ -29,7 +32,10 @@ mod xattr;
 use std::collections::BTreeSet;
 
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
+use protocol::intention::IntentionId;
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
+
+pub(crate) use settle::Decide;
 
 use crate::transaction::{Stop, Transaction};
 
@@ -65,6 +71,10 @@ pub(crate) enum Operation {
     Forget(SlotId, LogId, BTreeSet<LogId>),
     /// A slot's orphans.
     Orphans(SlotId),
+    /// Decides an operation over slots of several managers.
+    Decide(Decide),
+    /// Forgets an intention of which all slots know the outcome.
+    ForgetIntention(SlotId, IntentionId),
 }
 
 /// How far an operation came.
@@ -85,6 +95,8 @@ pub(crate) enum Done {
 pub(crate) enum Told {
     /// Inodes without a name.
     Orphans(Vec<InodeId>),
+    /// Whether an intention took effect.
+    Decided(bool),
 }
 
 impl From<Answer> for Done {
@@ -123,17 +135,41 @@ pub(crate) fn slots(operation: &Operation) -> Vec<SlotId> {
             R::Rename(rename) => &[rename.from_directory, rename.to_directory],
             R::CloneRange(clone) => &[clone.source, clone.target],
             R::Deltas(deltas) => return sorted(deltas.list.iter().map(|delta| delta.inode.slot())),
+            R::Fetch(fetch) => return vec![fetch.slot],
+            R::Prepare(prepare) => return sorted(prepare.parts.iter().map(|part| part.slot)),
+            R::Settle(settle) => return sorted(settle.slots.iter().copied()),
             R::Move(moves) => return sorted(moves.iter().map(|moved| moved.inode.slot())),
             _ => &[],
         },
         Operation::Reap(inode) => &[*inode],
         Operation::Split { directory, slot, .. } => return sorted([directory.slot(), *slot].into_iter()),
         Operation::MakeRoot { .. } => &[InodeId::ROOT],
-        Operation::Census(slot) | Operation::Live(slot, _) | Operation::Forget(slot, ..) | Operation::Orphans(slot) => {
+        Operation::Decide(decide) => {
+            let own = decide.parts.iter().map(|part| part.slot);
+            return sorted(own.chain([decide.coordinator]));
+        }
+        Operation::Census(slot)
+        | Operation::Live(slot, _)
+        | Operation::Forget(slot, ..)
+        | Operation::Orphans(slot)
+        | Operation::ForgetIntention(slot, _) => {
             return vec![*slot];
         }
     };
     sorted(inodes.iter().map(|inode| inode.slot()))
+}
+
+/// The slot that coordinates an operation when it needs slots of other managers too: one that its manager has. None for
+/// what is done in one manager's slots only.
+pub(crate) fn coordinator(operation: &Operation, manages: impl Fn(SlotId) -> bool) -> Option<SlotId> {
+    use ManagerRequest as R;
+    match operation {
+        Operation::Asked(R::Fetch(_) | R::Prepare(_) | R::Settle(_)) => None,
+        Operation::Asked(_) | Operation::Reap(_) | Operation::Split { .. } => {
+            slots(operation).into_iter().find(|&slot| manages(slot))
+        }
+        _ => None,
+    }
 }
 
 fn sorted(slots: impl Iterator<Item = SlotId>) -> Vec<SlotId> {
@@ -154,6 +190,8 @@ pub(crate) fn run(tx: &mut Transaction<'_>, operation: &Operation) -> Result<Don
         Operation::Live(slot, stripes) => count::live(tx, *slot, stripes),
         Operation::Forget(slot, before, known) => deltas::forget(tx, *slot, *before, known),
         Operation::Orphans(slot) => free::orphans(tx, *slot),
+        Operation::Decide(decide) => settle::decide(tx, decide),
+        Operation::ForgetIntention(slot, intention) => settle::forget(tx, *slot, *intention),
     }
 }
 
@@ -189,6 +227,9 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         R::Pieces { inode, file_offset, address } => clean::pieces(tx, *inode, *file_offset, *address),
         R::Move(moves) => clean::run(tx, moves),
         R::Why(inode) => why::run(tx, *inode),
+        R::Fetch(fetch) => fetch::run(tx, fetch),
+        R::Prepare(prepare) => prepare::run(tx, prepare),
+        R::Settle(settle) => settle::run(tx, settle),
         R::Lock { .. }
         | R::CancelLock { .. }
         | R::Unlock { .. }
@@ -197,6 +238,7 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         | R::Flush(_)
         | R::Census
         | R::Live(..)
-        | R::DeadStripes(..) => Err(ManagerError::Unsupported.into()),
+        | R::DeadStripes(..)
+        | R::Ended(..) => Err(ManagerError::Unsupported.into()),
     }
 }

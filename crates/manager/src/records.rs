@@ -77,6 +77,9 @@ impl Transaction<'_> {
 
     /// The next inode number of a slot, counted as taken.
     pub(crate) fn allocate(&mut self, slot: SlotId) -> Result<InodeId, Stop> {
+        if let Some(number) = self.number(slot)? {
+            return Ok(number);
+        }
         let mut head = self.head(slot)?;
         let inode = InodeId::new(slot, head.sequence_next);
         head.sequence_next += 1;
@@ -98,6 +101,25 @@ impl Transaction<'_> {
         self.put(slot, key::head(), encode(&head))
     }
 
+    /// The next inode number of a slot, which nobody else gets. It is not counted yet.
+    pub(crate) fn reserve(&mut self, slot: SlotId) -> Result<InodeId, Stop> {
+        let mut head = self.head(slot)?;
+        let inode = InodeId::new(slot, head.sequence_next);
+        head.sequence_next += 1;
+        self.put_head(slot, head)?;
+        Ok(inode)
+    }
+
+    /// One inode less in a slot.
+    pub(crate) fn free_number(&mut self, slot: SlotId) -> Result<(), Stop> {
+        if self.count_inodes(slot, -1) {
+            return Ok(());
+        }
+        let mut head = self.head(slot)?;
+        head.inodes = head.inodes.saturating_sub(1);
+        self.put_head(slot, head)
+    }
+
     /// Live bytes that a slot has in a stripe.
     pub(crate) fn live(&self, slot: SlotId, log: LogId, stripe: StripeNumber) -> Result<u64, Stop> {
         Ok(self.value(slot, &key::live(log, stripe))?.map(decode).transpose()?.unwrap_or(0))
@@ -105,6 +127,9 @@ impl Transaction<'_> {
 
     /// The bytes at `address` came to live in `slot`.
     pub(crate) fn born(&mut self, slot: SlotId, address: LogAddress) -> Result<(), Stop> {
+        if self.count_live(slot, (address.log, address.stripe), i64::from(address.length)) {
+            return Ok(());
+        }
         let live = self.live(slot, address.log, address.stripe)? + u64::from(address.length);
         self.put(slot, key::live(address.log, address.stripe), encode(&live))?;
         let mut head = self.head(slot)?;
@@ -114,6 +139,9 @@ impl Transaction<'_> {
 
     /// The bytes at `address`, which lived in `slot`, are dead.
     pub(crate) fn died(&mut self, slot: SlotId, address: LogAddress) -> Result<(), Stop> {
+        if self.count_live(slot, (address.log, address.stripe), -i64::from(address.length)) {
+            return Ok(());
+        }
         let (key, length) = (key::live(address.log, address.stripe), u64::from(address.length));
         let live = self.live(slot, address.log, address.stripe)?;
         let left = live.checked_sub(length).ok_or(Damaged("live count: less than its extents"))?;

@@ -84,7 +84,11 @@ impl Manager {
         let waiting = WriterOptions { bytes_waiting_max: WAITING_MAX, ..WriterOptions::default() };
         let writer = LogWriter::open(cluster.clone(), Writer::Manager, Room::Journal, waiting).await?;
         reader.attach(&writer);
-        let manager = Arc::new(Manager::new(cluster, reader, writer, options));
+        let manager = Arc::new_cyclic(|me| Manager::new(cluster, reader, writer, options, me.clone()));
+        // Outcomes are asked for and told from the first moment: what is replayed may wait for one, as others may for ours.
+        manager.host().listen(Port(MANAGER_PORT), Arc::new(Door(manager.clone())));
+        let settling = manager.clone();
+        manager.host().spawn(async move { settling.keep_settling().await });
         manager.follow_map().await?;
         manager.begin().await?;
         Ok(manager)
@@ -105,7 +109,7 @@ impl Manager {
             let (uid, gid) = self.options.root_owner;
             self.perform(node, Operation::MakeRoot { uid, gid }, Durability::Disk).await?;
         }
-        self.host().listen(Port(MANAGER_PORT), Arc::new(Door(self.clone())));
+        self.ready.store(true, Ordering::Release);
         let flushing = self.clone();
         self.host().spawn(async move { flushing.keep_flushing().await });
         let imaging = self.clone();

@@ -1,22 +1,24 @@
-//! Everything that a manager holds of one slot: its records, and who holds files of it open.
+//! Everything that a manager holds of one slot: its records, who holds files of it open, and what intentions lock there.
 
 use std::collections::BTreeSet;
 
 use protocol::id::{InodeId, SlotId};
 
+use crate::intention::Intentions;
 use crate::slot::Slot;
 
-/// A slot's records and open files.
+/// A slot's records, open files and intentions.
 pub(crate) struct SlotState {
     pub(crate) id: SlotId,
     pub(crate) records: Slot,
     pub(crate) opens: Opens,
+    pub(crate) intentions: Intentions,
 }
 
 impl SlotState {
-    /// With these records, and nothing open.
+    /// With these records, and nothing open or under way.
     pub(crate) fn new(id: SlotId, records: Slot) -> SlotState {
-        SlotState { id, records, opens: Opens::default() }
+        SlotState { id, records, opens: Opens::default(), intentions: Intentions::default() }
     }
 }
 
@@ -38,6 +40,11 @@ impl Opens {
     /// How many nodes hold `inode` open.
     pub(crate) fn count(&self, inode: InodeId) -> usize {
         self.0.range((inode, 0)..=(inode, u32::MAX)).count()
+    }
+
+    /// Which nodes hold `inode` open.
+    pub(crate) fn holders(&self, inode: InodeId) -> Vec<u32> {
+        self.0.range((inode, 0)..=(inode, u32::MAX)).map(|&(_, holder)| holder).collect()
     }
 
     /// Whether a node other than `node` holds `inode` open.

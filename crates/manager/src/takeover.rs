@@ -25,8 +25,9 @@ use protocol::record::RecordKind;
 use protocol::registry::{RegistryError, RegistryRequest};
 
 use crate::image::{Image, Mark, Table, decode, decode_index};
+use crate::intention::Intentions;
 use crate::journal;
-use crate::key::Key;
+use crate::key::{self, Key};
 use crate::manager::Manager;
 use crate::ops::{self, Operation};
 use crate::page::Page;
@@ -68,6 +69,12 @@ pub(crate) fn ranges(maps: &Maps, node: u32) -> Vec<SlotRange> {
     mine.map(|((&first, entry), last)| SlotRange { first, last, logs: entry.logs.clone() }).collect()
 }
 
+/// All runs of slots: first, last, and the node.
+pub(crate) fn runs(maps: &Maps) -> impl Iterator<Item = (u16, u16, u32)> {
+    let lasts = maps.slots.keys().skip(1).map(|next| next - 1).chain([SLOT_COUNT - 1]);
+    maps.slots.iter().zip(lasts).map(|((&first, entry), last)| (first, last, entry.node))
+}
+
 /// Slots as they come out of images and journals.
 #[derive(Default)]
 struct Recovered {
@@ -75,6 +82,7 @@ struct Recovered {
     images: BTreeMap<SlotId, Image>,
     /// Up to where the base log's journal is in each image.
     covered: BTreeMap<SlotId, Position>,
+    intentions: BTreeMap<SlotId, Intentions>,
 }
 
 impl Manager {
@@ -125,7 +133,12 @@ impl Manager {
             return Ok(());
         }
         let _still = self.replaying.lock().await;
-        let states = recovered.slots.into_iter().map(|(id, slot)| SlotState::new(id, slot)).collect();
+        let mut intentions = recovered.intentions;
+        let state = |(id, slot)| {
+            let intentions = intentions.remove(&id).unwrap_or_default();
+            SlotState { intentions, ..SlotState::new(id, slot) }
+        };
+        let states = recovered.slots.into_iter().map(state).collect();
         let logs = run.logs.iter().map(|listed| listed.log).collect();
         self.images.lock().expect("nobody panics over images").adopt(logs, recovered.images);
         self.replayed.lock().expect("nobody panics over replays").begin_again();
@@ -231,6 +244,9 @@ impl Recovered {
                 slot.fill(&page, content);
             }
             slot.apply(change.key, change.value);
+            if key::is_of_intention(change.key) {
+                self.intentions.entry(change.slot).or_default().recover(change.key, change.value)?;
+            }
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 //! | [`maps`] | what the registry keeps: targets, groups, logs with their layouts, slots with their managers |
 //! | [`storage`], [`registry`], [`manager`] | the messages to each of these parts |
 //! | [`payload`] | long byte strings of messages, which travel beside the encoding |
+//! | [`intention`] | operations over slots of several managers |
 //! | [`file`] | files as managers and clients speak of them: attributes, kinds, extents |
 //! | [`checksum`], [`erasure`] | CRC-32C of blocks and records; parity and reconstruction |
 //!
@@ -23,6 +24,7 @@ pub mod erasure;
 pub mod file;
 pub mod fragment;
 pub mod id;
+pub mod intention;
 pub mod manager;
 pub mod maps;
 pub mod payload;

@@ -10,6 +10,7 @@ use crate::address::{LogAddress, Position};
 use crate::delta::Delta;
 use crate::file::{Attributes, Content, DirectoryEntry, Kind, Lock, LockOwner, NewInode, SetAttributes};
 use crate::id::{InodeId, LogId, SlotId, StripeNumber};
+use crate::intention::{Fetch, Fetched, IntentionId, Outcome, Prepare, Settle};
 use crate::maps::ManagerMapSum;
 
 /// What a manager is asked.
@@ -211,6 +212,15 @@ pub enum ManagerRequest {
     /// page, index or table of a valid image. Stripes that are nothing to it are among them. Refused as `Live` is. Answers
     /// `Stripes`.
     DeadStripes(ManagerMapSum, Vec<(LogId, StripeNumber)>),
+    /// From a manager: records of a slot, for an operation that it coordinates. Answers `Fetched`.
+    Fetch(Fetch),
+    /// From a manager: hold parts of an operation until its outcome, if what was read still is so. Answered when that is
+    /// `disk`, where it is kept in the journal. Answers `Held`.
+    Prepare(Prepare),
+    /// From a manager: the outcome of an operation. Answered when it is `disk`; may be told again. Answers `Held`.
+    Settle(Settle),
+    /// From a manager: how did this intention end, which a slot of the asked manager coordinated? Answers `Ended`.
+    Ended(IntentionId, SlotId),
 }
 
 /// A rename.
@@ -336,6 +346,12 @@ pub enum Answer {
     Why(Box<Why>),
     /// Stripes, in the order asked.
     Stripes(Vec<(LogId, StripeNumber)>),
+    /// Records of a slot.
+    Fetched(Fetched),
+    /// Whether all parts are held, or were until now.
+    Held(bool),
+    /// How an intention ended; nothing while its manager works on it.
+    Ended(Option<Outcome>),
     /// What a rename did to inodes.
     Renamed {
         /// These have other names now than before: their next fsync covers that.

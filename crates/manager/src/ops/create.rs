@@ -34,7 +34,7 @@ pub(super) fn named(
         return Err(ManagerError::Exists.into());
     }
     let slot = match new.kind {
-        Kind::Directory => tx.placement().slot(directory, name),
+        Kind::Directory => tx.placement().slot(directory, name, tx.node()),
         _ => tx.part_of_name(directory, name)?.slot,
     };
     let inode = tx.allocate(slot)?;
@@ -43,7 +43,7 @@ pub(super) fn named(
     tx.put_inode(inode, &record)?;
     tx.add_name(directory, name, (inode, new.kind))?;
     if open {
-        tx.effect(Effect::Open(inode));
+        tx.effect(Effect::Open(inode, tx.node()));
     }
     entry(tx, inode, &record)
 }
@@ -59,7 +59,7 @@ pub(super) fn unnamed(tx: &mut Transaction<'_>, directory: InodeId, new: &NewIno
     record.links = 0;
     tx.put_inode(inode, &record)?;
     tx.put(inode.slot(), key::orphan(inode), Vec::new())?;
-    tx.effect(Effect::Open(inode));
+    tx.effect(Effect::Open(inode, tx.node()));
     entry(tx, inode, &record)
 }
 

@@ -19,7 +19,7 @@ pub(super) fn drop_link(tx: &mut Transaction<'_>, inode: InodeId) -> Result<u32,
         tx.put_inode(inode, &record)?;
         return Ok(record.links);
     }
-    let open = tx.state(inode.slot())?.opens.count(inode) > 0;
+    let open = tx.open_count(inode)? > 0;
     if open || !free(tx, inode, record.clone())? {
         tx.put(inode.slot(), key::orphan(inode), Vec::new())?;
         if open {
@@ -34,7 +34,7 @@ pub(super) fn drop_link(tx: &mut Transaction<'_>, inode: InodeId) -> Result<u32,
 /// Frees an orphan that nobody but the asking node, which is about to close it, holds open.
 pub(super) fn reap_closed(tx: &mut Transaction<'_>, inode: InodeId) -> Result<(), Stop> {
     let slot = inode.slot();
-    if tx.value(slot, &key::orphan(inode))?.is_none() || tx.state(slot)?.opens.held_by_other(inode, tx.node()) {
+    if tx.value(slot, &key::orphan(inode))?.is_none() || tx.is_open_elsewhere(inode)? {
         return Ok(());
     }
     let record = tx.inode(inode)?;
@@ -47,7 +47,7 @@ pub(super) fn reap_closed(tx: &mut Transaction<'_>, inode: InodeId) -> Result<()
 /// A step of freeing an orphan.
 pub(super) fn reap(tx: &mut Transaction<'_>, inode: InodeId) -> Result<Done, Stop> {
     let slot = inode.slot();
-    if tx.value(slot, &key::orphan(inode))?.is_none() || tx.state(slot)?.opens.count(inode) > 0 {
+    if tx.value(slot, &key::orphan(inode))?.is_none() || tx.open_count(inode)? > 0 {
         return Ok(Answer::Done.into());
     }
     let record = tx.inode(inode)?;
@@ -92,7 +92,5 @@ fn finish(tx: &mut Transaction<'_>, inode: InodeId) -> Result<(), Stop> {
     if tx.value(slot, &key::orphan(inode))?.is_some() {
         tx.remove(slot, key::orphan(inode))?;
     }
-    let mut head = tx.head(slot)?;
-    head.inodes = head.inodes.saturating_sub(1);
-    tx.put_head(slot, head)
+    tx.free_number(slot)
 }

@@ -34,7 +34,8 @@ pub(super) fn run(
         }
         after = part.last;
     };
-    if attributes {
+    // What lies with several managers is fetched: attributes would take as long again for each.
+    if attributes && !tx.spans_managers() {
         page.add_attributes(tx)?;
     }
     Ok(Answer::Listing(page.finish(), is_last).into())
@@ -75,10 +76,13 @@ impl Page {
         slots.sort_unstable();
         slots.dedup();
         slots.retain(|&slot| tx.placement().manages(slot));
-        tx.need(&slots)?;
+        tx.need(&slots, Vec::new)?;
         for (_, entry) in self.list.iter_mut().filter(|(_, entry)| tx.holds(entry.inode.slot())) {
             let record = tx.inode_if_any(entry.inode)?;
-            entry.attributes = record.map(|record| tx.attributes(entry.inode, &record)).transpose()?;
+            entry.attributes = match record.map(|record| tx.attributes(entry.inode, &record)).transpose() {
+                Err(Stop::Unlocked(slots)) if !slots.iter().all(|slot| tx.placement().manages(*slot)) => None,
+                known => known?,
+            };
         }
         Ok(())
     }

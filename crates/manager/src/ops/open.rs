@@ -10,12 +10,14 @@ use crate::transaction::{Effect, Stop, Transaction};
 
 pub(super) fn run(tx: &mut Transaction<'_>, inode: InodeId) -> Result<Done, Stop> {
     let record = tx.inode(inode)?;
-    tx.effect(Effect::Open(inode));
+    tx.effect(Effect::Open(inode, tx.node()));
     entry(tx, inode, &record)
 }
 
 pub(super) fn close(tx: &mut Transaction<'_>, inode: InodeId) -> Result<Done, Stop> {
+    // An intention may be about to say that the inode is open: whoever closes it comes after that.
+    tx.stand_clear(inode)?;
     reap_closed(tx, inode)?;
-    tx.effect(Effect::Close(inode));
+    tx.effect(Effect::Close(inode, tx.node()));
     Ok(Answer::Done.into())
 }

@@ -2,7 +2,9 @@
 //!
 //! 1. The same inode under both names: nothing happens (POSIX rename).
 //! 2. A directory never comes to lie below itself: the way up from the new place is walked first, with every slot on
-//!    it locked, so that no concurrent rename can close a circle.
+//!    it locked, so that no concurrent rename can close a circle. Where several managers have these slots, a count in the
+//!    root's slot takes the place of the locks: every directory that comes to lie in another one changes it, so whoever
+//!    walks up knows that nothing moved meanwhile, however much else becomes of the directories on the way.
 //! 3. What the new name named is replaced at its place in the listing, if the kinds allow: a directory by a directory
 //!    when it is empty, anything else by what is no directory.
 
@@ -15,8 +17,9 @@ use super::Done;
 use super::create::fresh;
 use super::free::drop_link;
 use crate::directory::Found;
-use crate::inode::Body;
-use crate::records::check_name;
+use crate::inode::{Body, Inode};
+use crate::key;
+use crate::records::{check_name, decode, encode};
 use crate::transaction::{Stop, Transaction};
 
 /// Directories on the way up to the root that a rename looks at. Deeper trees cannot be told from a circle.
@@ -116,16 +119,20 @@ fn make_whiteout(tx: &mut Transaction<'_>, directory: InodeId) -> Result<InodeId
 }
 
 /// Refuses a directory that would come to lie at or below itself.
-fn check_circle(tx: &Transaction<'_>, what: Found, from: InodeId, to: InodeId) -> Result<(), Stop> {
+fn check_circle(tx: &mut Transaction<'_>, what: Found, from: InodeId, to: InodeId) -> Result<(), Stop> {
     if what.kind != Kind::Directory || from == to {
         return Ok(());
     }
+    let root = InodeId::ROOT.slot();
+    let renames: u64 = tx.value(root, &key::renames())?.map(decode).transpose()?.unwrap_or(0);
+    tx.put(root, key::renames(), encode(&renames.wrapping_add(1)))?;
     let mut at = to;
     for _ in 0..DEPTH_MAX {
         if at == what.inode {
             return Err(ManagerError::Invalid("a directory cannot move below itself".into()).into());
         }
-        match tx.directory(at)?.body {
+        let above = tx.glance(at.slot(), &key::inode(at))?.map(Inode::decode).transpose()?;
+        match above.ok_or(ManagerError::Stale)?.body {
             Body::Parent(parent) if parent != at => at = parent,
             _ => return Ok(()),
         }

@@ -19,7 +19,7 @@ pub(super) fn run(tx: &Transaction<'_>, inode: InodeId) -> Result<Done, Stop> {
         node: 0,
         inline: matches!(record.body, Body::Inline(_)),
         extents,
-        open_nodes: tx.state(inode.slot())?.opens.count(inode) as u32,
+        open_nodes: tx.open_count(inode)? as u32,
         locks: 0,
         name_slots: tx.parts(inode)?.into_iter().map(|part| part.slot).collect(),
     };

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use protocol::address::LogAddress;
 use protocol::id::{LogId, SlotId, StripeNumber};
+use protocol::intention::{IntentionId, Keep, Outcome, Prepare, Purpose, Settle};
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
 
 use super::{Dice, context};
-use crate::attempt::{Attempt, SlotTable};
+use crate::attempt::{Attempt, Sketch, SlotTable};
 use crate::journal;
 use crate::key::Key;
-use crate::ops::{Done, Operation};
+use crate::ops::{self, Decide, Done, Operation, Told};
 use crate::page::Page;
 use crate::slot::{PageId, Slot};
+use crate::snapshot::{self, Snapshots};
 use crate::state::SlotState;
 use crate::transaction::Effect;
 
@@ -20,6 +22,8 @@ pub(crate) const SLOTS: [SlotId; 5] = [SlotId(0), SlotId(7), SlotId(8), SlotId(9
 /// Three names or so.
 const PART_BYTES_MAX: u64 = 100;
 const IMAGES: LogId = LogId(900);
+/// One operation of so many is carried out as if the slots were several managers'.
+const SPANNING: i64 = 3;
 
 /// A slot's image: how much of the journal it covers, and its index.
 type Image = (usize, Vec<(Key, LogAddress)>);
@@ -32,6 +36,7 @@ pub(crate) struct Bench {
     images: BTreeMap<SlotId, Image>,
     /// Splits that were asked for, or are under way.
     splits: Vec<Operation>,
+    intentions: u64,
 }
 
 impl Bench {
@@ -44,6 +49,7 @@ impl Bench {
             pages: BTreeMap::new(),
             images: BTreeMap::new(),
             splits: Vec::new(),
+            intentions: 0,
         };
         bench.run(Operation::MakeRoot { uid: 0, gid: 0 }).unwrap();
         bench
@@ -91,6 +97,43 @@ impl Bench {
     }
 
     fn step(&mut self, operation: &Operation) -> Result<(Done, Vec<Effect>), ManagerError> {
+        let spans = ops::coordinator(operation, |_| true).is_some();
+        if spans && self.now % SPANNING == 0 { self.span(operation) } else { self.alone(operation) }
+    }
+
+    /// As if the slots were several managers'.
+    fn span(&mut self, operation: &Operation) -> Result<(Done, Vec<Effect>), ManagerError> {
+        let mut snapshots = Snapshots::default();
+        let (done, parts) = loop {
+            match self.table.sketch(operation, context(self.now), &snapshots) {
+                Sketch::Whole(done, parts) => break (done?, parts),
+                Sketch::Lacking(wishes) => {
+                    for fetch in snapshot::requests(&wishes, Purpose::Asked) {
+                        let (slot, fetch) = (fetch.slot, Operation::Asked(ManagerRequest::Fetch(fetch)));
+                        let Done::Answer(Answer::Fetched(fetched)) = self.alone(&fetch)?.0 else { panic!("fetched") };
+                        assert!(snapshots.take_in(slot, fetched));
+                    }
+                }
+            }
+        };
+        self.intentions += 1;
+        let intention = IntentionId { log: IMAGES, number: self.intentions };
+        let (own, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| part.slot <= SLOTS[1]);
+        let (slots, coordinator) = (others.iter().map(|part| part.slot).collect::<Vec<_>>(), SLOTS[0]);
+        let (keep, purpose) = (Keep::Journal, Purpose::Asked);
+        let prepare = Prepare { intention, coordinator, keep, purpose, parts: others };
+        let (held, _) = self.alone(&Operation::Asked(ManagerRequest::Prepare(prepare)))?;
+        assert!(matches!(held, Done::Answer(Answer::Held(true))), "nobody came in between");
+        let decide = Decide { intention, coordinator, parts: own, others: slots.clone() };
+        let (decided, mut effects) = self.alone(&Operation::Decide(decide))?;
+        assert!(matches!(decided, Done::Told(Told::Decided(true))));
+        let settle = Settle { intention, slots, outcome: Outcome::Done };
+        effects.extend(self.alone(&Operation::Asked(ManagerRequest::Settle(settle)))?.1);
+        self.alone(&Operation::ForgetIntention(coordinator, intention))?;
+        Ok((done, effects))
+    }
+
+    fn alone(&mut self, operation: &Operation) -> Result<(Done, Vec<Effect>), ManagerError> {
         loop {
             let journal = &mut self.journal;
             let attempt = self.table.attempt(operation, context(self.now), |changes| {
@@ -101,6 +144,7 @@ impl Bench {
                 Attempt::Load(page) => self.load(&page),
                 Attempt::Refused(error) => return Err(error),
                 Attempt::Done(done, _, effects) => return Ok((done, effects)),
+                Attempt::Held(_) | Attempt::Spans => panic!("one after the other, and all slots are here"),
             }
         }
     }

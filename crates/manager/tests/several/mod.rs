@@ -1,0 +1,205 @@
+//! Several managers that share the slots, on nodes of their own, and what can be done to them. Registry and targets lie on
+//! one node, which lives on but for power losses.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use host::sim::{Dice, DiskOptions, SimDisk, Stop, Verdict, World};
+use host::{Disk, Host, NodeId, Port};
+use log::{Cluster, LogReader};
+use manager::{Manager, ManagerOptions};
+use protocol::id::{SLOT_COUNT, TargetId};
+use protocol::manager::MANAGER_PORT;
+use protocol::maps::{SlotEntry, TargetEntry, TargetState};
+use protocol::registry::RegistryRequest;
+use registry::{Registry, change};
+use storage::{Storage, TargetOptions};
+
+const CLUSTER: u128 = 78;
+const TARGETS: u32 = 3;
+/// The node with registry and targets.
+pub const GROUND: NodeId = NodeId(1);
+/// Runs of slots, dealt out to the managers.
+const RUNS: u16 = 8;
+pub const CLIENTS: u32 = 5;
+
+/// The nodes of one world.
+pub struct Site {
+    pub world: World,
+    disks: Vec<SimDisk>,
+    pub managers: BTreeMap<NodeId, Option<Arc<Manager>>>,
+}
+
+impl Site {
+    pub async fn create(world: &World, host: &Host, dice: &mut Dice) -> Site {
+        assert_eq!(host.node(), GROUND);
+        let disks: Vec<_> =
+            (0..TARGETS).map(|n| world.add_disk(GROUND, &format!("t{n}"), DiskOptions::default())).collect();
+        let managers: BTreeMap<NodeId, _> = (0..dice.within(2..5)).map(|n| (NodeId(2 + n as u32), None)).collect();
+        managers.keys().for_each(|&node| drop(world.add_node(node)));
+        let site = Site { world: world.clone(), disks, managers };
+        let mut entries = Vec::new();
+        for (target, disk) in site.plugged() {
+            storage::format(&disk, CLUSTER, target, TargetOptions::default()).await.unwrap();
+            let entry = TargetEntry { node: GROUND.0, name: format!("t{}", target.0), state: TargetState::Whole };
+            entries.push((target, entry));
+        }
+        let mut maps = change::new_cluster(CLUSTER, entries, GROUND.0, 1);
+        for run in 0..RUNS {
+            maps.slots.insert(run * (SLOT_COUNT / RUNS), SlotEntry { node: site.deal(dice).0, logs: Vec::new() });
+        }
+        Registry::create(maps, site.plugged()).await.unwrap();
+        site.start_ground().await;
+        site
+    }
+
+    fn plugged(&self) -> Vec<(TargetId, Disk)> {
+        (0..).map(TargetId).zip(self.disks.iter().map(SimDisk::plug)).collect()
+    }
+
+    pub fn deal(&self, dice: &mut Dice) -> NodeId {
+        *self.managers.keys().nth(dice.below(self.managers.len() as u64) as usize).unwrap()
+    }
+
+    pub async fn start_ground(&self) {
+        let (disks, host) = (self.plugged(), self.world.host(GROUND));
+        let started = self.world.spawn(&host.clone(), async move {
+            Registry::start(&host, disks.clone()).await.unwrap();
+            let (_, lost) = Storage::start(host, CLUSTER, disks, TargetOptions::default()).await;
+            assert!(lost.is_empty());
+        });
+        started.await.unwrap();
+    }
+
+    /// Starts all managers that do not run, at once.
+    pub async fn start_managers(&mut self) {
+        let world = self.world.clone();
+        let starting: Vec<_> =
+            self.managers.iter().filter(|(_, manager)| manager.is_none()).map(|(&node, _)| node).collect();
+        let started: Vec<_> = starting
+            .into_iter()
+            .map(|node| {
+                let host = if world.runs(node) { world.host(node) } else { world.restart(node) };
+                (node, world.spawn(&host.clone(), async move { start(host).await }))
+            })
+            .collect();
+        for (node, manager) in started {
+            self.managers.insert(node, Some(manager.await.unwrap()));
+        }
+    }
+
+    pub fn kill(&mut self, node: NodeId) {
+        self.managers.insert(node, None);
+        self.world.crash(node, Stop::Kill);
+    }
+
+    /// Stops all managers, and gives their slots to others.
+    pub async fn deal_anew(&mut self, dice: &mut Dice) {
+        let nodes: Vec<NodeId> = self.managers.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.kill(node));
+        let host = self.world.host(GROUND);
+        let runs: Vec<(u16, NodeId)> = (0..RUNS).map(|run| (run * (SLOT_COUNT / RUNS), self.deal(dice))).collect();
+        let dealt = self.world.spawn(&host.clone(), async move {
+            let cluster = Cluster::connect(host, GROUND).await.unwrap();
+            for (first, node) in runs {
+                let maps = cluster.refresh().await.unwrap();
+                let (last, logs) = (first + SLOT_COUNT / RUNS - 1, maps.slot(first).logs.clone());
+                let request = RegistryRequest::SetSlots { first, last, node: node.0, logs, epoch: maps.epoch.0 };
+                cluster.registry(request).await.unwrap();
+            }
+        });
+        dealt.await.unwrap();
+    }
+
+    pub async fn audit(&self) {
+        let managers: Vec<Arc<Manager>> = self.managers.values().flatten().cloned().collect();
+        let report = managers[0].audit_with(&managers[1..]).await.unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+        assert_eq!(report.intentions, 0, "something is still held");
+    }
+}
+
+async fn start(host: Host) -> Arc<Manager> {
+    let cluster = Cluster::connect(host, GROUND).await.unwrap();
+    let reader = LogReader::new(cluster.clone());
+    let options = ManagerOptions {
+        memory_bytes: 300 << 10,
+        journal_bytes_max: 20 << 10,
+        orphan_grace: Duration::from_millis(10),
+        directory_part_bytes: 100,
+        ..ManagerOptions::default()
+    };
+    Manager::start(cluster, reader, options).await.unwrap()
+}
+
+fn lose_some_messages(world: &World, dice: &mut Dice) {
+    let dice = Mutex::new(Dice::new(dice.below(u64::MAX)));
+    world.judge_messages(move |passing| {
+        let lost = passing.called.port == Port(MANAGER_PORT) && dice.lock().unwrap().below(25) == 0;
+        if lost { Verdict::Lose } else { Verdict::Pass }
+    });
+}
+
+/// So late that others ask for outcomes meanwhile.
+fn delay_some_messages(world: &World, dice: &mut Dice) {
+    let dice = Mutex::new(Dice::new(dice.below(u64::MAX)));
+    world.judge_messages(move |passing| {
+        let mut dice = dice.lock().unwrap();
+        let late = passing.called.port == Port(MANAGER_PORT) && dice.below(6) == 0;
+        if late { Verdict::Delay(some_time(&mut dice, 10..23)) } else { Verdict::Pass }
+    });
+}
+
+/// One evil at a time, for as long as clients work.
+pub async fn harm(site: &mut Site, works: impl Fn() -> bool, dice: &mut Dice) {
+    let world = site.world.clone();
+    let evil = dice.below(6);
+    if evil == 5 {
+        delay_some_messages(&world, dice);
+    }
+    if evil == 1 || evil == 4 {
+        lose_some_messages(&world, dice);
+    }
+    let mut dealt = 0;
+    for _ in 0..2000 {
+        if !works() {
+            break;
+        }
+        world.sleep(some_time(dice, 8..20)).await;
+        match evil {
+            2 | 4 => {
+                let node = site.deal(dice);
+                site.kill(node);
+                world.sleep(Duration::from_millis(dice.below(20))).await;
+                site.start_managers().await;
+            }
+            3 if dealt < 3 => {
+                dealt += 1;
+                site.deal_anew(dice).await;
+                site.start_managers().await;
+            }
+            1 => {
+                let (one, other) = (site.deal(dice), site.deal(dice));
+                world.cut(one, other);
+                world.sleep(Duration::from_millis(dice.below(500))).await;
+                world.heal_all();
+            }
+            _ => world.sleep(Duration::from_millis(20)).await,
+        }
+    }
+    world.dismiss_judge();
+    world.heal_all();
+}
+
+/// A time of any order of magnitude: so many powers of two of microseconds at most.
+pub fn some_time(dice: &mut Dice, magnitudes: std::ops::Range<u64>) -> Duration {
+    let magnitude = dice.within(magnitudes);
+    Duration::from_micros(dice.below(1 << magnitude))
+}
+
+pub fn seeds(default: u64) -> std::ops::Range<u64> {
+    let count = std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    println!("{count} worlds");
+    0..count
+}
