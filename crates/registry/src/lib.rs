@@ -1,4 +1,5 @@
-//! The small store of the maps: targets, groups, logs with their layouts, slots with their managers (DESIGN §9).
+//! The maps of a cluster, agreed on by its voters: nodes, targets, groups, logs with their layouts, slots with their managers;
+//! and the one lease of each node (DESIGN §9, §6).
 //!
 //! | noun | it is |
 //! |---|---|
@@ -6,11 +7,16 @@
 //! | [`nodes`] | what nodes that come and go make of the maps: pure |
 //! | [`formation`] | which groups are laid over which targets: pure |
 //! | [`slots`] | which node manages which slots: pure |
-//! | [`Replica`](replica) | one durable copy of the maps, on one target |
-//! | [`Registry`] | answers requests, keeps the replicas |
+//! | [`leases`], [`voters`] | what the leader decides: whose lease ran out, who votes: pure |
+//! | [`Registry`] | answers requests, on every storing node; its `leader` carries out what the two above decide |
+//! | [`Session`] | a node's own side of its lease |
+//! | [`Replica`] | one durable copy, on one target, of what a `store` keeps on several; `record` knows its bytes |
 //!
-//! A node that is alone keeps its replicas on its own targets: every change reaches at least m+1 of them before it is
-//! answered, and a start reads all but m, so the newest acknowledged maps are always among what was read.
+//! The consensus library is spoken to in the words of `consensus`, runs on `runtime`, `channel` and `watch`, keeps what it must in
+//! `store`, changes `machine`, and talks over `network`; nobody else names it.
+//!
+//! A change is answered once a quorum of voters has it, each on at least m+1 of its own targets; a start reads all but m, so
+//! what was promised is always among what was read (`docs/decisions/0014-consensus.md`).
 //!
 //! *Never*: files, inodes, what a slot holds; fragments.
 

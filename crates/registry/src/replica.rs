@@ -43,6 +43,9 @@ pub enum ReplicaError {
     /// The copy does not tell all that was promised.
     #[error("the registry on this target is damaged")]
     Damaged,
+    /// The disk does not finish what it is asked.
+    #[error("the disk hangs")]
+    Hung,
     /// Not enough of a node's copies could be written.
     #[error("{0}")]
     TooFew(String),

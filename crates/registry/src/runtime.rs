@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::fmt;
 use std::future::Future;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::pin::Pin;
@@ -38,6 +37,14 @@ pub(crate) fn within<F: Future>(host: &Host, future: F) -> Within<F> {
 pub(crate) fn inside<T>(host: &Host, call: impl FnOnce() -> T) -> T {
     let _named = Named::new(host);
     call()
+}
+
+/// The outcome of `future`, unless it takes longer than `patience`. Where no host is named it takes what it takes.
+pub(crate) async fn in_time<F: Future + Send>(patience: Duration, future: F) -> Option<F::Output> {
+    if HOST.with_borrow(Option::is_none) {
+        return Some(future.await);
+    }
+    HostRuntime::timeout(patience, future).await.ok()
 }
 
 /// A future with the host that it runs on.
@@ -278,11 +285,5 @@ impl<T: Send + 'static> mutex::Mutex<T> for Lock<T> {
 
     fn lock(&self) -> impl Future<Output = Self::Guard<'_>> + Send {
         self.0.lock()
-    }
-}
-
-impl fmt::Debug for HostDice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HostDice")
     }
 }

@@ -97,7 +97,7 @@ impl Registry {
     /// Reads what the targets of this node hold, and answers on the registry's ports. Where this node alone votes, all that
     /// was ever acknowledged is in the maps when this returns; else they may be older, and become newer.
     pub async fn start(host: &Host, disks: Vec<(TargetId, Disk)>) -> Result<Arc<Registry>, RegistryStart> {
-        let Opened { store, outdated } = Store::open(&disks).await?;
+        let Opened { store, outdated } = within(host, Store::open(&disks)).await?;
         let snapshot = store.kept().snapshot.clone();
         let maps = snapshot.map(|(_, agreed)| agreed.maps.clone()).ok_or(RegistryStart::Empty)?;
         Registry::launch(host, store, maps, outdated).await
@@ -117,7 +117,7 @@ impl Registry {
         if began && Store::open(&disks).await?.store.kept().snapshot.is_some() {
             return Err(RegistryStart::Begun);
         }
-        let created = Store::create(first(maps.parity, None), &disks).await;
+        let created = within(host, Store::create(first(maps.parity, None), &disks)).await;
         let store = created.map_err(|error| RegistryStart::Unwritten(error.to_string()))?;
         Registry::launch(host, store, maps, Vec::new()).await
     }

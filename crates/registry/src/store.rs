@@ -4,7 +4,8 @@
 //! 2. A start reads at least n−m of them, and one that misses something has fewer records than another: the longest tells
 //!    all. It then brings all copies up to this before anything else happens.
 //! 3. One record or checkpoint is under way at a time, on all copies alike.
-//! 4. A copy that failed gets no record before its next checkpoint.
+//! 4. A copy that failed gets no record before its next checkpoint. One whose disk hangs gets nothing more before the next
+//!    start: what it was given last may still reach the disk, later than what would follow.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -23,12 +24,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::consensus::{Agreed, Entry, LogId, Membership, Meta, Vote, Words};
 use crate::replica::Found;
-use crate::runtime::HostRuntime;
+use crate::runtime::{HostRuntime, in_time};
 use crate::service::RegistryStart;
 use crate::{Replica, ReplicaError};
 
 /// A log this long is cut by a checkpoint: it is read whole at a start.
 const LOG_BYTES_MAX: usize = 1 << 20;
+/// How long a write of a copy may take.
+const WRITE_PATIENCE: Duration = Duration::from_secs(8);
 /// How often copies are written anew when too few have what was promised.
 const MEND_TRIES: u32 = 20;
 const MEND_PAUSE: Duration = Duration::from_millis(250);
@@ -152,7 +155,7 @@ impl Store {
         let body = postcard::to_stdvec(&events).map_err(io::Error::other)?;
         let Copies { replicas, failed, .. } = &mut *copies;
         let living = replicas.iter_mut().filter(|(target, _)| !failed.contains_key(target));
-        let write = async |(id, copy): &mut (TargetId, Replica)| (*id, copy.append(&body).await);
+        let write = async |(id, copy): &mut (TargetId, Replica)| (*id, timely(copy.append(&body)).await);
         let written = join_all(living.map(write)).await;
         copies.records += 1;
         copies.log_bytes += body.len();
@@ -185,7 +188,8 @@ impl Store {
         copies.log_bytes = 0;
         copies.failed.clear();
         let (generation, before, body) = (copies.generation, std::mem::take(&mut copies.records), &body);
-        let write = async |(id, copy): &mut (TargetId, Replica)| (*id, copy.checkpoint(generation, before, body).await);
+        let write =
+            async |(id, copy): &mut (TargetId, Replica)| (*id, timely(copy.checkpoint(generation, before, body)).await);
         let written = join_all(copies.replicas.iter_mut().map(write)).await;
         self.settle(copies, written)
     }
@@ -193,6 +197,8 @@ impl Store {
     /// Whether enough copies were written.
     fn settle(&self, copies: &mut Copies, written: Vec<(TargetId, Result<(), ReplicaError>)>) -> io::Result<()> {
         let stored = written.iter().filter(|(_, result)| result.is_ok()).count();
+        let hung = |target: &TargetId| written.iter().any(|(of, result)| of == target && is_hung(result));
+        copies.replicas.retain(|(target, _)| !hung(target));
         let failed = written.into_iter().filter_map(|(target, result)| Some((target, result.err()?.to_string())));
         copies.failed.extend(failed);
         let kept = self.kept();
@@ -267,9 +273,20 @@ impl Found {
     }
 }
 
-/// Opens the copies on `disks`, and reads those that hold something. Another version's bytes are left alone.
+/// A write that is waited for no longer than any disk may take: one that hangs must not keep a node, which may lead, from
+/// agreeing.
+async fn timely(write: impl Future<Output = Result<(), ReplicaError>> + Send) -> Result<(), ReplicaError> {
+    in_time(WRITE_PATIENCE, write).await.unwrap_or(Err(ReplicaError::Hung))
+}
+
+fn is_hung(result: &Result<(), ReplicaError>) -> bool {
+    matches!(result, Err(ReplicaError::Hung))
+}
+
+/// Copies, and what those held that held something.
 type Copied = (Vec<(TargetId, Replica)>, Vec<(TargetId, Found)>);
 
+/// Opens the copies on `disks`, and reads those that hold something. Another version's bytes are left alone.
 async fn open_all(disks: &[(TargetId, Disk)]) -> Result<Copied, ReplicaError> {
     let opened = join_all(disks.iter().map(|(id, disk)| async move { (*id, Replica::open(disk).await) })).await;
     let (mut replicas, mut all) = (Vec::new(), Vec::new());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cluster::Cluster;
 use host::NodeId;
-use host::sim::{self, DiskOptions, Stop};
+use host::sim::{self, DiskFaults, DiskOptions, Stop};
 use protocol::id::TargetId;
 use protocol::maps::{NodeState, Writer};
 use protocol::registry::{LEASE, RegistryReply, RegistryRequest};
@@ -122,6 +122,35 @@ fn a_node_goes_on_with_the_targets_that_are_left() {
         world.restart(NodeId(1));
         let registry = cluster.start(1).await;
         assert_eq!(registry.maps().next_log.0, 3);
+    });
+}
+
+#[test]
+fn a_disk_that_hangs_stops_nobody_for_long() {
+    sim::explore(0..5, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 3, 1).await;
+        let registry = cluster.start(1).await;
+        cluster.disks(1)[0].set_faults(DiskFaults { hung: true, ..DiskFaults::default() });
+        registry.answer(open(1)).await.expect("two of three copies are enough");
+        let before = world.now();
+        registry.answer(open(1)).await.expect("nobody waits for it again");
+        assert!(world.now().since(before) < Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn a_node_that_lost_its_replica_does_not_join_under_its_number() {
+    sim::explore(0..3, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 2, 1).await;
+        let first = cluster.start(1).await;
+        cluster.join(2).await;
+        world.sleep(Duration::from_secs(1)).await;
+        world.crash(NodeId(2), Stop::PowerLoss);
+        cluster.disks(2).iter().for_each(|disk| disk.wipe());
+        let host = world.restart(NodeId(2));
+        let disks = || cluster.disks(2).iter().map(|disk| (TargetId(2), disk.plug())).take(1).collect();
+        let joined = Registry::join(&host, first.maps(), disks()).await;
+        assert!(joined.is_err(), "the others count on what it had");
     });
 }
 
