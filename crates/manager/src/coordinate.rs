@@ -113,8 +113,11 @@ impl Manager {
             return Err(Trouble::Changed);
         }
         match keep {
-            Keep::Memory if !flight.let_go().await => return Err(Trouble::Changed),
-            Keep::Memory => {}
+            Keep::Memory => {
+                if !self.release_all(flight.intention(), flight.take_others()).await {
+                    return Err(Trouble::Changed);
+                }
+            }
             Keep::Journal => {
                 flight.decided();
                 self.commit(end.unwrap_or_else(|| self.writer.end()), Durability::Disk)

@@ -91,10 +91,9 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Lets go of what was held only to be seen in one moment; whether it was held until now.
-    pub(crate) async fn let_go(&mut self) -> bool {
-        let others = std::mem::take(&mut self.others);
-        self.manager.release_all(self.intention, others).await
+    /// The slots of others that are to let go, of what was held only to be seen in one moment.
+    pub(crate) fn take_others(&mut self) -> Vec<SlotId> {
+        std::mem::take(&mut self.others)
     }
 }
 

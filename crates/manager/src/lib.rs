@@ -8,8 +8,8 @@
 //! | [`ops`] | the operations, one file each |
 //! | [`locks`], [`state`] | what lives only in memory: file locks, open files |
 //! | [`placement`] | where new directories go |
-//! | [`intention`], [`snapshot`], [`sight`], [`flight`] | operations over slots of several managers: what is locked, what was
-//! fetched, how either is seen, what is under way |
+//! | [`intention`], [`flight`] | operations over slots of several managers: what they lock, which are under way |
+//! | [`snapshot`], [`sight`] | what was fetched for one, and how an operation sees that or locked slots |
 //! | [`attempt`], [`journal`] | one attempt at an operation: lock, run, append, apply; and the record it appends |
 //! | [`image`] | where images lie, and which stripes of manager logs they need |
 //!
