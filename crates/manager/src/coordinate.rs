@@ -252,6 +252,22 @@ impl Manager {
         join_all(told).await.into_iter().all(|knows| knows)
     }
 
+    /// Tells an outcome that took effect, beside the caller.
+    pub(crate) fn tell_done_later(&self, coordinator: SlotId, intention: IntentionId, slots: Vec<SlotId>) {
+        if let Some(manager) = self.me().filter(|_| !slots.is_empty()) {
+            self.host().spawn(async move { manager.tell_done(coordinator, intention, slots).await });
+        }
+    }
+
+    /// Tells that nothing came of an intention, beside the caller.
+    pub(crate) fn tell_undone_later(&self, intention: IntentionId, slots: Vec<SlotId>) {
+        if let Some(manager) = self.me().filter(|_| !slots.is_empty()) {
+            self.host().spawn(async move {
+                let _ = manager.tell(intention, &slots, Outcome::Undone).await;
+            });
+        }
+    }
+
     /// Tells an outcome that took effect, and forgets it when all know.
     pub(crate) async fn tell_done(self: Arc<Self>, coordinator: SlotId, intention: IntentionId, slots: Vec<SlotId>) {
         if self.tell(intention, &slots, Outcome::Done).await {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use protocol::id::{LogId, SlotId};
-use protocol::intention::{IntentionId, Outcome};
+use protocol::intention::IntentionId;
 
 use crate::intention::Turn;
 use crate::manager::Manager;
@@ -84,11 +84,7 @@ impl<'a> Flight<'a> {
     /// The decision is `disk`: the others may hear of it.
     pub(crate) fn durable(&mut self, coordinator: SlotId, others: Vec<SlotId>) {
         self.manager.flights.end(self.intention);
-        let Some(manager) = self.manager.me() else { return };
-        let intention = self.intention;
-        if !others.is_empty() {
-            self.manager.host().spawn(async move { manager.tell_done(coordinator, intention, others).await });
-        }
+        self.manager.tell_done_later(coordinator, self.intention, others);
     }
 
     /// The slots of others that are to let go, of what was held only to be seen in one moment.
@@ -106,14 +102,7 @@ impl Drop for Flight<'_> {
             self.manager.table.with(slot, |state| state.intentions.turn(Turn::Release(self.intention)));
         }
         self.manager.flights.end(self.intention);
-        let (others, intention) = (std::mem::take(&mut self.others), self.intention);
-        if !others.is_empty()
-            && let Some(manager) = self.manager.me()
-        {
-            // Whom this does not reach asks.
-            self.manager.host().spawn(async move {
-                let _ = manager.tell(intention, &others, Outcome::Undone).await;
-            });
-        }
+        // Whom this does not reach asks.
+        self.manager.tell_undone_later(self.intention, std::mem::take(&mut self.others));
     }
 }
