@@ -326,7 +326,7 @@ fn renames_at_once_close_no_circle() {
         let renaming: Vec<_> = (0..3_u8)
             .map(|number| {
                 let host = world.add_node(NodeId(101 + u32::from(number)));
-                let (board, at, depth) = (board.clone(), host.clone(), dice.within(2..5) as u32);
+                let (board, at, depth) = (board.clone(), host.clone(), dice.within(3..6) as u32);
                 world.spawn(&host, async move {
                     let cluster = Cluster::connect(at.clone(), GROUND).await.unwrap();
                     let mut client = Client { host: at, cluster, board, dice: Dice::new(0) };
@@ -335,9 +335,10 @@ fn renames_at_once_close_no_circle() {
                     while client.board.with(|known| known.chains.len()) < 3 {
                         client.host.sleep(Duration::from_millis(1)).await;
                     }
-                    // Each goes below the next: two can, the third would close a circle.
+                    // What is in the highest goes below the next one's lowest: two can, the third would close a circle. No
+                    // two of them read or change the same directories but on the way up.
                     let (_, below) = client.board.with(|known| known.chains[&((number + 1) % 3)]);
-                    client.ask(Asked::Rename { from: (0, number), to: (below, 1), mode: RenameMode::Replace }).await;
+                    client.ask(Asked::Rename { from: (ends.0, 0), to: (below, 1), mode: RenameMode::Replace }).await;
                 })
             })
             .collect();
