@@ -58,8 +58,8 @@ impl<T: Send> MpscWeakSender<Channel, T> for ChannelWeakSender<T> {
 }
 
 impl<T: Send> MpscReceiver<T> for ChannelReceiver<T> {
-    fn recv(&mut self) -> impl Future<Output = Option<T>> + Send {
-        async { self.0.recv().await.ok() }
+    async fn recv(&mut self) -> Option<T> {
+        self.0.recv().await.ok()
     }
 
     fn try_recv(&mut self) -> Result<T, TryRecvError> {

@@ -12,8 +12,8 @@
 //! | [`Session`] | a node's own side of its lease |
 //! | [`Replica`] | one durable copy, on one target, of what a `store` keeps on several; `record` knows its bytes |
 //!
-//! The consensus library is spoken to in the words of `consensus`, runs on `runtime`, `channel` and `watch`, keeps what it must in
-//! `store`, changes `machine`, and talks over `network`; nobody else names it.
+//! The consensus library is spoken to in the words of `consensus`, runs on `runtime`, `channel` and `watch`, keeps what it
+//! must in `store`, changes `machine`, and talks over `network`; nobody else names it.
 //!
 //! A change is answered once a quorum of voters has it, each on at least m+1 of its own targets; a start reads all but m, so
 //! what was promised is always among what was read (`docs/decisions/0014-consensus.md`).

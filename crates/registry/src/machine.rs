@@ -90,7 +90,7 @@ impl Machine {
         self.published.publish(&agreed.maps);
         self.maps = Some(agreed.maps.clone());
         self.answered = agreed.answered.clone();
-        self.applied = meta.last_log_id.clone();
+        self.applied = meta.last_log_id;
         self.members = meta.last_membership.clone();
     }
 
@@ -121,7 +121,7 @@ impl Machine {
     }
 
     fn meta(&self) -> Meta {
-        Meta { last_log_id: self.applied.clone(), last_membership: self.members.clone() }
+        Meta { last_log_id: self.applied, last_membership: self.members.clone() }
     }
 }
 
@@ -130,7 +130,7 @@ impl RaftStateMachine<Words> for Machine {
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, Membership)> {
-        Ok((self.applied.clone(), self.members.clone()))
+        Ok((self.applied, self.members.clone()))
     }
 
     async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
@@ -144,7 +144,7 @@ impl RaftStateMachine<Words> for Machine {
                 EntryPayload::Blank => Ok(Outcome::Maps),
                 EntryPayload::Normal(command) => self.command(command, term),
                 EntryPayload::Membership(members) => {
-                    self.members = Membership::new(Some(entry.log_id.clone()), members);
+                    self.members = Membership::new(Some(entry.log_id), members);
                     Ok(Outcome::Maps)
                 }
             };

@@ -128,6 +128,8 @@ impl Registry {
         maps: Arc<Maps>,
         outdated: Vec<TargetId>,
     ) -> Result<Arc<Registry>, RegistryStart> {
+        // The library's own account of the voters is empty until its first task has run.
+        let is_alone = store.kept().voters() == [host.node().0].into();
         let published = Published::new(maps);
         let machine = Machine::new(store.clone(), published.clone());
         let config = Arc::new(config().validate().expect("the configuration is fixed, and right"));
@@ -139,7 +141,7 @@ impl Registry {
         host.listen(Port(REGISTRY_PORT), Arc::new(Service(registry.clone())));
         host.listen(Port(CONSENSUS_PORT), Arc::new(Consensus(registry.clone())));
         host.spawn(leader::lead(registry.clone()));
-        if registry.is_alone() {
+        if is_alone {
             registry.begin_alone().await?;
         }
         Ok(registry)

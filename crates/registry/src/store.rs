@@ -7,7 +7,7 @@
 //! 4. A copy that failed gets no record before its next checkpoint. One whose disk hangs gets nothing more before the next
 //!    start: what it was given last may still reach the disk, later than what would follow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::io;
 use std::ops::RangeBounds;
@@ -18,7 +18,7 @@ use async_lock::Mutex as AsyncMutex;
 use futures_util::future::join_all;
 use host::Disk;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
-use openraft::{AsyncRuntime, OptionalSend};
+use openraft::{AsyncRuntime, EntryPayload, OptionalSend};
 use protocol::id::TargetId;
 use serde::{Deserialize, Serialize};
 
@@ -151,7 +151,7 @@ impl Store {
             self.mend(&mut copies).await?;
         }
         // The hint rides along, so that a start need not wait for others to apply what it knows.
-        events.push(Event::Committed(self.kept().committed.clone()));
+        events.push(Event::Committed(self.kept().committed));
         let body = postcard::to_stdvec(&events).map_err(io::Error::other)?;
         let Copies { replicas, failed, .. } = &mut *copies;
         let living = replicas.iter_mut().filter(|(target, _)| !failed.contains_key(target));
@@ -243,9 +243,19 @@ impl Kept {
         in_order && maps && (self.snapshot.is_some() || self.purged.is_none())
     }
 
+    /// Who votes, by the newest entry or the snapshot that says so.
+    pub fn voters(&self) -> BTreeSet<u32> {
+        let of_entry = |entry: &Entry| match &entry.payload {
+            EntryPayload::Membership(members) => Some(members.voter_ids().collect()),
+            _ => None,
+        };
+        let of_snapshot = || self.snapshot.as_ref().map(|(meta, _)| meta.last_membership.voter_ids().collect());
+        self.entries.values().rev().find_map(of_entry).or_else(of_snapshot).unwrap_or_default()
+    }
+
     /// The newest entry's name.
     pub fn last(&self) -> Option<LogId> {
-        self.entries.last_key_value().map(|(_, entry)| entry.log_id.clone()).or(self.purged.clone())
+        self.entries.last_key_value().map(|(_, entry)| entry.log_id).or(self.purged)
     }
 }
 
@@ -321,7 +331,7 @@ impl RaftLogReader<Words> for LogStore {
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        Ok(self.0.kept().vote.clone())
+        Ok(self.0.kept().vote)
     }
 }
 
@@ -330,7 +340,7 @@ impl RaftLogStorage<Words> for LogStore {
 
     async fn get_log_state(&mut self) -> io::Result<LogState<Words>> {
         let kept = self.0.kept();
-        Ok(LogState { last_purged_log_id: kept.purged.clone(), last_log_id: kept.last() })
+        Ok(LogState { last_purged_log_id: kept.purged, last_log_id: kept.last() })
     }
 
     async fn get_log_reader(&mut self) -> LogStore {
@@ -338,7 +348,7 @@ impl RaftLogStorage<Words> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        self.0.keep(vec![Event::Vote(vote.clone())]).await
+        self.0.keep(vec![Event::Vote(*vote)]).await
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
@@ -349,7 +359,7 @@ impl RaftLogStorage<Words> for LogStore {
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
         // The hint may be ahead of entries that were cut since.
         let kept = self.0.kept();
-        Ok(kept.committed.clone().filter(|committed| Some(committed) <= kept.last().as_ref()))
+        Ok(kept.committed.filter(|committed| Some(committed) <= kept.last().as_ref()))
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<Words>) -> io::Result<()>
@@ -389,9 +399,9 @@ pub(crate) fn first(spare: u8, agreed: Option<(u32, Arc<Agreed>)>) -> Kept {
         let first = LogId::new(leader, 0);
         let voters = [[voter].into()].into();
         let members = openraft::Membership::new_with_defaults(voters, [voter]);
-        let last_membership = Membership::new(Some(first.clone()), members);
-        kept.purged = Some(first.clone());
-        kept.committed = Some(first.clone());
+        let last_membership = Membership::new(Some(first), members);
+        kept.purged = Some(first);
+        kept.committed = Some(first);
         kept.snapshot = Some((Meta { last_log_id: Some(first), last_membership }, agreed));
     }
     kept

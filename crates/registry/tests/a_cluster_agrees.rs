@@ -5,10 +5,10 @@ mod cluster;
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use cluster::Cluster;
 use host::NodeId;
 use host::sim::{self, DiskFaults, DiskOptions, Stop};
+use protocol::checksum::crc;
 use protocol::id::TargetId;
 use protocol::maps::{NodeState, Writer};
 use protocol::registry::{LEASE, RegistryReply, RegistryRequest};
@@ -36,6 +36,22 @@ fn one_node_starts_at_once_and_keeps_what_it_acknowledged() {
         assert!(world.now().since(before) < Duration::from_millis(300), "{:?}", world.now().since(before));
         assert_eq!(registry.maps().next_log.0, 301);
         assert_eq!(registry.outdated(), []);
+    });
+}
+
+#[test]
+fn the_only_voter_shows_all_that_it_acknowledged_as_soon_as_it_has_started() {
+    sim::explore(0..10, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 2, 1).await;
+        let mut registry = cluster.start(1).await;
+        for log in 2..20 {
+            registry.answer(open(1)).await.expect("it is alone");
+            world.crash(NodeId(1), if log % 2 == 0 { Stop::Kill } else { Stop::PowerLoss });
+            let host = world.restart(NodeId(1));
+            let disks = (0..).map(TargetId).zip(cluster.disks(1).iter().map(|disk| disk.plug())).collect();
+            registry = Registry::start(&host, disks).await.expect("it starts");
+            assert_eq!(registry.maps().next_log.0, log);
+        }
     });
 }
 
@@ -159,7 +175,11 @@ fn the_format_of_before_is_refused_by_its_name() {
     sim::explore(0..1, async |world, host| {
         let disk = world.add_disk(host.node(), "old", DiskOptions::default());
         let space = disk.plug().open("registry.0").unwrap();
-        space.write(0, vec![Bytes::from_static(b"DZREG\0\0\x01 and then the maps as they were")]).await.unwrap();
+        let mut old = b"DZREG\0\0\x01".to_vec();
+        old.extend_from_slice(&[7; 12]);
+        old.extend_from_slice(&crc(&old).to_le_bytes());
+        old.extend_from_slice(b"the maps as they were");
+        space.write(0, vec![old.into()]).await.unwrap();
         let started = Registry::start(&host, vec![(TargetId(0), disk.plug())]).await;
         let why = started.err().expect("it is not read").to_string();
         assert!(why.contains("version 1") && why.contains("version 2"), "{why}");
