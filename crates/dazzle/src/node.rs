@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cleaner::Cleaner;
@@ -49,8 +50,9 @@ pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
     pub(crate) config: Config,
     pub(crate) cluster: Cluster,
-    /// This life of the node.
+    /// This life of the node, and whether it ends it by itself.
     session: Session,
+    leaving: AtomicBool,
     /// Where other machines can be let in.
     gate: Option<Arc<Gate>>,
     pub(crate) storage: Storage,
@@ -186,6 +188,7 @@ impl Parts {
             config,
             cluster,
             session,
+            leaving: AtomicBool::new(false),
             gate,
             storage,
             manager,
@@ -226,6 +229,7 @@ impl Parts {
             let flushed = self.client.stop().await;
             self.manager.stop().await;
             // Its lease would run out by itself; so the others need not wait for that.
+            self.leaving.store(true, Ordering::Release);
             if let Err(error) = self.session.clone().end().await {
                 info!(%error, "the others were not told that this node has stopped");
             }
@@ -240,6 +244,10 @@ impl Parts {
     async fn expelled(&self) {
         loop {
             self.session.lost().await;
+            if self.leaving.load(Ordering::Acquire) {
+                // It was given back.
+                std::future::pending::<()>().await;
+            }
             if self.session.is_over() {
                 return;
             }

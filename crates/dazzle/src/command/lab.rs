@@ -14,7 +14,7 @@ use crate::edge::storage_place;
 use crate::lab::{FILE_NAME, HOSTS_MAX, HostNumber, Lab};
 
 /// Runs a whole cluster on this machine: each host a network namespace with an address, a link, a directory and a daemon
-/// of its own. Needs root, and touches neither the machine's network nor anything outside DIR.
+/// of its own. The first one mounts it. Needs root, and touches neither the machine's network nor anything outside DIR.
 #[derive(Debug, Args)]
 pub(super) struct LabCommand {
     #[command(subcommand)]
@@ -23,7 +23,7 @@ pub(super) struct LabCommand {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Make a laboratory in DIR, or start the one that is there: a cluster that is mounted on every host.
+    /// Make a laboratory in DIR, or start the one that is there: a cluster, mounted on its first host.
     Up {
         /// An empty directory, or a laboratory's.
         dir: PathBuf,
@@ -224,7 +224,8 @@ impl Laboratory {
         let words = ["up".as_ref(), dir.as_os_str(), "--targets".as_ref(), disks.as_ref(), "--parity".as_ref()];
         let mut words = [&words[..], &[parity.as_ref()]].concat();
         let (listens, name, mount) = (host.listens(), host.name(), host.mount(&self.dir));
-        words.extend(own(&listens, &name, &mount));
+        words.extend(own(&listens, &name));
+        words.extend(["--mount".as_ref(), mount.as_os_str()]);
         self.dazzle(host, &words)
     }
 
@@ -234,8 +235,8 @@ impl Laboratory {
         let (at, disks, dir) = (first.listens(), self.lab.disks.to_string(), host.directory(&self.dir));
         let mut words = vec!["join".as_ref(), at.as_ref(), token.trim().as_ref(), dir.as_os_str()];
         words.extend(["--targets".as_ref(), OsStr::new(&disks)]);
-        let (listens, name, mount) = (host.listens(), host.name(), host.mount(&self.dir));
-        words.extend(own(&listens, &name, &mount));
+        let (listens, name) = (host.listens(), host.name());
+        words.extend(own(&listens, &name));
         self.dazzle(host, &words)
     }
 
@@ -301,6 +302,6 @@ impl Laboratory {
 }
 
 /// What a host says of itself when it makes or joins a cluster.
-fn own<'a>(listens: &'a str, name: &'a str, mount: &'a Path) -> [&'a OsStr; 6] {
-    ["--address".as_ref(), listens.as_ref(), "--name".as_ref(), name.as_ref(), "--mount".as_ref(), mount.as_os_str()]
+fn own<'a>(listens: &'a str, name: &'a str) -> [&'a OsStr; 4] {
+    ["--address".as_ref(), listens.as_ref(), "--name".as_ref(), name.as_ref()]
 }

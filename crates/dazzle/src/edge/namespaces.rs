@@ -12,6 +12,9 @@ use crate::lab::{HostNumber, Lab};
 const BURST: &str = "64kb";
 const WAIT: &str = "50ms";
 
+/// A host's own end of its link.
+const LINK: &str = "eth0";
+
 /// The namespaces of a laboratory.
 pub(crate) struct Namespaces<'a>(pub(crate) &'a Lab);
 
@@ -33,11 +36,11 @@ impl Namespaces<'_> {
     fn plug_in(&self, host: HostNumber) -> Result<(), String> {
         let (space, plug, address) = (self.0.namespace(host), host.plug(), format!("{}/24", host.address()));
         run("ip", &["netns", "add", &space])?;
-        self.at_switch(&["link", "add", &plug, "type", "veth", "peer", "name", "link", "netns", &space])?;
+        self.at_switch(&["link", "add", &plug, "type", "veth", "peer", "name", LINK, "netns", &space])?;
         self.at_switch(&["link", "set", &plug, "master", "switch", "up"])?;
-        run("ip", &["-n", &space, "address", "add", &address, "dev", "link"])?;
+        run("ip", &["-n", &space, "address", "add", &address, "dev", LINK])?;
         run("ip", &["-n", &space, "link", "set", "lo", "up"])?;
-        run("ip", &["-n", &space, "link", "set", "link", "up"])?;
+        run("ip", &["-n", &space, "link", "set", LINK, "up"])?;
         self.shape(host, self.0.rate.as_deref())
     }
 
@@ -50,7 +53,7 @@ impl Namespaces<'_> {
 
     /// Lets a host's link carry so much a second in each direction, or as much as it can.
     pub(crate) fn shape(&self, host: HostNumber, rate: Option<&str>) -> Result<(), String> {
-        let ends = [(self.0.namespace(host), "link".to_owned()), (self.0.switch(), host.plug())];
+        let ends = [(self.0.namespace(host), LINK.to_owned()), (self.0.switch(), host.plug())];
         for (space, device) in ends {
             // There may be none to take away.
             let _ = run("tc", &["-n", &space, "qdisc", "delete", "dev", &device, "root"]);
