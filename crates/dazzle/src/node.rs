@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cleaner::Cleaner;
-use client::{Client, ClientOptions};
+use client::{Client, ClientError, ClientOptions};
 use host::{Host, NodeId};
 use log::{Cluster, LogReader, ScrubOptions, Scrubber};
 use manager::{Manager, ManagerOptions};
@@ -37,6 +37,8 @@ pub(crate) const NODE: NodeId = NodeId(1);
 
 /// How often targets are looked at whether they have failed.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long each part of a machine in a cluster may take to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running node.
 pub(crate) struct Node {
@@ -201,6 +203,21 @@ impl Parts {
         })
     }
 
+    /// Waits for a part to stop; in a cluster not for ever, for it may need machines that have stopped before. What it did
+    /// not store then is in the logs.
+    async fn in_time<T>(&self, stopping: impl Future<Output = T>) -> Option<T> {
+        if self.cluster.maps().nodes.len() == 1 {
+            return Some(stopping.await);
+        }
+        tokio::select! {
+            stopped = stopping => Some(stopped),
+            () = self.cluster.host().sleep(STOP_PATIENCE) => {
+                warn!("a part did not stop in time; the next start recovers from the logs");
+                None
+            }
+        }
+    }
+
     /// A token, by which another machine can join.
     pub(crate) fn invite(&self) -> Result<serde_json::Value, String> {
         let none = "machines are let in where the file system was made with --address, and nowhere else";
@@ -225,9 +242,10 @@ impl Parts {
             if let Some(mount) = mount {
                 mount.settle().await;
             }
-            self.cleaner.stop().await;
-            let flushed = self.client.stop().await;
-            self.manager.stop().await;
+            self.in_time(self.cleaner.stop()).await;
+            let lonely = || Err(ClientError::Unreachable("the other machines do not answer".into()));
+            let flushed = self.in_time(self.client.stop()).await.unwrap_or_else(lonely);
+            self.in_time(self.manager.stop()).await;
             // Its lease would run out by itself; so the others need not wait for that.
             self.leaving.store(true, Ordering::Release);
             if let Err(error) = self.session.clone().end().await {
