@@ -193,9 +193,9 @@ pub enum ManagerRequest {
     /// Everything known about an inode, for `dazzle why`.
     Why(InodeId),
     /// Live bytes of these stripes, over all slots of this manager, which refuses unless it knows the same manager map as
-    /// the asker and all its slots are there: else somebody who should be asked is not. The cleaner deletes where all managers say zero and
-    /// the journal position of that answer is `disk`; so of a sealed log that is not yet replayed for all its slots a
-    /// manager says `u64::MAX`.
+    /// the asker and all its slots are there: else somebody who should be asked is not. The cleaner deletes where all
+    /// managers say zero and the journal position of that answer is `disk`; so of a sealed log that is not yet replayed for
+    /// all its slots a manager says `u64::MAX`.
     Live(ManagerMapSum, Vec<(LogId, StripeNumber)>),
     /// Which parts of a data record still live: for the cleaner. Answers `Pieces`.
     Pieces {

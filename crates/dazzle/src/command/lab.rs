@@ -266,7 +266,8 @@ impl Laboratory {
         if json {
             let told = hosts.iter().map(|&(host, runs)| {
                 let (address, mount) = (host.address().to_string(), host.mount(&self.dir));
-                json!({"host": host.0, "runs": runs, "address": address, "mount": mount, "directory": host.directory(&self.dir)})
+                let directory = host.directory(&self.dir);
+                json!({"host": host.0, "runs": runs, "address": address, "mount": mount, "directory": directory})
             });
             print_json(&json!({"hosts": told.collect::<Vec<_>>(), "rate": self.lab.rate}));
             return Ok(());
