@@ -251,6 +251,8 @@ impl Fakes {
         let mut maps = registry::change::new_cluster(1, targets, REGISTRY_NODE.0, parity);
         maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = fragment_size);
         maps.fragment_size = fragment_size;
+        // They only store: whoever is tested works for all.
+        maps.nodes.values_mut().for_each(|node| node.stores = false);
         maps.epoch = MapEpoch(1);
         let maps = Arc::new(Mutex::new(Arc::new(maps)));
         let host = world.add_node(REGISTRY_NODE);
