@@ -5,19 +5,20 @@
 //! says who died. Somebody deletes all the while what all managers call dead.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use host::sim::{self, Dice, DiskOptions, Stop, World};
-use host::{Address, Disk, Host, NodeId, Port};
+use host::{Address, BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
 use log::{Cluster, LogReader};
 use manager::{Manager, ManagerOptions};
 use protocol::file::{Caller, Kind, NewInode};
 use protocol::id::{InodeId, LogId, StripeNumber, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
-use protocol::maps::{TargetEntry, TargetState, Writer};
-use protocol::registry::RegistryRequest;
-use registry::{Registry, change};
+use protocol::maps::{Maps, TargetEntry, TargetState, Writer};
+use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
+use registry::change;
 use storage::{Storage, TargetOptions};
 
 const CLUSTER: u128 = 78;
@@ -25,6 +26,23 @@ const STORE: NodeId = NodeId(9);
 const ASKER: NodeId = NodeId(8);
 const MANAGERS: [NodeId; 3] = [NodeId(1), NodeId(10), NodeId(11)];
 const DIRECTORIES: u64 = 24;
+
+/// A registry that never fails: it applies requests to maps in memory.
+struct Registry(Arc<Mutex<Arc<Maps>>>);
+
+impl Handler for Registry {
+    fn handle(&self, _: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let maps = self.0.clone();
+        Box::pin(async move {
+            let mut maps = maps.lock().unwrap();
+            let (next, reply) = change::apply(&maps, request.open().expect("a registry's request"));
+            if let Some(next) = next {
+                *maps = Arc::new(next);
+            }
+            Envelope::new::<RegistryAnswer>(reply.and_then(|outcome| outcome.with(maps.clone())))
+        })
+    }
+}
 
 async fn store(world: &World, host: &Host) {
     let disks: Vec<(TargetId, Disk)> =
@@ -38,10 +56,10 @@ async fn store(world: &World, host: &Host) {
     let mut maps = change::new_cluster(CLUSTER, entries, MANAGERS[0].0, 1);
     // It has disks, and manages nothing.
     maps.nodes.get_mut(&STORE.0).unwrap().stores = false;
-    Registry::create(maps, disks.clone()).await.unwrap();
+    assert_eq!(maps.verify(), Ok(()));
     let starting = host.clone();
     let started = world.spawn(host, async move {
-        Registry::start(&starting, disks.clone()).await.unwrap();
+        starting.listen(Port(REGISTRY_PORT), Arc::new(Registry(Arc::new(Mutex::new(Arc::new(maps))))));
         let (_, lost) = Storage::start(starting, CLUSTER, disks, TargetOptions::default()).await;
         assert!(lost.is_empty());
     });

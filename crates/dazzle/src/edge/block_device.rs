@@ -15,8 +15,13 @@ const MIB: u64 = 1 << 20;
 /// What is kept free before the first space: boot sectors and partition tables of others stay readable.
 const BASE: u64 = MIB;
 /// The fixed spaces in order, with their sizes; `data` takes what is left. Lists grow with the device: see `list_bytes`.
-const SPACES: [(&str, u64); 4] =
-    [("target", MIB), ("registry.0", 64 * MIB), ("registry.1", 64 * MIB), ("intake", 4 * MIB)];
+const SPACES: [(&str, u64); 5] = [
+    ("target", MIB),
+    ("registry.0", 64 * MIB),
+    ("registry.1", 64 * MIB),
+    ("registry.log", 64 * MIB),
+    ("intake", 4 * MIB),
+];
 
 /// A block device that holds a target.
 pub struct BlockDevice {

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use host::sim::{Dice, DiskOptions, SimDisk, Stop, Verdict, World};
-use host::{Disk, Host, NodeId, Port};
+use host::{BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
 use log::{Cluster, LogReader};
 use manager::{Manager, ManagerOptions};
 use protocol::id::{SLOT_COUNT, TargetId};
 use protocol::manager::MANAGER_PORT;
-use protocol::maps::{SlotEntry, TargetEntry, TargetState};
-use protocol::registry::RegistryRequest;
-use registry::{Registry, change};
+use protocol::maps::{Maps, NodeEntry, NodeState, SlotEntry, TargetEntry, TargetState};
+use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
+use registry::change;
 use storage::{Storage, TargetOptions};
 
 const CLUSTER: u128 = 78;
@@ -24,10 +24,31 @@ pub const GROUND: NodeId = NodeId(1);
 const RUNS: u16 = 8;
 pub const CLIENTS: u32 = 5;
 
+type SharedMaps = Arc<Mutex<Option<Arc<Maps>>>>;
+
+/// A registry that never fails: it applies requests to maps in memory.
+struct Registry(SharedMaps);
+
+impl Handler for Registry {
+    fn handle(&self, _: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            let mut shared = shared.lock().unwrap();
+            let maps = shared.as_mut().expect("the site was created");
+            let (next, reply) = change::apply(maps, request.open().expect("a registry's request"));
+            if let Some(next) = next {
+                *maps = Arc::new(next);
+            }
+            Envelope::new::<RegistryAnswer>(reply.and_then(|outcome| outcome.with(maps.clone())))
+        })
+    }
+}
+
 /// The nodes of one world.
 pub struct Site {
     pub world: World,
     disks: Vec<SimDisk>,
+    maps: SharedMaps,
     pub managers: BTreeMap<NodeId, Option<Arc<Manager>>>,
 }
 
@@ -38,7 +59,7 @@ impl Site {
             (0..TARGETS).map(|n| world.add_disk(GROUND, &format!("t{n}"), DiskOptions::default())).collect();
         let managers: BTreeMap<NodeId, _> = (0..dice.within(2..5)).map(|n| (NodeId(2 + n as u32), None)).collect();
         managers.keys().for_each(|&node| drop(world.add_node(node)));
-        let site = Site { world: world.clone(), disks, managers };
+        let site = Site { world: world.clone(), disks, maps: Arc::default(), managers };
         let mut entries = Vec::new();
         for (target, disk) in site.plugged() {
             storage::format(&disk, CLUSTER, target, TargetOptions::default()).await.unwrap();
@@ -46,10 +67,16 @@ impl Site {
             entries.push((target, entry));
         }
         let mut maps = change::new_cluster(CLUSTER, entries, GROUND.0, 1);
+        for node in site.managers.keys() {
+            let (state, address) = (NodeState::Alive, String::new());
+            let entry = NodeEntry { name: node.0.to_string(), address, session: 1, state, stores: true };
+            maps.nodes.insert(node.0, entry);
+        }
+        maps.next_node = maps.nodes.keys().max().map_or(1, |last| last + 1);
         for run in 0..RUNS {
             maps.slots.insert(run * (SLOT_COUNT / RUNS), SlotEntry { node: site.deal(dice).0, logs: Vec::new() });
         }
-        Registry::create(maps, site.plugged()).await.unwrap();
+        *site.maps.lock().unwrap() = Some(Arc::new(maps));
         site.start_ground().await;
         site
     }
@@ -63,9 +90,9 @@ impl Site {
     }
 
     pub async fn start_ground(&self) {
-        let (disks, host) = (self.plugged(), self.world.host(GROUND));
+        let (disks, host, maps) = (self.plugged(), self.world.host(GROUND), self.maps.clone());
         let started = self.world.spawn(&host.clone(), async move {
-            Registry::start(&host, disks.clone()).await.unwrap();
+            host.listen(Port(REGISTRY_PORT), Arc::new(Registry(maps)));
             let (_, lost) = Storage::start(host, CLUSTER, disks, TargetOptions::default()).await;
             assert!(lost.is_empty());
         });
