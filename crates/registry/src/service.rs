@@ -85,7 +85,11 @@ pub enum RegistryStart {
 
 impl Registry {
     /// Makes the registry of a new cluster on its first node's targets. That node alone votes.
-    pub async fn create(maps: Maps, disks: Vec<(TargetId, Disk)>) -> Result<(), RegistryStart> {
+    pub fn create(maps: Maps, disks: Vec<(TargetId, Disk)>) -> BoxFuture<'static, Result<(), RegistryStart>> {
+        Box::pin(Registry::found(maps, disks))
+    }
+
+    async fn found(maps: Maps, disks: Vec<(TargetId, Disk)>) -> Result<(), RegistryStart> {
         assert_eq!(maps.verify(), Ok(()), "nothing is stored that a start would refuse");
         let voter = maps.storing().next().ok_or(RegistryStart::Nothing)?;
         let parity = maps.parity;
@@ -96,11 +100,19 @@ impl Registry {
 
     /// Reads what the targets of this node hold, and answers on the registry's ports. Where this node alone votes, all that
     /// was ever acknowledged is in the maps when this returns; else they may be older, and become newer.
-    pub async fn start(host: &Host, disks: Vec<(TargetId, Disk)>) -> Result<Arc<Registry>, RegistryStart> {
-        let Opened { store, outdated } = within(host, Store::open(&disks)).await?;
+    pub fn start(
+        host: &Host,
+        disks: Vec<(TargetId, Disk)>,
+    ) -> BoxFuture<'static, Result<Arc<Registry>, RegistryStart>> {
+        // Boxed, as the other ways in are: else the whole library is compiled anew in every program that begins a registry.
+        Box::pin(Registry::resume(host.clone(), disks))
+    }
+
+    async fn resume(host: Host, disks: Vec<(TargetId, Disk)>) -> Result<Arc<Registry>, RegistryStart> {
+        let Opened { store, outdated } = within(&host, Store::open(&disks)).await?;
         let snapshot = store.kept().snapshot.clone();
         let maps = snapshot.map(|(_, agreed)| agreed.maps.clone()).ok_or(RegistryStart::Empty)?;
-        Registry::launch(host, store, maps, outdated).await
+        Registry::launch(&host, store, maps, outdated).await
     }
 
     /// Starts on a node that joins, with empty targets: the leader fills its replica once the node has begun its session.
@@ -108,18 +120,22 @@ impl Registry {
     ///
     /// A node that began a session before has promised things: only where its targets still show that it had not got its maps
     /// then, it may join again. One that has lost them joins as a new node.
-    pub async fn join(
+    pub fn join(
         host: &Host,
         maps: Arc<Maps>,
         disks: Vec<(TargetId, Disk)>,
-    ) -> Result<Arc<Registry>, RegistryStart> {
+    ) -> BoxFuture<'static, Result<Arc<Registry>, RegistryStart>> {
+        Box::pin(Registry::enter(host.clone(), maps, disks))
+    }
+
+    async fn enter(host: Host, maps: Arc<Maps>, disks: Vec<(TargetId, Disk)>) -> Result<Arc<Registry>, RegistryStart> {
         let began = maps.nodes.get(&host.node().0).is_some_and(|node| node.session > 0);
         if began && Store::open(&disks).await?.store.kept().snapshot.is_some() {
             return Err(RegistryStart::Begun);
         }
-        let created = within(host, Store::create(first(maps.parity, None), &disks)).await;
+        let created = within(&host, Store::create(first(maps.parity, None), &disks)).await;
         let store = created.map_err(|error| RegistryStart::Unwritten(error.to_string()))?;
-        Registry::launch(host, store, maps, Vec::new()).await
+        Registry::launch(&host, store, maps, Vec::new()).await
     }
 
     async fn launch(
