@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use host::{Address, NodeId, Port};
 use log::Cluster;
 use protocol::address::{LogAddress, Position};
-use protocol::id::InodeId;
+use protocol::id::{InodeId, LogId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, Moved};
 use protocol::maps::ManagerMapSum;
 
@@ -148,13 +148,13 @@ impl Managers {
     async fn ask(&self, node: NodeId, request: ManagerRequest) -> Result<Answer, Failure> {
         let reply = self.call(node, request).await?;
         if reply.journal > reply.journal_disk {
-            self.flush(node, reply.journal).await?;
+            self.flush(node, (reply.log, reply.journal)).await?;
         }
         Ok(reply.answer)
     }
 
-    async fn flush(&self, node: NodeId, through: Position) -> Result<(), Failure> {
-        self.call(node, ManagerRequest::Flush(through)).await.map(|_| ())
+    async fn flush(&self, node: NodeId, (journal, through): (LogId, Position)) -> Result<(), Failure> {
+        self.call(node, ManagerRequest::Flush(journal, through)).await.map(|_| ())
     }
 
     async fn call(&self, node: NodeId, request: ManagerRequest) -> Result<ManagerReply, Failure> {

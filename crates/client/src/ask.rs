@@ -5,9 +5,11 @@ use std::time::Duration;
 use host::{Address, NodeId, Port};
 use protocol::id::InodeId;
 use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
+use protocol::maps::LogState;
 
 use crate::ClientError;
 use crate::client::{Inner, lock};
+use crate::journals::OwedFlush;
 
 /// Between two attempts, so that a manager that restarts is not flooded.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -15,11 +17,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Inner {
-    /// Asks the manager of `inode` something that changes nothing about it.
-    pub(crate) async fn ask(&self, inode: InodeId, request: ManagerRequest) -> Result<ManagerReply, ClientError> {
-        Ok(self.ask_any(inode, request).await?.1)
-    }
-
     /// Asks the manager of `inode` for a change of all of `changed`, whose next fsync then covers it.
     pub(crate) async fn change(
         &self,
@@ -27,18 +24,17 @@ impl Inner {
         changed: &[InodeId],
         request: ManagerRequest,
     ) -> Result<ManagerReply, ClientError> {
-        let (manager, reply) = self.ask_any(inode, request).await?;
+        let reply = self.ask(inode, request).await?;
         let mut journals = lock(&self.journals);
         for &inode in changed {
-            journals.note(inode, manager, &reply);
+            journals.note(inode, &reply);
         }
         Ok(reply)
     }
 
     /// Notes that `reply` was about `inode` too, which was not known when it was asked for.
-    pub(crate) fn note(&self, asked: InodeId, inode: InodeId, reply: &ManagerReply) {
-        let manager = self.manager_of(asked);
-        lock(&self.journals).note(inode, manager, reply);
+    pub(crate) fn note(&self, inode: InodeId, reply: &ManagerReply) {
+        lock(&self.journals).note(inode, reply);
     }
 
     /// Which node manages `inode`, as far as this node knows.
@@ -46,12 +42,13 @@ impl Inner {
         NodeId(self.cluster.maps().slot(inode.slot().0).node)
     }
 
-    async fn ask_any(&self, inode: InodeId, request: ManagerRequest) -> Result<(NodeId, ManagerReply), ClientError> {
+    /// Asks the manager of `inode`, wherever it moves and as long as that takes.
+    pub(crate) async fn ask(&self, inode: InodeId, request: ManagerRequest) -> Result<ManagerReply, ClientError> {
         let deadline = self.host.now() + PATIENCE;
         loop {
             let manager = self.manager_of(inode);
             let problem = match self.ask_node(manager, request.clone()).await {
-                Ok(Ok(reply)) => return Ok((manager, reply)),
+                Ok(Ok(reply)) => return Ok(reply),
                 // Refused before anything was done: always safe to ask again.
                 Ok(Err(ManagerError::NotMine)) => "the slot is between two managers".to_owned(),
                 Ok(Err(error)) => return Err(error.into()),
@@ -67,6 +64,29 @@ impl Inner {
             if self.manager_of(inode) == manager {
                 self.host.sleep(PAUSE).await;
             }
+        }
+    }
+
+    /// Waits until a journal is `disk` as far as it is owed. Where its manager has died, that is when it is sealed.
+    pub(crate) async fn flush_at(&self, owed: OwedFlush) -> Result<(), ClientError> {
+        let deadline = self.host.now() + PATIENCE;
+        loop {
+            let problem = match self.ask_node(owed.manager, ManagerRequest::Flush(owed.journal, owed.through)).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(ManagerError::NotMine)) => format!("log {} has another manager", owed.journal.0),
+                Ok(Err(error)) => return Err(error.into()),
+                Err(unreachable) => unreachable.to_string(),
+            };
+            let maps = self.cluster.refresh().await;
+            let entry = maps.as_ref().map(|maps| maps.logs.get(&owed.journal).map(|log| log.state));
+            if let Ok(None | Some(LogState::Sealed(_))) = entry {
+                lock(&self.journals).forget(owed.journal);
+                return Ok(());
+            }
+            if self.host.now() >= deadline || self.is_stopped() {
+                return Err(ClientError::Unreachable(problem));
+            }
+            self.host.sleep(PAUSE).await;
         }
     }
 
@@ -98,7 +118,7 @@ fn is_repeatable(request: &ManagerRequest) -> bool {
             | Census
             | Content { .. }
             | Deltas(_)
-            | Flush(_)
+            | Flush(..)
             | Grow { .. }
             | List { .. }
             | ListXattrs(_)

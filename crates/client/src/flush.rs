@@ -4,13 +4,11 @@
 use std::sync::{Arc, MutexGuard};
 
 use futures_util::future::{join, join_all};
-use host::NodeId;
 use log::{BodyPart, LogError, LogWriter, Record};
 use protocol::address::{LogAddress, Position};
 use protocol::checksum::BLOCK_SIZE;
 use protocol::delta::{Change, Delta};
 use protocol::id::InodeId;
-use protocol::manager::ManagerRequest;
 use protocol::record::{HEADER_SIZE, Owner, RecordKind};
 use protocol::storage::Durability;
 
@@ -62,7 +60,7 @@ impl Client {
         }
         let recorded = lock(&self.0.outbox).end();
         let owed = lock(&self.0.journals).owed_all();
-        let journals = join_all(owed.into_iter().map(|(manager, position)| self.0.flush_manager(manager, position)));
+        let journals = join_all(owed.into_iter().map(|owed| self.0.flush_at(owed)));
         let (stored, journals) = join(self.0.commit(recorded), journals).await;
         stored?;
         journals.into_iter().collect()
@@ -203,22 +201,10 @@ impl Inner {
 
     /// Waits until the newest known record about `inode` in a manager's journal is `disk`.
     async fn flush_journal(&self, inode: InodeId) -> Result<(), ClientError> {
-        let Some((manager, position)) = lock(&self.journals).owed(inode) else { return Ok(()) };
-        match self.flush_manager(manager, position).await {
-            Ok(()) => Ok(()),
-            // It may have lost the slot: what it acknowledged is then in its successor's hands, in another journal.
-            Err(_) => {
-                let reply = self.ask(inode, ManagerRequest::Attributes(inode)).await?;
-                self.flush_manager(self.manager_of(inode), reply.journal).await
-            }
-        }
-    }
-
-    async fn flush_manager(&self, manager: NodeId, position: Position) -> Result<(), ClientError> {
-        match self.ask_node(manager, ManagerRequest::Flush(position)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.into()),
-            Err(unreachable) => Err(ClientError::Unreachable(unreachable.to_string())),
+        let owed = lock(&self.journals).owed(inode);
+        match owed {
+            Some(owed) => self.flush_at(owed).await,
+            None => Ok(()),
         }
     }
 

@@ -2,15 +2,15 @@
 //!
 //! Invariants
 //! 1. An inode has a note here only while its newest known record may not be `disk`.
-//! 2. Notes rest on one incarnation of a manager: when its journal goes backwards, another log has begun, and what the
-//!    old one held is as safe as a take-over makes it.
+//! 2. A journal belongs to one life of a manager. In whatever order replies come, what is known of it only grows; when its
+//!    manager has died, sealing makes it `disk`, and it is forgotten.
 
 use std::collections::BTreeMap;
 
 use host::NodeId;
 use protocol::FastMap;
 use protocol::address::Position;
-use protocol::id::InodeId;
+use protocol::id::{InodeId, LogId};
 use protocol::manager::ManagerReply;
 
 /// When so many inodes are noted, those that are `disk` by now are dropped; and again when twice as many as then remained
@@ -20,71 +20,92 @@ const NOTES_FEW: usize = 4096;
 /// What replies told about journals.
 #[derive(Debug, Default)]
 pub(crate) struct Journals {
-    managers: BTreeMap<NodeId, Manager>,
+    known: BTreeMap<LogId, Journal>,
     notes: FastMap<InodeId, Note>,
     /// How many notes remained when they were looked through last.
     remained: usize,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Manager {
+#[derive(Clone, Copy, Debug)]
+struct Journal {
+    manager: NodeId,
     newest: Position,
     disk: Position,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Note {
-    manager: NodeId,
-    position: Position,
+    journal: LogId,
+    end: Position,
+}
+
+/// A flush that has to be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwedFlush {
+    /// Who writes the journal.
+    pub(crate) manager: NodeId,
+    /// The journal.
+    pub(crate) journal: LogId,
+    /// So far.
+    pub(crate) through: Position,
 }
 
 impl Journals {
     /// Takes in what a reply tells of its manager's journal.
     pub(crate) fn learn(&mut self, manager: NodeId, reply: &ManagerReply) {
-        let known = self.managers.entry(manager).or_default();
-        if reply.journal_disk < known.disk {
-            *known = Manager::default();
-            self.notes.retain(|_, note| note.manager != manager);
-        }
+        let new = Journal { manager, newest: reply.journal, disk: reply.journal_disk };
+        let known = self.known.entry(reply.log).or_insert(new);
         known.newest = known.newest.max(reply.journal);
         known.disk = known.disk.max(reply.journal_disk);
     }
 
     /// The operation that `reply` answers changed `inode`.
-    pub(crate) fn note(&mut self, inode: InodeId, manager: NodeId, reply: &ManagerReply) {
-        if reply.journal <= self.disk(manager) {
+    pub(crate) fn note(&mut self, inode: InodeId, reply: &ManagerReply) {
+        if self.is_disk(reply.log, reply.journal) {
             return;
         }
         if self.notes.len() >= NOTES_FEW.max(2 * self.remained) {
-            let managers = &self.managers;
-            self.notes.retain(|_, note| managers.get(&note.manager).is_none_or(|known| note.position > known.disk));
+            let Journals { known, notes, .. } = self;
+            notes.retain(|_, note| known.get(&note.journal).is_some_and(|journal| note.end > journal.disk));
             self.remained = self.notes.len();
         }
-        let note = self.notes.entry(inode).or_insert(Note { manager, position: reply.journal });
+        let new = Note { journal: reply.log, end: reply.journal };
+        let note = self.notes.entry(inode).or_insert(new);
         // An inode whose slot moved has its newest record in the new manager's journal.
-        if note.manager != manager || note.position < reply.journal {
-            *note = Note { manager, position: reply.journal };
+        if note.journal != new.journal || note.end < new.end {
+            *note = new;
         }
     }
 
     /// Which flush an fsync of `inode` has to wait for, if any.
-    pub(crate) fn owed(&mut self, inode: InodeId) -> Option<(NodeId, Position)> {
-        let note = *self.notes.get(&inode)?;
-        if note.position <= self.disk(note.manager) {
+    pub(crate) fn owed(&mut self, inode: InodeId) -> Option<OwedFlush> {
+        let Note { journal, end } = *self.notes.get(&inode)?;
+        if self.is_disk(journal, end) {
             self.notes.remove(&inode);
             return None;
         }
-        Some((note.manager, note.position))
+        Some(OwedFlush { manager: self.known[&journal].manager, journal, through: end })
     }
 
     /// All flushes that leave nothing behind.
-    pub(crate) fn owed_all(&self) -> Vec<(NodeId, Position)> {
-        let behind = self.managers.iter().filter(|(_, manager)| manager.newest > manager.disk);
-        behind.map(|(&node, manager)| (node, manager.newest)).collect()
+    pub(crate) fn owed_all(&self) -> Vec<OwedFlush> {
+        let behind = self.known.iter().filter(|(_, journal)| journal.newest > journal.disk);
+        let flush = |(&log, journal): (&LogId, &Journal)| OwedFlush {
+            manager: journal.manager,
+            journal: log,
+            through: journal.newest,
+        };
+        behind.map(flush).collect()
     }
 
-    fn disk(&self, manager: NodeId) -> Position {
-        self.managers.get(&manager).map_or(Position::START, |manager| manager.disk)
+    /// A journal was sealed, and all of it is `disk`.
+    pub(crate) fn forget(&mut self, journal: LogId) {
+        self.known.remove(&journal);
+    }
+
+    /// Of a journal that is not known, or no longer, nothing is owed.
+    fn is_disk(&self, journal: LogId, end: Position) -> bool {
+        self.known.get(&journal).is_none_or(|known| end <= known.disk)
     }
 }
 
@@ -95,31 +116,59 @@ mod tests {
 
     use super::*;
 
-    fn reply(journal: u32, disk: u32) -> ManagerReply {
-        let at = |offset| Position::new(StripeNumber(0), offset);
-        ManagerReply { answer: Answer::Done, journal: at(journal), journal_disk: at(disk) }
+    fn at(offset: u32) -> Position {
+        Position::new(StripeNumber(0), offset)
+    }
+
+    fn reply(log: u64, journal: u32, disk: u32) -> ManagerReply {
+        ManagerReply { answer: Answer::Done, log: LogId(log), journal: at(journal), journal_disk: at(disk) }
+    }
+
+    /// Learns of a reply and notes it for an inode.
+    fn tell(journals: &mut Journals, inode: InodeId, reply: &ManagerReply) {
+        journals.learn(MANAGER, reply);
+        journals.note(inode, reply);
+    }
+
+    const MANAGER: NodeId = NodeId(1);
+
+    fn flush(log: u64, through: u32) -> OwedFlush {
+        OwedFlush { manager: MANAGER, journal: LogId(log), through: at(through) }
     }
 
     #[test]
     fn an_fsync_waits_only_for_the_records_of_its_inode() {
-        let (manager, inode, other) = (NodeId(1), InodeId(7), InodeId(8));
+        let (inode, other) = (InodeId(7), InodeId(8));
         let mut journals = Journals::default();
-        journals.learn(manager, &reply(100, 0));
-        journals.note(inode, manager, &reply(100, 0));
-        assert_eq!(journals.owed(inode), Some((manager, reply(100, 0).journal)));
+        tell(&mut journals, inode, &reply(5, 100, 0));
+        assert_eq!(journals.owed(inode), Some(flush(5, 100)));
         assert_eq!(journals.owed(other), None);
-        journals.learn(manager, &reply(200, 150));
+        journals.learn(MANAGER, &reply(5, 200, 150));
         assert_eq!(journals.owed(inode), None);
-        assert_eq!(journals.owed_all(), [(manager, reply(200, 0).journal)]);
+        assert_eq!(journals.owed_all(), [flush(5, 200)]);
     }
 
     #[test]
-    fn a_manager_that_began_a_new_log_is_owed_nothing() {
-        let (manager, inode) = (NodeId(1), InodeId(7));
+    fn a_reply_that_was_overtaken_takes_nothing_back() {
+        let inode = InodeId(7);
         let mut journals = Journals::default();
-        journals.learn(manager, &reply(1000, 500));
-        journals.note(inode, manager, &reply(1000, 500));
-        journals.learn(manager, &reply(10, 0));
+        journals.learn(MANAGER, &reply(5, 60, 50));
+        tell(&mut journals, inode, &reply(5, 100, 50));
+        journals.learn(MANAGER, &reply(5, 40, 10));
+        assert_eq!(journals.owed(inode), Some(flush(5, 100)));
+    }
+
+    #[test]
+    fn the_journal_of_a_manager_that_begins_anew_is_another_one() {
+        let inode = InodeId(7);
+        let mut journals = Journals::default();
+        tell(&mut journals, inode, &reply(5, 1000, 0));
+        // It died before anything was `disk`, and its next life has got less far.
+        journals.learn(MANAGER, &reply(6, 10, 0));
+        assert_eq!(journals.owed(inode), Some(flush(5, 1000)));
+        assert_eq!(journals.owed_all(), [flush(5, 1000), flush(6, 10)]);
+        journals.forget(LogId(5));
         assert_eq!(journals.owed(inode), None);
+        assert_eq!(journals.owed_all(), [flush(6, 10)]);
     }
 }

@@ -79,7 +79,7 @@ impl Client {
         whole(&self.0.host, async move {
             let (from, to) = (rename.from_directory, rename.to_directory);
             let reply = inner.change(from, &[from, to], ManagerRequest::Rename(rename)).await?;
-            inner.removed(from, &reply)
+            inner.removed(&reply)
         })
         .await
     }
@@ -151,7 +151,7 @@ impl Client {
         let inner = self.0.clone();
         whole(&self.0.host, async move {
             let reply = inner.change(directory, &[directory], request).await?;
-            inner.removed(directory, &reply)
+            inner.removed(&reply)
         })
         .await
     }
@@ -161,18 +161,18 @@ impl Inner {
     async fn make(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {
         let reply = self.change(directory, &[directory], request).await?;
         let Answer::Entry(attributes, _) = reply.answer else { return Err(ClientError::Foreign("create")) };
-        self.note(directory, attributes.inode, &reply);
+        self.note(attributes.inode, &reply);
         Ok(attributes)
     }
 
     /// Names changed, and the next fsync of their inodes covers that; with the last name of a file that nobody has open,
     /// its unwritten bytes are gone too.
-    fn removed(&self, directory: InodeId, reply: &ManagerReply) -> Result<(), ClientError> {
+    fn removed(&self, reply: &ManagerReply) -> Result<(), ClientError> {
         match &reply.answer {
             Answer::Removed(Some((inode, 0))) => self.unlinked(*inode),
-            Answer::Removed(Some((inode, _))) => self.note(directory, *inode, reply),
+            Answer::Removed(Some((inode, _))) => self.note(*inode, reply),
             Answer::Renamed { changed, removed } => {
-                changed.iter().for_each(|&inode| self.note(directory, inode, reply));
+                changed.iter().for_each(|&inode| self.note(inode, reply));
                 removed.iter().for_each(|&inode| self.unlinked(inode));
             }
             Answer::Removed(None) | Answer::Done => {}

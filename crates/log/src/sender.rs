@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use event_listener::Event;
 use futures_util::future::join_all;
 use protocol::address::Position;
+use protocol::id::LogId;
 use protocol::maps::{Maps, Run, Writer};
 use protocol::registry::{RegistryReply, RegistryRequest};
 use protocol::storage::{Durability, Room, StorageError, StorageReply, StorageRequest};
@@ -20,6 +21,7 @@ use crate::{Cluster, LogError, relay};
 
 /// What all clones of a writer share.
 pub(crate) struct Shared {
+    pub(crate) log: LogId,
     pub(crate) cluster: Cluster,
     pub(crate) options: WriterOptions,
     state: Mutex<State>,
@@ -68,7 +70,7 @@ impl Shared {
             }
         }
         let (state, changed) = (Mutex::new(state), Event::new());
-        Ok(Arc::new(Shared { cluster, options, state, changed }))
+        Ok(Arc::new(Shared { log, cluster, options, state, changed }))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

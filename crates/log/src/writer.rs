@@ -123,7 +123,7 @@ impl LogWriter {
 
     /// The log.
     pub fn log(&self) -> LogId {
-        self.shared.lock().opened.log
+        self.shared.log
     }
 
     /// Puts a record into the open stripe in memory; never waits. Records never span stripes: one that does not fit

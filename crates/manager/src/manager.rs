@@ -194,7 +194,14 @@ impl Manager {
                 self.check_mine(inode)?;
                 Ok(self.reply(Answer::Conflict(self.locks.test(inode, &lock))))
             }
-            ManagerRequest::Flush(position) => {
+            ManagerRequest::Flush(log, position) => {
+                // Of an earlier life's journal others know: it is sealed, which makes it `disk`.
+                if log != self.writer.log() {
+                    return Err(ManagerError::NotMine);
+                }
+                if position > self.writer.end() {
+                    return Err(ManagerError::Invalid("the journal does not reach that far".into()));
+                }
                 self.commit(position, Durability::Disk).await?;
                 Ok(self.reply(Answer::Done))
             }
@@ -363,7 +370,7 @@ impl Manager {
     }
 
     fn reply_at(&self, answer: Answer, journal: Position) -> ManagerReply {
-        ManagerReply { answer, journal, journal_disk: self.writer.reached(Durability::Disk) }
+        ManagerReply { answer, log: self.writer.log(), journal, journal_disk: self.writer.reached(Durability::Disk) }
     }
 
     async fn ask(&self, node: u32, request: ManagerRequest) -> ManagerAnswer {

@@ -235,7 +235,7 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         | R::Unlock { .. }
         | R::TestLock { .. }
         | R::UnlockAll { .. }
-        | R::Flush(_)
+        | R::Flush(..)
         | R::Census
         | R::Live(..)
         | R::DeadStripes(..)

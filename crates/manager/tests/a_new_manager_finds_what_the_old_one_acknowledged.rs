@@ -10,6 +10,7 @@ use host::sim::{self, Dice, DiskOptions, SimDisk, Stop, World};
 use host::{Disk, Host};
 use log::{BodyPart, Cluster, LogReader, LogWriter, Record, WriterOptions};
 use manager::{Manager, ManagerOptions, StartError};
+use protocol::address::Position;
 use protocol::delta::{Change, Delta};
 use protocol::file::{Caller, Kind, NewInode, Time};
 use protocol::id::{InodeId, StripeNumber, TargetId};
@@ -142,8 +143,8 @@ fn a_journal_with_a_hole_is_no_journal() {
                 let value = Bytes::from(vec![7; 60_000]);
                 let (inode, mode, clear_set_gid) = (InodeId::ROOT, XattrMode::Create, false);
                 let request = ManagerRequest::SetXattr { inode, name, value, mode, clear_set_gid };
-                let end = manager.answer(1, request).await.unwrap().journal;
-                manager.answer(1, ManagerRequest::Flush(end)).await.unwrap();
+                let reply = manager.answer(1, request).await.unwrap();
+                manager.answer(1, ManagerRequest::Flush(reply.log, reply.journal)).await.unwrap();
             }
             let cluster = Cluster::connect(writing.clone(), writing.node()).await.unwrap();
             let stripes = log::stripes::list(&cluster, None).await;
@@ -163,6 +164,33 @@ fn a_journal_with_a_hole_is_no_journal() {
             other => panic!("{other}"),
         });
         assert!(hole, "it started without what was acknowledged");
+    });
+}
+
+/// A client may still wait for the journal of an earlier life, which got further than the new one.
+#[test]
+fn a_journal_of_another_life_is_not_flushed() {
+    sim::explore(0..2, async |world, host| {
+        let site = Site::create(&world, &host).await;
+        let manager = site.start(&host).await;
+        let request = ManagerRequest::SetXattr {
+            inode: InodeId::ROOT,
+            name: "user.name".into(),
+            value: Bytes::from(vec![7; 60_000]),
+            mode: XattrMode::Create,
+            clear_set_gid: false,
+        };
+        let old = manager.answer(1, request).await.unwrap();
+        world.crash(host.node(), Stop::Kill);
+        let host = world.restart(host.node());
+        let manager = site.start(&host).await;
+        let of_old = manager.answer(1, ManagerRequest::Flush(old.log, old.journal)).await;
+        assert_eq!(of_old.err(), Some(ManagerError::NotMine));
+        let new = manager.answer(1, ManagerRequest::Attributes(InodeId::ROOT)).await.unwrap();
+        assert!(new.log > old.log);
+        let beyond = Position::new(StripeNumber(new.journal.stripe.0 + 1), 0);
+        let refused = manager.answer(1, ManagerRequest::Flush(new.log, beyond)).await;
+        assert!(matches!(refused, Err(ManagerError::Invalid(_))), "{refused:?}");
     });
 }
 
@@ -292,8 +320,8 @@ fn names_survive_kills_and_power_losses() {
                     }
                 }
                 if power {
-                    let end = manager.answer(1, ManagerRequest::Attributes(InodeId::ROOT)).await.unwrap().journal;
-                    manager.answer(1, ManagerRequest::Flush(end)).await.unwrap();
+                    let reply = manager.answer(1, ManagerRequest::Attributes(InodeId::ROOT)).await.unwrap();
+                    manager.answer(1, ManagerRequest::Flush(reply.log, reply.journal)).await.unwrap();
                 }
                 (names, directories)
             });

@@ -186,8 +186,8 @@ pub enum ManagerRequest {
         /// Whose.
         owner: LockOwner,
     },
-    /// Waits until the journal is `disk` through this position.
-    Flush(Position),
+    /// Waits until this journal, which must be the manager's own, is `disk` through this position.
+    Flush(LogId, Position),
     /// How many inodes, and how many bytes of file data live.
     Census,
     /// Everything known about an inode, for `dazzle why`.
@@ -306,6 +306,8 @@ pub struct Moved {
 pub struct ManagerReply {
     /// The answer proper.
     pub answer: Answer,
+    /// The manager's journal, another one in each of its lives.
+    pub log: LogId,
     /// Where the operation's journal record ends, or the newest record that the answer rests on.
     pub journal: Position,
     /// Up to where the journal is `disk` by now.

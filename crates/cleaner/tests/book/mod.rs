@@ -116,7 +116,8 @@ impl Handler for Shared {
         Box::pin(async move {
             let request: ManagerRequest = request.open().expect("only managers are asked here");
             let answer = book.lock().answer(request);
-            let reply = |answer| ManagerReply { answer, journal: Position::START, journal_disk: Position::START };
+            let (log, start) = (LogId(1), Position::START);
+            let reply = |answer| ManagerReply { answer, log, journal: start, journal_disk: start };
             Envelope::new::<ManagerAnswer>(answer.map(reply))
         })
     }

@@ -15,7 +15,7 @@ use log::{Cluster, LogReader};
 use protocol::address::{LogAddress, Position};
 use protocol::delta::{Change, Delta};
 use protocol::file::{Attributes, Caller, Content, Extent, Kind, NewInode, Time};
-use protocol::id::{InodeId, StripeNumber, TargetId};
+use protocol::id::{InodeId, LogId, StripeNumber, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
 use protocol::maps::{TargetEntry, TargetState};
 use registry::{Registry, change};
@@ -168,7 +168,7 @@ impl State {
                 self.disk = self.journal;
                 Ok(Answer::Done)
             }
-            R::Flush(position) => {
+            R::Flush(_, position) => {
                 self.flushes += 1;
                 assert!(position.offset <= self.journal);
                 self.disk = self.journal;
@@ -304,7 +304,8 @@ impl Handler for Service {
             if !waits.is_zero() {
                 manager.host.sleep(waits * (manager.host.random() % 100) as u32 / 100).await;
             }
-            let answer: ManagerAnswer = answer.map(|answer| ManagerReply { answer, journal, journal_disk });
+            let answer: ManagerAnswer =
+                answer.map(|answer| ManagerReply { answer, log: LogId(u64::MAX), journal, journal_disk });
             Envelope::new(answer)
         })
     }
