@@ -396,3 +396,19 @@ used_and_back() {
     [ "$(digest "$work/$name-mount")" = "$expected" ] || { echo "bytes differ on $name after repair"; return 1; }
     "$dazzle" check "$work/$name" --thorough && "$dazzle" down "$work/$name"
 }
+
+# Takes a laboratory down, whatever state it is in.
+end_lab() {
+    local host
+    for host in $("$dazzle" lab status "$1" --json | grep -o '"host": *[0-9]*' | grep -o '[0-9]*$'); do
+        "$dazzle" lab kill "$1" "$host"
+    done
+    "$dazzle" lab down "$1"
+}
+
+# Every host in turn is killed under load and brought back; nobody else may see more of it than a pause.
+hosts_killed() {
+    "$dazzle" lab up "$work/killed" --hosts 3 || return 1
+    "$programs/hosts.py" "$dazzle" "$work/killed" --rounds "${ROUNDS:-6}" --seed "${SEED:-$RANDOM}" || return 1
+    "$dazzle" lab down "$work/killed"
+}

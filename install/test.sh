@@ -22,6 +22,7 @@ passed=0 failed=0 broken=""
 # Takes down every file system of this run, whatever state it is in.
 clean_up() {
     for dir in "$work"/*/; do
+        [ -e "$dir/lab.toml" ] && end_lab "$dir" >/dev/null 2>&1
         [ -e "$dir/dazzle.toml" ] && "$dazzle" down --force "$dir" >/dev/null 2>&1
     done
     grep -o "$work[^ ]*" /proc/self/mountinfo | sort -ru | while read -r point; do umount -l "$point" 2>/dev/null; done
@@ -83,6 +84,7 @@ run fill-and-empty "fill to the last byte and empty" fill_and_empty
 run full-beneath "the disk beneath a target fills up" full_beneath
 run bad-input "bad input" bad_input
 run bad-mounts "no /dev/fuse, a busy mount point, a dead daemon's mount, an ordinary user" bad_mounts
+run hosts-killed "each host of three is killed in turn under load" hosts_killed
 run devices "preallocated files and block devices as targets" devices
 
 [ "${chosen[0]:-}" != --list ] || exit 0
