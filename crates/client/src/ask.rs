@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use host::{Address, NodeId, Port};
-use protocol::id::InodeId;
+use protocol::id::{InodeId, SLOT_COUNT};
 use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
 use protocol::maps::LogState;
+use protocol::token::Grant;
 
 use crate::ClientError;
 use crate::client::{Inner, lock};
 use crate::journals::OwedFlush;
 
 /// Between two attempts, so that a manager that restarts is not flooded.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 /// After so long without a manager a call fails: no program hangs for ever (DESIGN §13, promise 3).
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Inner {
     /// Asks the manager of `inode` for a change of all of `changed`, whose next fsync then covers it.
@@ -51,6 +52,7 @@ impl Inner {
                 Ok(Ok(reply)) => return Ok(reply),
                 // Refused before anything was done: always safe to ask again.
                 Ok(Err(ManagerError::NotMine)) => "the slot is between two managers".to_owned(),
+                Ok(Err(error @ ManagerError::Held)) => error.to_string(),
                 Ok(Err(error)) => return Err(error.into()),
                 // Whether it took effect is unknown: only what may happen twice is asked again.
                 Err(unreachable) if is_repeatable(&request) => unreachable.to_string(),
@@ -96,13 +98,43 @@ impl Inner {
         manager: NodeId,
         request: ManagerRequest,
     ) -> Result<ManagerAnswer, host::Unreachable> {
-        let to = Address { node: manager, port: Port(MANAGER_PORT) };
-        let answer = self.host.call::<ManagerRequest, ManagerAnswer>(to, request).await?;
+        if !lock(&self.greeted).contains(&manager)
+            && let Err(error) = self.greet(manager).await?
+        {
+            return Ok(Err(error));
+        }
+        let turn = self.tokens.turn();
+        let answer = self.call_manager(manager, request).await?;
         if let Ok(reply) = &answer {
             lock(&self.journals).learn(manager, reply);
+            if let Some(Grant::Slot(slot)) = reply.granted.filter(|grant| is_possible(*grant)) {
+                self.tokens.slot(slot).take_whole(turn);
+            }
         }
         Ok(answer)
     }
+
+    async fn call_manager(&self, manager: NodeId, request: ManagerRequest) -> Result<ManagerAnswer, host::Unreachable> {
+        let to = Address { node: manager, port: Port(MANAGER_PORT) };
+        self.host.call::<ManagerRequest, ManagerAnswer>(to, request).await
+    }
+
+    /// Says which log this client writes, before anything else: what its node did in an earlier life is at its end.
+    async fn greet(&self, manager: NodeId) -> Result<Result<(), ManagerError>, host::Unreachable> {
+        let _one = self.greeting.lock().await;
+        if !lock(&self.greeted).contains(&manager) {
+            if let Err(error) = self.call_manager(manager, ManagerRequest::Greet(self.log.log())).await? {
+                return Ok(Err(error));
+            }
+            lock(&self.greeted).insert(manager);
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// Whether what a peer grants exists.
+fn is_possible(grant: Grant) -> bool {
+    matches!(grant, Grant::Slot(slot) if slot.0 < SLOT_COUNT)
 }
 
 /// Whether asking twice is the same as asking once.

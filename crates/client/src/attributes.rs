@@ -3,11 +3,13 @@
 use protocol::file::{Attributes, SetAttributes};
 use protocol::id::InodeId;
 use protocol::manager::{ManagerReply, ManagerRequest};
+use protocol::token::TokenMode;
 
 use crate::ClientError;
 use crate::client::{Client, Inner, lock};
 use crate::names::entry;
 use crate::opens::OpenFile;
+use crate::pins::Pin;
 use crate::whole::whole;
 
 impl Client {
@@ -25,6 +27,8 @@ impl Client {
 
 impl Inner {
     pub(crate) async fn attributes(&self, inode: InodeId) -> Result<Attributes, ClientError> {
+        // Held in place: what was written here might be given up between an answer from before and the look at the file.
+        let _pin = self.pin_held(inode).await;
         loop {
             let asked = self.find(inode).and_then(|file| {
                 self.settle(&file);
@@ -57,9 +61,10 @@ impl Inner {
         Some(attributes)
     }
 
-    /// As [`Inner::overlaid`], asking where needed.
-    pub(crate) async fn completed(&self, attributes: Attributes) -> Result<Attributes, ClientError> {
-        match self.overlaid(attributes) {
+    /// As [`Inner::overlaid`], asking where needed, and where files were given up since `lost` was counted: the answer may
+    /// be from before what was written here was told.
+    pub(crate) async fn completed(&self, attributes: Attributes, lost: u64) -> Result<Attributes, ClientError> {
+        match self.overlaid(attributes).filter(|_| self.tokens.lost() == lost) {
             Some(attributes) => Ok(attributes),
             None => self.attributes(attributes.inode).await,
         }
@@ -76,12 +81,25 @@ impl Inner {
     async fn set_attributes(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes, ClientError> {
         let request = ManagerRequest::SetAttributes(inode, set);
         let touches_content = set.size.is_some() || set.modified.is_some();
-        let reply = match self.find(inode).filter(|_| touches_content) {
-            Some(file) => self.reshape(&file, set, request).await?,
-            None => self.change(inode, &[inode], request).await?,
+        let lost = self.tokens.lost();
+        let reply = {
+            let pin = if touches_content { self.pin_file(inode).await? } else { None };
+            match self.find(inode).filter(|_| pin.is_some()) {
+                Some(file) => self.reshape(&file, set, request).await?,
+                None => self.change(inode, &[inode], request).await?,
+            }
         };
         let (attributes, _) = entry(reply)?;
-        self.completed(attributes).await
+        self.completed(attributes, lost).await
+    }
+
+    /// Pins an inode to change its content; nothing, if it has none.
+    async fn pin_file(&self, inode: InodeId) -> Result<Option<Pin<'_>>, ClientError> {
+        match self.pin(inode, TokenMode::Write).await {
+            Ok(pin) => Ok(Some(pin)),
+            Err(ClientError::Invalid) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Sets size or times of a file of which the manager may not know everything: deltas in records go first, for they

@@ -134,13 +134,17 @@ impl Inner {
 
     async fn write_out_all(&self, files: &[Arc<OpenFile>]) -> Result<(), ClientError> {
         self.log.room().await?;
-        for file in files {
+        // A file that is being given up is written out by that.
+        let pinned: Vec<_> = files.iter().filter_map(|file| Some((file, self.try_pin(file.inode)?))).collect();
+        let files = pinned.iter().map(|(file, _)| *file).filter(|file| lock(&file.state).file.is_some());
+        let files: Vec<_> = files.collect();
+        for file in &files {
             self.base(file).await?;
         }
         // A file whose shape is being changed has its turn later.
         let held: Vec<_> = files.iter().filter_map(|file| Some((file, file.shape.try_read()?))).collect();
         let based = |file: &&OpenFile| lock(&file.state).known().is_based();
-        let files: Vec<&OpenFile> = held.iter().map(|(file, _)| &***file).filter(based).collect();
+        let files: Vec<&OpenFile> = held.iter().map(|(file, _)| &****file).filter(based).collect();
         Ok(self.append_and_record(&files)?)
     }
 

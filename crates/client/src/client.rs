@@ -1,12 +1,12 @@
 //! The client: what its parts share, and its beginning and end. Awaits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event_listener::Event;
-use host::Host;
+use host::{Host, NodeId};
 use log::{Cluster, LogReader, LogWriter, WriterOptions};
 use protocol::id::InodeId;
 use protocol::maps::Writer;
@@ -17,6 +17,7 @@ use crate::cache::Cache;
 use crate::journals::Journals;
 use crate::opens::OpenFile;
 use crate::outbox::Outbox;
+use crate::pins::Tokens;
 use crate::space::Budget;
 
 /// How much memory the client may take.
@@ -51,6 +52,10 @@ pub(crate) struct Inner {
     pub(crate) files: Mutex<BTreeMap<InodeId, Arc<OpenFile>>>,
     pub(crate) journals: Mutex<Journals>,
     pub(crate) cache: Cache,
+    pub(crate) tokens: Tokens,
+    /// The managers that know which log this client writes.
+    pub(crate) greeted: Mutex<BTreeSet<NodeId>>,
+    pub(crate) greeting: async_lock::Mutex<()>,
     /// Taken before a file's state, never after.
     pub(crate) outbox: Mutex<Outbox>,
     /// Deltas were acknowledged, or a commit for them failed.
@@ -86,6 +91,9 @@ impl Client {
             files: Mutex::default(),
             journals: Mutex::default(),
             cache: Cache::new(options.cache_bytes),
+            tokens: Tokens::new(),
+            greeted: Mutex::default(),
+            greeting: async_lock::Mutex::new(()),
             outbox: Mutex::default(),
             outbox_moved: Event::new(),
             outbox_filled: Event::new(),
@@ -104,6 +112,7 @@ impl Client {
         self.0.stopped.store(true, Ordering::Release);
         self.0.outbox_filled.notify(usize::MAX);
         self.0.budget.wake();
+        self.0.tokens.moved.notify(usize::MAX);
         self.0.log.close().await?;
         Ok(())
     }

@@ -25,6 +25,7 @@ use protocol::address::{LogAddress, Position};
 use protocol::delta::{Change, Delta};
 use protocol::file::{Attributes, Content, INLINE_MAX, Time};
 use protocol::id::InodeId;
+use protocol::token::Ahead;
 
 use crate::ranges::{Part, Ranges};
 use crate::shape::SeekKind;
@@ -512,6 +513,13 @@ impl File {
             attributes.modified = attributes.modified.max(written);
             attributes.changed = attributes.changed.max(written);
         }
+    }
+
+    /// What a manager does not know yet, if there is anything.
+    pub(crate) fn ahead(&self) -> Option<Ahead> {
+        let dirty = self.dirty.whole(0..u64::MAX).map(|(range, _)| self.holes(range)).sum::<u64>();
+        let ahead = Ahead { size: self.size, written: self.written, grown: self.grown + dirty };
+        (!self.is_settled()).then_some(ahead)
     }
 
     /// A manager set the modification time: what was written before must not set it again.

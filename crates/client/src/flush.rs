@@ -37,6 +37,12 @@ impl Client {
         // Data without its inode is nothing, and the journal is flushed only where the inode's newest record needs it.
         let _ = data_only;
         let Some(file) = self.0.find(inode) else { return self.0.flush_journal(inode).await };
+        // What was given up is stored, and known to its manager, and that on disk.
+        let pin = self.0.pin_held(inode).await;
+        if pin.is_none() || lock(&file.state).file.is_none() {
+            drop(pin);
+            return self.0.flush_journal(inode).await;
+        }
         self.0.write_out(&file).await?;
         let recorded = file.recorded();
         let (stored, journal) = join(self.0.commit(recorded), self.0.flush_journal(inode)).await;
@@ -54,6 +60,7 @@ impl Client {
     pub async fn sync_all(&self) -> Result<(), ClientError> {
         let files: Vec<_> = lock(&self.0.files).values().cloned().collect();
         for file in &files {
+            let _pin = self.0.pin_held(file.inode).await;
             if lock(&file.state).file.is_some() {
                 self.0.write_out(file).await?;
             }

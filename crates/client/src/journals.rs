@@ -121,7 +121,13 @@ mod tests {
     }
 
     fn reply(log: u64, journal: u32, disk: u32) -> ManagerReply {
-        ManagerReply { answer: Answer::Done, log: LogId(log), journal: at(journal), journal_disk: at(disk) }
+        ManagerReply {
+            answer: Answer::Done,
+            log: LogId(log),
+            journal: at(journal),
+            journal_disk: at(disk),
+            granted: None,
+        }
     }
 
     /// Learns of a reply and notes it for an inode.

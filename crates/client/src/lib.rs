@@ -10,10 +10,12 @@
 //! | `cache` | bytes read ahead, by log address, and loads under way |
 //! | `outbox` | deltas that managers have not acknowledged |
 //! | `journals` | how far managers' journals must be flushed for an fsync |
+//! | `tokens` | what managers promise about a slot: what may be kept in memory |
 //! | `space` | how many bytes still fit |
 //!
 //! The others await: `ask` (managers), `names`, `attributes`, `opens`, `reads`, `writes`, `flush` (log and deltas),
-//! `shape` (allocate, punch, copy), `locks`, `statfs`, `background`; `whole` carries work to its end.
+//! `shape` (allocate, punch, copy), `locks`, `statfs`, `background`, `pins` (working under tokens), `call_backs` (giving them
+//! up); `whole` carries work to its end.
 //!
 //! Two things make this simple. A log address means the same bytes for ever, so what was read by address is never
 //! stale, and a plan to read taken under the file's lock is a snapshot. And appending is a step in memory: bytes are
@@ -25,6 +27,7 @@ mod ask;
 mod attributes;
 mod background;
 mod cache;
+mod call_backs;
 mod client;
 mod error;
 mod file;
@@ -34,15 +37,18 @@ mod locks;
 mod names;
 mod opens;
 mod outbox;
+mod pins;
 mod ranges;
 mod reads;
 mod shape;
 mod space;
 mod statfs;
 mod stream;
+mod tokens;
 mod whole;
 mod writes;
 
+pub use call_backs::Above;
 pub use client::{Client, ClientMemory, ClientOptions};
 pub use error::ClientError;
 pub use shape::{Allocate, AllocateMode, SeekKind};

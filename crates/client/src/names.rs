@@ -12,9 +12,10 @@ use crate::whole::whole;
 impl Client {
     /// Finds a name.
     pub async fn lookup(&self, directory: InodeId, name: Bytes) -> Result<Attributes, ClientError> {
+        let lost = self.0.tokens.lost();
         let reply = self.0.ask(directory, ManagerRequest::Lookup { directory, name }).await?;
         let (attributes, _) = entry(reply)?;
-        self.0.completed(attributes).await
+        self.0.completed(attributes, lost).await
     }
 
     /// Makes a name for a new inode of any kind: `mknod`, `mkdir`, `symlink`.
@@ -52,11 +53,14 @@ impl Client {
     pub async fn link(&self, inode: InodeId, directory: InodeId, name: Bytes) -> Result<Attributes, ClientError> {
         let inner = self.0.clone();
         whole(&self.0.host, async move {
+            let lost = inner.tokens.lost();
             let request = ManagerRequest::Link { inode, directory, name };
             let reply = inner.change(directory, &[directory, inode], request).await?;
             inner.linked(inode);
             match reply.answer {
-                Answer::Entry(attributes, _) | Answer::Attributes(attributes) => inner.completed(attributes).await,
+                Answer::Entry(attributes, _) | Answer::Attributes(attributes) => {
+                    inner.completed(attributes, lost).await
+                }
                 _ => inner.attributes(inode).await,
             }
         })
@@ -98,10 +102,12 @@ impl Client {
         limit: u32,
         attributes: bool,
     ) -> Result<(Vec<DirectoryEntry>, bool), ClientError> {
+        let lost = self.0.tokens.lost();
         let reply = self.0.ask(directory, ManagerRequest::List { directory, after, limit, attributes }).await?;
         let Answer::Listing(mut entries, last) = reply.answer else { return Err(ClientError::Foreign("list")) };
         for entry in &mut entries {
-            entry.attributes = entry.attributes.and_then(|attributes| self.0.overlaid(attributes));
+            let told = entry.attributes.filter(|_| self.0.tokens.lost() == lost);
+            entry.attributes = told.and_then(|attributes| self.0.overlaid(attributes));
         }
         Ok((entries, last))
     }

@@ -18,7 +18,7 @@ pub(crate) struct OpenFile {
     /// Held while a manager changes the shape of the file; shared by those who write or append. Readers need it not.
     pub(crate) shape: async_lock::RwLock<()>,
     /// Held while the first open or the last close is told, so that a manager hears of them in order.
-    opening: async_lock::Mutex<()>,
+    pub(crate) opening: async_lock::Mutex<()>,
     pub(crate) state: Mutex<State>,
 }
 
@@ -81,6 +81,9 @@ impl Client {
 
 impl Inner {
     async fn open(&self, inode: InodeId) -> Result<Attributes, ClientError> {
+        let lost = self.tokens.lost();
+        // Pinned before the lock: who opens a file that is known already has it the other way round.
+        let held = self.pin_held(inode).await;
         let file = self.entry(inode);
         let opening = file.opening.lock().await;
         let is_open = {
@@ -90,25 +93,32 @@ impl Inner {
             is_open
         };
         if is_open {
-            drop(opening);
+            drop((opening, held));
             return self.attributes(inode).await;
         }
         let before = self.unchanged_since(&file);
         let (attributes, content) = self.first_open(inode).await?;
         let after = self.unchanged_since(&file);
         {
+            // Of a file of which nothing is held nothing is kept; and what was told may be from before it was granted.
+            let is_held = held.is_some() || self.is_fresh(inode, lost);
             let mut state = lock(&file.state);
             state.opens += 1;
             state.idle = false;
-            if state.file.is_none() || after.is_some() && before == after {
-                // Close-to-open: what another client changed since the last close is seen now (DESIGN §6).
+            if is_held && (state.file.is_none() || after.is_some() && before == after) {
                 let mut known = File::known(&attributes);
                 known.begin(content);
                 state.file = Some(known);
                 return Ok(attributes);
             }
         }
-        self.completed(attributes).await
+        drop(held);
+        self.completed(attributes, lost).await
+    }
+
+    /// Whether this client alone uses the slot of an inode, and has given nothing up since `lost` was counted.
+    fn is_fresh(&self, inode: InodeId, lost: u64) -> bool {
+        self.tokens.slot(inode.slot()).is_whole() && self.tokens.lost() == lost
     }
 
     /// Names the state of a file about which managers know everything.
@@ -136,11 +146,15 @@ impl Inner {
 
     /// A file that this client just made, and that its manager holds open for it.
     pub(crate) fn opened_new(&self, attributes: Attributes) {
+        // Where others use the slot too, somebody may have found the new name by now.
+        let pin = self.try_pin(attributes.inode);
         let file = self.entry(attributes.inode);
         let mut state = lock(&file.state);
         // Somebody may have found the new name and opened it before this line.
         state.opens += 1;
-        state.file.get_or_insert_with(File::new_empty);
+        if pin.is_some() {
+            state.file.get_or_insert_with(File::new_empty);
+        }
         // O_TMPFILE: without a name until it is linked.
         state.unlinked = attributes.links == 0;
     }
@@ -163,7 +177,9 @@ impl Inner {
 
     /// The last name of an inode is gone.
     pub(crate) fn unlinked(&self, inode: InodeId) {
-        if let Some(file) = self.find(inode) {
+        // Where others use the slot too, somebody may hold it open.
+        let is_alone = self.tokens.slot(inode.slot()).is_whole();
+        if let Some(file) = self.find(inode).filter(|_| is_alone) {
             let mut state = lock(&file.state);
             state.unlinked = true;
             self.drop_abandoned(&mut state);
@@ -201,37 +217,18 @@ impl Inner {
         lock(&self.files).get(&inode).cloned()
     }
 
-    fn entry(&self, inode: InodeId) -> Arc<OpenFile> {
+    pub(crate) fn entry(&self, inode: InodeId) -> Arc<OpenFile> {
         let mut files = lock(&self.files);
         files.entry(inode).or_insert_with(|| Arc::new(OpenFile::new(inode, State::default()))).clone()
-    }
-
-    /// The file; a manager is asked about one that is not open here.
-    pub(crate) async fn known(&self, inode: InodeId) -> Result<Arc<OpenFile>, ClientError> {
-        let file = self.entry(inode);
-        if lock(&file.state).file.is_some() {
-            return Ok(file);
-        }
-        let opening = file.opening.lock().await;
-        if lock(&file.state).file.is_none() {
-            let reply = self.ask(inode, ManagerRequest::Attributes(inode)).await?;
-            let (attributes, content) = crate::names::entry(reply)?;
-            if !has_content(attributes.kind) {
-                return Err(ClientError::Invalid);
-            }
-            let mut known = File::known(&attributes);
-            known.begin(content);
-            lock(&file.state).file = Some(known);
-        }
-        drop(opening);
-        Ok(file)
     }
 
     /// Forgets files that nobody has open and about which managers know everything, once they were so for two looks:
     /// whoever asked a manager about such a file before has had an answer by then.
     pub(crate) fn sweep(&self) {
         let acknowledged = lock(&self.outbox).acknowledged();
-        lock(&self.files).retain(|_, file| {
+        let mut files = lock(&self.files);
+        let mut dropped = Vec::new();
+        files.retain(|&inode, file| {
             let mut state = lock(&file.state);
             if let Some(file) = &mut state.file {
                 file.settle(acknowledged);
@@ -241,7 +238,13 @@ impl Inner {
             let is_idle = is_settled && state.opens == 0 && Arc::strong_count(file) == 1;
             let is_kept = !is_idle || !state.idle;
             state.idle = is_idle;
+            if !is_kept {
+                dropped.push(inode);
+            }
             is_kept
         });
+        for inode in dropped {
+            self.tokens.slot(inode.slot()).forget(inode);
+        }
     }
 }

@@ -9,6 +9,7 @@ use log::ReadError;
 use protocol::address::LogAddress;
 use protocol::id::InodeId;
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
+use protocol::token::TokenMode;
 
 use crate::ClientError;
 use crate::cache::{Found, Intent, Load, Loading, Outcome};
@@ -27,7 +28,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 impl Client {
     /// The bytes from `offset`, in pieces, `length` in all or up to the end of the file.
     pub async fn read(&self, inode: InodeId, offset: u64, length: u32) -> Result<Vec<Bytes>, ClientError> {
-        let file = self.0.known(inode).await?;
+        let (file, _pin) = self.0.known(inode, TokenMode::Read).await?;
         let range = offset..offset.saturating_add(u64::from(length));
         let pieces = self.0.plan(&file, &range).await?;
         let ahead = lock(&file.state).known().streams.read(&range);
@@ -181,6 +182,10 @@ impl Inner {
             Err(missing) => {
                 let file = file.clone();
                 self.host.spawn(async move {
+                    let Some(_pin) = inner.try_pin(file.inode) else { return };
+                    if lock(&file.state).file.is_none() {
+                        return;
+                    }
                     let _ = inner.learn_map(&file, missing).await;
                 });
             }

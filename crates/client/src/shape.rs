@@ -5,6 +5,7 @@ use std::ops::Range;
 use protocol::file::FILE_SIZE_MAX;
 use protocol::id::InodeId;
 use protocol::manager::{CloneRange, ManagerError, ManagerRequest};
+use protocol::token::TokenMode;
 
 use crate::ClientError;
 use crate::client::{Client, Inner, lock};
@@ -18,6 +19,8 @@ const BLOCK: u64 = 4096;
 const CLONE_MIN: u64 = 64 << 10;
 /// So many bytes are copied by one call; the caller asks again for the rest.
 const COPY_MAX: u64 = 16 << 20;
+/// How often two tokens are tried for together.
+const PIN_TRIES: u32 = 20;
 /// So many bytes are copied at once.
 const COPY_STEP: u64 = 1 << 20;
 
@@ -65,7 +68,7 @@ impl Client {
 
     /// The next data or hole at or behind `offset`; [`ClientError::NothingThere`] at or behind the end.
     pub async fn seek(&self, inode: InodeId, offset: u64, kind: SeekKind) -> Result<u64, ClientError> {
-        let file = self.0.known(inode).await?;
+        let (file, _pin) = self.0.known(inode, TokenMode::Read).await?;
         loop {
             let found = lock(&file.state).known().seek(offset, kind);
             match found {
@@ -78,9 +81,10 @@ impl Client {
     /// `copy_file_range`: tells how many bytes were copied, fewer at the end of the source or when they are many. No data
     /// moves where whole blocks are asked for.
     pub async fn copy_range(&self, mut range: CloneRange) -> Result<u64, ClientError> {
-        let source = self.0.known(range.source).await?;
-        let target = self.0.known(range.target).await?;
-        let size = lock(&source.state).known().size();
+        let size = {
+            let (source, _pin) = self.0.known(range.source, TokenMode::Read).await?;
+            lock(&source.state).known().size()
+        };
         range.length = range.length.min(size.saturating_sub(range.source_offset));
         if range.length == 0 {
             return Ok(0);
@@ -91,7 +95,7 @@ impl Client {
         }
         if is_whole_blocks(&range, size) {
             let inner = self.0.clone();
-            let cloned = whole(&self.0.host, async move { inner.clone_range(&source, &target, range).await }).await;
+            let cloned = whole(&self.0.host, async move { inner.clone_pinned(range).await }).await;
             match cloned {
                 Err(ClientError::Manager(ManagerError::Unsupported | ManagerError::Invalid(_))) => {}
                 Ok(()) => return Ok(range.length),
@@ -139,7 +143,7 @@ impl Inner {
         if length == 0 {
             return Err(ClientError::Invalid);
         }
-        let file = self.known(inode).await?;
+        let (file, _pin) = self.known(inode, TokenMode::Write).await?;
         if matches!(mode, AllocateMode::Grow | AllocateMode::KeepSize) {
             self.fits(length).await?;
         } else {
@@ -184,6 +188,26 @@ impl Inner {
         self.change(inode, &[inode], ManagerRequest::Punch { inode, offset, length }).await?;
         self.reshaped(file, |known| known.punched(range));
         Ok(())
+    }
+
+    /// As [`Inner::clone_range`], under the tokens of both files. No call waits for one while it has the other: when the two
+    /// cannot be had together for long, the bytes are copied by hand.
+    async fn clone_pinned(&self, range: CloneRange) -> Result<(), ClientError> {
+        for _ in 0..PIN_TRIES {
+            let (source, pin) = self.known(range.source, TokenMode::Read).await?;
+            if range.source == range.target {
+                drop(pin);
+                let (file, _pin) = self.known(range.target, TokenMode::Write).await?;
+                return self.clone_range(&file, &file, range).await;
+            }
+            drop(pin);
+            let (target, _pin) = self.known(range.target, TokenMode::Write).await?;
+            let source_pin = self.try_pin(range.source);
+            if source_pin.is_some() && lock(&source.state).file.is_some() {
+                return self.clone_range(&source, &target, range).await;
+            }
+        }
+        Err(ManagerError::Unsupported.into())
     }
 
     /// Lets a manager share bytes of one file with another, once it knows everything about both.

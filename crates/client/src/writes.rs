@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use protocol::file::{FILE_SIZE_MAX, Time};
 use protocol::id::InodeId;
+use protocol::token::TokenMode;
 
 use crate::ClientError;
 use crate::client::{Client, Inner, lock};
@@ -21,8 +22,9 @@ pub enum WriteAt {
 impl Client {
     /// Writes all of `bytes`, which are kept by reference when they are many.
     pub async fn write(&self, inode: InodeId, at: WriteAt, bytes: Bytes) -> Result<(), ClientError> {
-        let file = self.0.known(inode).await?;
+        // Room first: a write that waits for it holds no token.
         let granted = self.0.admit(bytes.len() as u64).await?;
+        let (file, _pin) = self.0.known(inode, TokenMode::Write).await?;
         let run = {
             let _shape = file.shape.read().await;
             self.0.take_in(&file, at, bytes, granted)?

@@ -13,12 +13,14 @@ use protocol::intention::Part;
 use protocol::manager::ManagerError;
 
 use crate::intention::Over;
+use crate::needs;
 use crate::ops::{self, Done, Operation};
 use crate::page::Page;
 use crate::placement::Placement;
 use crate::slot::PageId;
 use crate::snapshot::{Snapshots, Wish};
 use crate::state::SlotState;
+use crate::tokens::Call;
 use crate::transaction::{Changes, Consequences, Context, Effect, Stop, Transaction};
 
 /// All slots of a manager, each behind its own lock. Slots come when they are taken over, and go when they are another's.
@@ -71,6 +73,8 @@ pub(crate) enum Attempt<P> {
     Held(Over),
     /// Slots of other managers are needed too.
     Spans,
+    /// A client must give this up first.
+    Call(Call),
     /// No.
     Refused(ManagerError),
 }
@@ -175,13 +179,22 @@ impl SlotTable {
         loop {
             // In ascending order, so that no two operations wait for each other.
             let guards: Option<Vec<_>> = slots.iter().map(|&slot| self.lock(slot)).collect();
-            let Some(guards) = guards else {
+            let Some(mut guards) = guards else {
                 let placement = self.placement();
                 let spans = ops::coordinator(operation, |slot| placement.manages(slot)).is_some();
                 return if spans { Attempt::Spans } else { Attempt::Refused(ManagerError::NotMine) };
             };
+            if let Err(call) = needs::admit(guards.iter_mut().map(|guard| &mut **guard), operation, context.node) {
+                return Attempt::Call(call);
+            }
             match self.run(&guards, operation, context) {
-                Ok((done, consequences)) => return self.apply(guards, (done, consequences), append),
+                Ok((mut done, consequences)) => {
+                    let held: Vec<&SlotState> = guards.iter().map(|guard| &**guard).collect();
+                    if let Err(call) = needs::admit_answer(&held, &mut done, context.node) {
+                        return Attempt::Call(call);
+                    }
+                    return self.apply(guards, (done, consequences), append);
+                }
                 Err(Stop::Absent(page)) => return Attempt::Load(page),
                 Err(Stop::Refused(error)) => return Attempt::Refused(error),
                 Err(Stop::Held(slot, intention)) => {

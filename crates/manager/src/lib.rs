@@ -7,6 +7,7 @@
 //! | [`transaction`] | what an operation sees and does; [`records`] and [`map`] speak of inodes, names and extents on top |
 //! | [`ops`] | the operations, one file each |
 //! | [`locks`], [`state`] | what lives only in memory: file locks, open files |
+//! | [`tokens`], [`needs`] | who may keep what in memory, and which operations stand against that |
 //! | [`placement`] | where new directories go |
 //! | [`intention`], [`flight`] | operations over slots of several managers: what they lock, which are under way |
 //! | [`snapshot`], [`sight`] | what was fetched for one, and how an operation sees that or locked slots |
@@ -14,14 +15,15 @@
 //! | [`image`] | where images lie, and which stripes of manager logs they need |
 //!
 //! These decide. [`manager`] (answering), [`coordinate`] and [`participate`] (operations over several managers' slots),
-//! [`locking`] (waiting for file locks), [`checkpoint`] (rounds of images), [`takeover`] (of slots), [`start`] (and what goes
-//! on from then) and [`replay`] (dead clients' deltas) await.
+//! [`locking`] (waiting for file locks), [`calls`] (to clients), [`checkpoint`] (rounds of images), [`takeover`] (of slots),
+//! [`start`] (and what goes on from then) and [`replay`] (dead clients' deltas) await.
 //!
 //! *Never*: FUSE, NFS, client, storage; what a token-holding program looks like; a lock held while waiting.
 
 mod acl;
 mod attempt;
 mod audit;
+mod calls;
 mod checkpoint;
 mod coordinate;
 mod directory;
@@ -41,6 +43,7 @@ mod locking;
 mod locks;
 mod manager;
 mod map;
+mod needs;
 mod ops;
 mod page;
 mod participate;
@@ -55,6 +58,7 @@ mod state;
 mod takeover;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod transaction;
 
 pub use audit::AuditReport;

@@ -3,6 +3,7 @@
 //! An operation whose pages are in memory and whose journal record is replicated at once is one straight call: lock the
 //! slot, run, append, apply, unlock, commit.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -14,18 +15,20 @@ use log::{BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record};
 use protocol::address::Position;
 use protocol::file::Time;
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
-use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
+use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, has_content};
 use protocol::maps::ManagerMapSum;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::Durability;
+use protocol::token::Grant;
 
 use crate::attempt::{Attempt, SlotTable};
+use crate::calls::{Moved, WAIT_MAX};
 use crate::flight::Flights;
 use crate::image::Images;
 use crate::intention::Over;
 use crate::journal;
 use crate::locking::FileLocks;
-use crate::ops::{Done, Operation};
+use crate::ops::{self, Done, Operation};
 use crate::page::Page;
 use crate::replay::Replayed;
 use crate::slot::PageId;
@@ -98,6 +101,11 @@ pub struct Manager {
     pub(crate) flights: Flights,
     me: Weak<Manager>,
     pub(crate) journal_bytes: AtomicU64,
+    /// Something was given up, or somebody stopped waiting.
+    pub(crate) tokens_moved: Moved,
+    /// One greeting at a time; and which log each node's client writes, as it said.
+    pub(crate) greeting: async_lock::Mutex<()>,
+    pub(crate) lives: Mutex<BTreeMap<u32, LogId>>,
     locks: FileLocks,
     evict_hand: AtomicUsize,
 }
@@ -130,6 +138,9 @@ impl Manager {
             flights: Flights::default(),
             me,
             journal_bytes: AtomicU64::new(0),
+            tokens_moved: Moved::default(),
+            greeting: async_lock::Mutex::new(()),
+            lives: Mutex::default(),
             locks: FileLocks::default(),
             evict_hand: AtomicUsize::new(0),
         }
@@ -214,6 +225,8 @@ impl Manager {
                 self.agree(map).await?;
                 Ok(self.reply(Answer::Stripes(self.dead_stripes(stripes))))
             }
+            ManagerRequest::Token { inode, mode } => self.token(node, inode, mode).await,
+            ManagerRequest::Greet(log) => self.greet(node, log).await,
             ManagerRequest::Deltas(deltas) => self.deltas(node, deltas).await,
             ManagerRequest::Why(inode) => self.why(node, inode).await,
             request => self.ask(node, request).await,
@@ -278,7 +291,7 @@ impl Manager {
         operation: &Operation,
     ) -> Result<(Done, Option<Position>), ManagerError> {
         let context = Context { now: Time(self.host().wall().0), node };
-        let (mut tries, mut until) = (0, None);
+        let (mut tries, mut until, mut deadline) = (0, None, None);
         loop {
             match self.table.attempt(operation, context, |changes| self.append(changes)) {
                 Attempt::Refused(error) => return Err(error),
@@ -290,6 +303,10 @@ impl Manager {
                 Attempt::Held(over) => {
                     let until = *until.get_or_insert_with(|| self.host().now() + HELD_WAIT);
                     Box::pin(self.wait_for(over, until)).await?;
+                }
+                Attempt::Call(call) => {
+                    let deadline = *deadline.get_or_insert_with(|| self.host().now() + WAIT_MAX);
+                    Box::pin(self.call_back(call, deadline)).await?;
                 }
                 Attempt::Done(done, position, effects) => {
                     if !effects.is_empty() {
@@ -369,16 +386,27 @@ impl Manager {
         self.reply_at(answer, self.writer.end())
     }
 
-    fn reply_at(&self, answer: Answer, journal: Position) -> ManagerReply {
-        ManagerReply { answer, log: self.writer.log(), journal, journal_disk: self.writer.reached(Durability::Disk) }
+    pub(crate) fn reply_at(&self, answer: Answer, journal: Position) -> ManagerReply {
+        let (log, journal_disk) = (self.writer.log(), self.writer.reached(Durability::Disk));
+        ManagerReply { answer, log, journal, journal_disk, granted: None }
     }
 
     async fn ask(&self, node: u32, request: ManagerRequest) -> ManagerAnswer {
-        match self.perform(node, Operation::Asked(request), Durability::Replicated).await? {
-            (Done::Answer(answer), Some(end)) => Ok(self.reply_at(answer, end)),
-            (Done::Answer(answer), None) => Ok(self.reply(answer)),
-            (other, _) => unreachable!("an asked operation ends with an answer, not {other:?}"),
+        let operation = Operation::Asked(request);
+        let slot = ops::slots(&operation).first().copied();
+        let (done, end) = self.perform(node, operation, Durability::Replicated).await?;
+        let Done::Answer(mut answer) = done else {
+            unreachable!("an asked operation ends with an answer, not {done:?}")
+        };
+        let is_whole = slot.and_then(|slot| self.table.lock(slot)).is_some_and(|state| state.tokens.is_whole_of(node));
+        if let (Answer::Entry(told, _) | Answer::Attributes(told), false) = (&mut answer, is_whole)
+            && has_content(told.kind)
+        {
+            *told = self.freshen(node, *told).await?;
         }
+        let mut reply = self.reply_at(answer, end.unwrap_or_else(|| self.writer.end()));
+        reply.granted = slot.filter(|_| is_whole).map(Grant::Slot);
+        Ok(reply)
     }
 
     /// Deltas are acknowledged when they are `disk`; no program waits for that (DESIGN §3, order across logs).

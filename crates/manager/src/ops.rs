@@ -125,6 +125,7 @@ pub(crate) fn slots(operation: &Operation) -> Vec<SlotId> {
             | R::Why(inode)
             | R::ListXattrs(inode)
             | R::Content { inode, .. }
+            | R::Token { inode, .. }
             | R::Punch { inode, .. }
             | R::Grow { inode, .. }
             | R::Xattr { inode, .. }
@@ -234,6 +235,8 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         | R::CancelLock { .. }
         | R::Unlock { .. }
         | R::TestLock { .. }
+        | R::Token { .. }
+        | R::Greet(_)
         | R::UnlockAll { .. }
         | R::Flush(..)
         | R::Census

@@ -1,4 +1,5 @@
-//! Everything that a manager holds of one slot: its records, who holds files of it open, and what intentions lock there.
+//! Everything that a manager holds of one slot: its records, who holds files of it open, what intentions lock there, and who
+//! may keep what of it in memory.
 
 use std::collections::BTreeSet;
 
@@ -6,19 +7,27 @@ use protocol::id::{InodeId, SlotId};
 
 use crate::intention::Intentions;
 use crate::slot::Slot;
+use crate::tokens::SlotTokens;
 
-/// A slot's records, open files and intentions.
+/// A slot's records, open files, intentions and tokens.
 pub(crate) struct SlotState {
     pub(crate) id: SlotId,
     pub(crate) records: Slot,
     pub(crate) opens: Opens,
     pub(crate) intentions: Intentions,
+    pub(crate) tokens: SlotTokens,
 }
 
 impl SlotState {
     /// With these records, and nothing open or under way.
     pub(crate) fn new(id: SlotId, records: Slot) -> SlotState {
-        SlotState { id, records, opens: Opens::default(), intentions: Intentions::default() }
+        SlotState {
+            id,
+            records,
+            opens: Opens::default(),
+            intentions: Intentions::default(),
+            tokens: SlotTokens::default(),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Invariants
 //! 1. A slot is answered for only after the registry listed our log with it, for whoever takes over from us, and after the
-//!    deltas of clients that died are in.
+//!    deltas of clients that died are in, and those that live have said what they hold.
 //! 2. Our log is listed from where it ends at that moment. A checkpoint table whose journal begins there or later knew the
 //!    slot; one from before did not, or knew it in an earlier time with us, and is no base for it.
 //! 3. Slots come and go while no round of images is under way, so that (2) tells the two apart.
@@ -102,8 +102,14 @@ impl Manager {
             self.take_over(run).await?;
         }
         if self.arriving.load(Ordering::Acquire) {
-            self.await_dead().await?;
-            self.replay_sealed().await?;
+            let arrived = self.arrivals.lock().expect("nobody panics over arrivals").clone();
+            loop {
+                self.await_dead().await?;
+                self.replay_sealed().await?;
+                if self.hear_claims(&arrived).await? {
+                    break;
+                }
+            }
             self.arrivals.lock().expect("nobody panics over arrivals").clear();
             self.arriving.store(false, Ordering::Release);
         }

@@ -12,6 +12,7 @@ use crate::file::{Attributes, Content, DirectoryEntry, Kind, Lock, LockOwner, Ne
 use crate::id::{InodeId, LogId, SlotId, StripeNumber};
 use crate::intention::{Fetch, Fetched, IntentionId, Outcome, Prepare, Settle};
 use crate::maps::ManagerMapSum;
+use crate::token::{Grant, TokenMode};
 
 /// What a manager is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -89,6 +90,17 @@ pub enum ManagerRequest {
     Open(InodeId),
     /// The caller's node no longer holds the inode open.
     Close(InodeId),
+    /// Leave to keep a file in memory, or to change it there (DESIGN §6). Answered with `Entry` when nobody else holds what
+    /// stands against it.
+    Token {
+        /// Which file.
+        inode: InodeId,
+        /// To do what.
+        mode: TokenMode,
+    },
+    /// The first word of a client to a manager: it writes this log, and whatever its node held in an earlier life is void
+    /// once the logs of that life are sealed and replayed.
+    Greet(LogId),
     /// The map of a range of a file.
     Content {
         /// The file.
@@ -312,6 +324,8 @@ pub struct ManagerReply {
     pub journal: Position,
     /// Up to where the journal is `disk` by now.
     pub journal_disk: Position,
+    /// What the client holds from now on, if anything.
+    pub granted: Option<Grant>,
 }
 
 /// The answers proper.
@@ -424,6 +438,8 @@ pub enum ManagerError {
     Unsupported,
     #[error("another node manages this: look at the maps again")]
     NotMine,
+    #[error("a client holds this and has not given it up yet: ask again")]
+    Held,
     #[error("the manager's log failed: {0}")]
     Failed(String),
 }

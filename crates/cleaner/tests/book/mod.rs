@@ -117,7 +117,7 @@ impl Handler for Shared {
             let request: ManagerRequest = request.open().expect("only managers are asked here");
             let answer = book.lock().answer(request);
             let (log, start) = (LogId(1), Position::START);
-            let reply = |answer| ManagerReply { answer, log, journal: start, journal_disk: start };
+            let reply = |answer| ManagerReply { answer, log, journal: start, journal_disk: start, granted: None };
             Envelope::new::<ManagerAnswer>(answer.map(reply))
         })
     }

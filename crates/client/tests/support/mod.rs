@@ -15,9 +15,10 @@ use log::{Cluster, LogReader};
 use protocol::address::{LogAddress, Position};
 use protocol::delta::{Change, Delta};
 use protocol::file::{Attributes, Caller, Content, Extent, Kind, NewInode, Time};
-use protocol::id::{InodeId, LogId, StripeNumber, TargetId};
+use protocol::id::{InodeId, LogId, SlotId, StripeNumber, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
 use protocol::maps::{TargetEntry, TargetState};
+use protocol::token::Grant;
 use registry::{Registry, change};
 use storage::{Storage, TargetOptions};
 
@@ -136,7 +137,8 @@ impl State {
                 Ok(Answer::Removed(Some((inode, 0))))
             }
             R::Open(inode) => self.entry(inode),
-            R::Close(_) => Ok(Answer::Done),
+            R::Close(_) | R::Greet(_) => Ok(Answer::Done),
+            R::Token { inode, .. } => self.entry(inode),
             R::Attributes(inode) => Ok(Answer::Attributes(self.file(inode)?.attributes)),
             R::SetAttributes(inode, set) => {
                 self.journal += 1;
@@ -304,8 +306,10 @@ impl Handler for Service {
             if !waits.is_zero() {
                 manager.host.sleep(waits * (manager.host.random() % 100) as u32 / 100).await;
             }
-            let answer: ManagerAnswer =
-                answer.map(|answer| ManagerReply { answer, log: LogId(u64::MAX), journal, journal_disk });
+            // There is one client, and all files are in one slot.
+            let (log, granted) = (LogId(u64::MAX), Some(Grant::Slot(SlotId(0))));
+            let reply = |answer| ManagerReply { answer, log, journal, journal_disk, granted };
+            let answer: ManagerAnswer = answer.map(reply);
             Envelope::new(answer)
         })
     }

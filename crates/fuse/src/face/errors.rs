@@ -46,7 +46,7 @@ impl From<ManagerError> for Errno {
             ManagerError::NoRoom => Errno::ENOSPC,
             ManagerError::Unsupported => Errno::EOPNOTSUPP,
             // The client asks the next manager by itself; what comes through has found none in its patience.
-            ManagerError::NotMine | ManagerError::Failed(_) => Errno::EIO,
+            ManagerError::NotMine | ManagerError::Held | ManagerError::Failed(_) => Errno::EIO,
         }
     }
 }

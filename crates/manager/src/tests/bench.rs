@@ -142,6 +142,7 @@ impl Bench {
             });
             match attempt {
                 Attempt::Load(page) => self.load(&page),
+                Attempt::Call(call) => panic!("only one node asks here, and {call:?} is to be called back"),
                 Attempt::Refused(error) => return Err(error),
                 Attempt::Done(done, _, effects) => return Ok((done, effects)),
                 Attempt::Held(_) | Attempt::Spans => panic!("one after the other, and all slots are here"),

@@ -1,0 +1,188 @@
+//! What managers ask of this client (`docs/tokens.md`). Awaits. Runs on tasks that serve no call, so that a call may go on
+//! which the kernel's invalidation waits for.
+
+use std::sync::Arc;
+
+use host::{BoxFuture, Envelope, Handler, NodeId, Port};
+use protocol::id::{InodeId, SLOT_COUNT, SlotId};
+use protocol::manager::ManagerError;
+use protocol::token::{Ahead, CLIENT_PORT, ClientAnswer, ClientRequest, TokenMode, TokenVersion};
+
+use crate::ClientError;
+use crate::client::{Client, Inner, lock};
+use crate::file::File;
+use crate::opens::OpenFile;
+use crate::tokens::{Demand, Kept};
+
+/// What lies above the client and keeps copies of its own: a kernel.
+pub trait Above: Send + Sync {
+    /// Forgets a file's attributes and pages; changed pages are written first, and the client takes these writes meanwhile.
+    fn forget_file(&self, inode: InodeId) -> BoxFuture<'static, ()>;
+    /// Forgets the names of all directories of the slot, and attributes: of those, and of `files`.
+    fn forget_names(&self, slot: SlotId, files: Vec<InodeId>) -> BoxFuture<'static, ()>;
+}
+
+impl Client {
+    /// Answers managers from now on. `above` is told what to forget. Once in a node's life.
+    pub fn answer_managers(&self, above: Arc<dyn Above>) {
+        self.0.host.listen(Port(CLIENT_PORT), Arc::new(Door { inner: self.0.clone(), above }));
+    }
+
+    /// Whether this client alone uses the slot of an inode: names in a directory, and attributes, change only through it.
+    pub fn is_alone(&self, inode: InodeId) -> bool {
+        self.0.tokens.slot(inode.slot()).is_whole()
+    }
+}
+
+struct Door {
+    inner: Arc<Inner>,
+    above: Arc<dyn Above>,
+}
+
+impl Handler for Door {
+    fn handle(&self, _from: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let (inner, above) = (self.inner.clone(), self.above.clone());
+        Box::pin(async move {
+            let answer = match request.open::<ClientRequest>() {
+                Ok(request) => inner.answer(&*above, request).await,
+                Err(_) => ClientAnswer::Failed("no request to a client".into()),
+            };
+            Envelope::new(answer)
+        })
+    }
+}
+
+impl Inner {
+    async fn answer(&self, above: &dyn Above, request: ClientRequest) -> ClientAnswer {
+        match request {
+            ClientRequest::GiveUpSlot { slot, .. } if slot.0 >= SLOT_COUNT => {
+                ClientAnswer::Failed("no such slot".into())
+            }
+            ClientRequest::GiveUpSlot { slot, version } => self.give_up_slot(above, slot, version).await,
+            ClientRequest::GiveUp { inode, version, keep } => match self.give_up(above, inode, version, keep).await {
+                Ok(()) => ClientAnswer::Done,
+                Err(error) => ClientAnswer::Failed(error.to_string()),
+            },
+            ClientRequest::Attributes(inode) => ClientAnswer::Ahead(self.ahead(inode)),
+            ClientRequest::Claim(slots) => self.claim(&slots),
+        }
+    }
+
+    /// The slot is no longer ours alone.
+    async fn give_up_slot(&self, above: &dyn Above, slot: SlotId, version: TokenVersion) -> ClientAnswer {
+        let tokens = {
+            let turn = self.tokens.next_turn();
+            let files = lock(&self.files);
+            let mut held = self.tokens.slot(slot);
+            let of_slot = files.range(InodeId::new(slot, 0)..).take_while(|(inode, _)| inode.slot() == slot);
+            let kept = of_slot.filter_map(|(&inode, file)| Some((inode, mode_needed(file)?)));
+            held.narrow(turn, version, kept)
+        };
+        self.tokens.lose();
+        above.forget_names(slot, tokens.iter().map(|token| token.inode).collect()).await;
+        ClientAnswer::Tokens(tokens)
+    }
+
+    /// Gives a token up, or all but `keep` of it.
+    async fn give_up(
+        &self,
+        above: &dyn Above,
+        inode: InodeId,
+        version: TokenVersion,
+        keep: Option<TokenMode>,
+    ) -> Result<(), ClientError> {
+        loop {
+            let moved = self.tokens.moved.listen();
+            let demand = self.tokens.slot(inode.slot()).demand(inode, version);
+            match demand {
+                Demand::Nothing => return Ok(()),
+                Demand::GiveUp => break,
+                Demand::Wait => {}
+            }
+            moved.await;
+        }
+        // Reads and writes that the kernel's pages wait for are served as ever until these are gone.
+        above.forget_file(inode).await;
+        self.tokens.slot(inode.slot()).close(inode);
+        let mut closed = Closed { inner: self, inode, kept: Kept::All };
+        loop {
+            let moved = self.tokens.moved.listen();
+            if !self.tokens.slot(inode.slot()).is_pinned(inode) {
+                break;
+            }
+            moved.await;
+        }
+        self.store(inode).await?;
+        if keep.is_none() {
+            if let Some(file) = self.find(inode) {
+                self.abandon(&file);
+                lock(&file.state).file = None;
+            }
+            self.tokens.lose();
+        }
+        closed.kept = keep.map_or(Kept::Nothing, Kept::Part);
+        Ok(())
+    }
+
+    /// Stores all of a file that nobody is working on, and waits until its manager knows it.
+    async fn store(&self, inode: InodeId) -> Result<(), ClientError> {
+        let Some(file) = self.find(inode) else { return Ok(()) };
+        let is_known = || lock(&file.state).file.is_some();
+        while is_known() {
+            self.settle(&file);
+            if lock(&file.state).file.as_ref().is_none_or(File::is_settled) {
+                return Ok(());
+            }
+            match self.write_out(&file).await {
+                // The inode is gone: nobody will read it.
+                Err(ClientError::Manager(ManagerError::Stale | ManagerError::NotFound)) => return Ok(()),
+                other => other?,
+            }
+            if lock(&file.state).is_abandoned() {
+                return Ok(());
+            }
+            self.commit(file.recorded()).await?;
+            self.applied(file.recorded()).await?;
+        }
+        Ok(())
+    }
+
+    /// What a manager does not know of a file yet.
+    fn ahead(&self, inode: InodeId) -> Option<Ahead> {
+        let file = self.find(inode)?;
+        self.settle(&file);
+        lock(&file.state).file.as_ref()?.ahead()
+    }
+
+    fn claim(&self, slots: &[SlotId]) -> ClientAnswer {
+        let (mut whole, mut inodes) = (Vec::new(), Vec::new());
+        for &slot in slots.iter().filter(|slot| slot.0 < SLOT_COUNT) {
+            let turn = self.tokens.next_turn();
+            let mut held = self.tokens.slot(slot);
+            inodes.extend(held.claim(turn));
+            whole.extend(held.is_whole().then_some(slot));
+        }
+        ClientAnswer::Claim { slots: whole, inodes }
+    }
+}
+
+/// Which token a file needs whose slot is no longer held.
+fn mode_needed(file: &OpenFile) -> Option<TokenMode> {
+    let state = lock(&file.state);
+    let known = state.file.as_ref()?;
+    Some(if known.is_settled() { TokenMode::Read } else { TokenMode::Write })
+}
+
+/// An inode on which calls wait for the end of a call-back.
+struct Closed<'a> {
+    inner: &'a Inner,
+    inode: InodeId,
+    kept: Kept,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.inner.tokens.slot(self.inode.slot()).reopen(self.inode, self.kept);
+        self.inner.tokens.moved.notify(usize::MAX);
+    }
+}

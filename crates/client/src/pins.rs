@@ -1,0 +1,191 @@
+//! Tokens of all slots as calls use them: pinned while a call works, asked for when they are missing. Awaits; `tokens`
+//! decides.
+//!
+//! Locks are taken in this order: the table of files, a slot's tokens, a file's state.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use event_listener::Event;
+use protocol::id::{InodeId, SLOT_COUNT, SlotId};
+use protocol::manager::{ManagerError, ManagerRequest, has_content};
+use protocol::token::{Grant, Token, TokenMode};
+
+use crate::ClientError;
+use crate::ask::{PATIENCE, PAUSE};
+use crate::client::{Inner, lock};
+use crate::file::File;
+use crate::opens::OpenFile;
+use crate::tokens::{Pinned, SlotTokens, Turn};
+
+/// The tokens of a client.
+pub(crate) struct Tokens {
+    slots: Vec<Mutex<SlotTokens>>,
+    turns: AtomicU64,
+    /// How many files were given up: what a manager told before may be from before.
+    lost: AtomicU64,
+    /// A pin, a question or a call-back ended that somebody waits for.
+    pub(crate) moved: Event,
+}
+
+impl Tokens {
+    pub(crate) fn new() -> Tokens {
+        let slots = (0..SLOT_COUNT).map(|_| Mutex::default()).collect();
+        Tokens { slots, turns: AtomicU64::new(0), lost: AtomicU64::new(0), moved: Event::new() }
+    }
+
+    /// What is held of a slot.
+    ///
+    /// # Panics
+    /// For no slot: whoever takes one from a peer looks first.
+    pub(crate) fn slot(&self, slot: SlotId) -> MutexGuard<'_, SlotTokens> {
+        lock(&self.slots[usize::from(slot.0)])
+    }
+
+    /// The newest turn: remembered before a question is sent.
+    pub(crate) fn turn(&self) -> Turn {
+        Turn(self.turns.load(Ordering::Acquire))
+    }
+
+    /// A call-back came.
+    pub(crate) fn next_turn(&self) -> Turn {
+        Turn(self.turns.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// How many files were given up so far.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// One more was.
+    pub(crate) fn lose(&self) {
+        self.lost.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// A token that a call works under.
+pub(crate) struct Pin<'a> {
+    tokens: &'a Tokens,
+    inode: InodeId,
+    mode: TokenMode,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        if self.tokens.slot(self.inode.slot()).unpin(self.inode, self.mode) {
+            self.tokens.moved.notify(usize::MAX);
+        }
+    }
+}
+
+/// A question under way; dropped, it has had no answer.
+struct Asking<'a> {
+    tokens: &'a Tokens,
+    inode: InodeId,
+    turn: Turn,
+    granted: Option<Token>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.tokens.slot(self.inode.slot()).end_ask(self.inode, self.turn, self.granted);
+        self.tokens.moved.notify(usize::MAX);
+    }
+}
+
+impl Inner {
+    /// Pins an inode, asking its manager for a token where none is held. The caller has pinned nothing else.
+    pub(crate) async fn pin(&self, inode: InodeId, mode: TokenMode) -> Result<Pin<'_>, ClientError> {
+        let deadline = self.host.now() + PATIENCE;
+        loop {
+            let moved = match self.try_to_pin(inode, mode) {
+                (Pinned::Yes, _) => return Ok(Pin { tokens: &self.tokens, inode, mode }),
+                (Pinned::Wait, moved) => moved,
+                (Pinned::Ask, _) => {
+                    self.ask_token(inode, mode, deadline).await?;
+                    continue;
+                }
+            };
+            if self.is_stopped() {
+                return Err(ClientError::Stopped);
+            }
+            moved.expect("who waits listens").await;
+        }
+    }
+
+    fn try_to_pin(&self, inode: InodeId, mode: TokenMode) -> (Pinned, Option<event_listener::EventListener>) {
+        let first = self.tokens.slot(inode.slot()).pin(inode, mode);
+        if first != Pinned::Wait {
+            return (first, None);
+        }
+        // Looked once more after beginning to listen: nothing was missed.
+        let moved = self.tokens.moved.listen();
+        (self.tokens.slot(inode.slot()).pin(inode, mode), Some(moved))
+    }
+
+    /// Asks once; what is granted is held when this returns. Errors that pass are waited out.
+    async fn ask_token(&self, inode: InodeId, mode: TokenMode, deadline: host::Moment) -> Result<(), ClientError> {
+        let mut asking = Asking { tokens: &self.tokens, inode, turn: self.tokens.turn(), granted: None };
+        let manager = self.manager_of(inode);
+        let problem = match self.ask_node(manager, ManagerRequest::Token { inode, mode }).await {
+            Ok(Ok(reply)) => {
+                if let Some(Grant::Inode(token)) = reply.granted {
+                    asking.granted = Some(token);
+                }
+                return Ok(());
+            }
+            Ok(Err(error @ (ManagerError::NotMine | ManagerError::Held))) => error.to_string(),
+            // Only files have tokens.
+            Ok(Err(ManagerError::Unsupported)) => return Err(ClientError::Invalid),
+            Ok(Err(error)) => return Err(error.into()),
+            Err(unreachable) => unreachable.to_string(),
+        };
+        drop(asking);
+        if self.host.now() >= deadline || self.is_stopped() {
+            return Err(ClientError::Unreachable(problem));
+        }
+        let _ = self.cluster.refresh().await;
+        self.host.sleep(PAUSE).await;
+        Ok(())
+    }
+
+    /// Pins an inode of which something is held, after waiting for a call-back under way.
+    pub(crate) async fn pin_held(&self, inode: InodeId) -> Option<Pin<'_>> {
+        loop {
+            let moved = self.tokens.moved.listen();
+            let pinned = self.tokens.slot(inode.slot()).pin_held(inode)?;
+            match pinned {
+                Pinned::Yes => return Some(Pin { tokens: &self.tokens, inode, mode: TokenMode::Read }),
+                Pinned::Wait | Pinned::Ask => moved.await,
+            }
+        }
+    }
+
+    /// Pins an inode of which something is held, at once or not.
+    pub(crate) fn try_pin(&self, inode: InodeId) -> Option<Pin<'_>> {
+        let pinned = self.tokens.slot(inode.slot()).pin_held(inode)?;
+        (pinned == Pinned::Yes).then_some(Pin { tokens: &self.tokens, inode, mode: TokenMode::Read })
+    }
+
+    /// The file, pinned; its manager is asked about one that is not in memory.
+    pub(crate) async fn known(&self, inode: InodeId, mode: TokenMode) -> Result<(Arc<OpenFile>, Pin<'_>), ClientError> {
+        let pin = self.pin(inode, mode).await?;
+        let file = self.entry(inode);
+        if lock(&file.state).file.is_some() {
+            return Ok((file, pin));
+        }
+        let opening = file.opening.lock().await;
+        if lock(&file.state).file.is_none() {
+            let reply = self.ask(inode, ManagerRequest::Attributes(inode)).await?;
+            let (attributes, content) = crate::names::entry(reply)?;
+            if !has_content(attributes.kind) {
+                return Err(ClientError::Invalid);
+            }
+            let mut known = File::known(&attributes);
+            known.begin(content);
+            lock(&file.state).file = Some(known);
+        }
+        drop(opening);
+        Ok((file, pin))
+    }
+}

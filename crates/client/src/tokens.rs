@@ -1,0 +1,246 @@
+//! What this client holds of one slot, what its calls need, and what a call-back demands (DESIGN §6; `docs/tokens.md`).
+//! Decides, never awaits.
+//!
+//! A call *pins* the token that it works under. Pins are short: no call waits for a token while it has one pinned.
+//!
+//! Invariants
+//! 1. A file's content, size and times are in memory (`File`) only while the slot is held whole or the inode by a token.
+//! 2. A token goes only while its inode is closed and nobody has it pinned; nobody pins a closed inode.
+//! 3. A grant that was asked for before a manager called the slot back, or asked for claims, is not taken: the answer to that
+//!    did not tell of it.
+//! 4. What is here is at most what the manager believes.
+
+use std::collections::BTreeMap;
+
+use protocol::id::InodeId;
+use protocol::token::{Token, TokenMode, TokenVersion};
+
+/// Counts what managers called back from this client: says which came first, a question or a call-back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Turn(pub(crate) u64);
+
+/// What is held of one slot.
+#[derive(Debug, Default)]
+pub(crate) struct SlotTokens {
+    whole: bool,
+    /// The newest call-back, or claim, of the slot.
+    called: Turn,
+    /// It was given up once: the kernel may keep pages from before that nobody knows of.
+    was_shared: bool,
+    inodes: BTreeMap<InodeId, Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    token: Option<(TokenMode, TokenVersion)>,
+    reading: u32,
+    writing: u32,
+    /// So many call-backs are being carried out behind their invalidations.
+    closed: u32,
+    /// A call is asking for a token.
+    asking: bool,
+}
+
+impl Held {
+    fn pins(&self) -> u32 {
+        self.reading + self.writing
+    }
+
+    fn is_idle(&self) -> bool {
+        self.token.is_none() && self.pins() == 0 && self.closed == 0 && !self.asking
+    }
+}
+
+/// What a call that wants to work on an inode has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pinned {
+    /// Work; then unpin.
+    Yes,
+    /// Wait until something moves, and look again.
+    Wait,
+    /// Ask the manager: nobody else here does. Then [`SlotTokens::end_ask`].
+    Ask,
+}
+
+/// What a call-back of an inode demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// Nothing: it is not held, or by a newer grant.
+    Nothing,
+    /// To wait: the grant that it calls back is on its way.
+    Wait,
+    /// To store and forget.
+    GiveUp,
+}
+
+impl SlotTokens {
+    /// Whether the slot is held as a whole.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// Whether the kernel's pages of a closed file may be from a time when others wrote it.
+    pub(crate) fn was_shared(&self) -> bool {
+        self.was_shared
+    }
+
+    // ---- calls ----
+
+    /// A call wants to work on an inode.
+    pub(crate) fn pin(&mut self, inode: InodeId, mode: TokenMode) -> Pinned {
+        let whole = self.whole;
+        let held = self.inodes.entry(inode).or_default();
+        let suffices = whole || held.token.is_some_and(|(token, _)| token >= mode);
+        match (held.closed > 0, suffices, held.asking) {
+            (false, true, _) => {
+                match mode {
+                    TokenMode::Read => held.reading += 1,
+                    TokenMode::Write => held.writing += 1,
+                }
+                Pinned::Yes
+            }
+            (true, ..) | (_, _, true) => Pinned::Wait,
+            (false, false, false) => {
+                held.asking = true;
+                Pinned::Ask
+            }
+        }
+    }
+
+    /// As [`SlotTokens::pin`] to read, but asks nobody: none if nothing is held.
+    pub(crate) fn pin_held(&mut self, inode: InodeId) -> Option<Pinned> {
+        let held = self.inodes.get(&inode);
+        if !self.whole && held.is_none_or(|held| held.token.is_none()) {
+            return None;
+        }
+        if held.is_some_and(|held| held.closed > 0) {
+            return Some(Pinned::Wait);
+        }
+        self.inodes.entry(inode).or_default().reading += 1;
+        Some(Pinned::Yes)
+    }
+
+    /// The call has done its work. True if a call-back waits for that.
+    pub(crate) fn unpin(&mut self, inode: InodeId, mode: TokenMode) -> bool {
+        let held = self.inodes.get_mut(&inode).expect("what is pinned is known");
+        match mode {
+            TokenMode::Read => held.reading -= 1,
+            TokenMode::Write => held.writing -= 1,
+        }
+        let is_awaited = held.closed > 0 && held.pins() == 0;
+        if held.is_idle() {
+            self.inodes.remove(&inode);
+        }
+        is_awaited
+    }
+
+    /// The manager has answered a call that asked at `asked`, or not.
+    pub(crate) fn end_ask(&mut self, inode: InodeId, asked: Turn, granted: Option<Token>) {
+        let is_valid = self.called <= asked;
+        let Some(held) = self.inodes.get_mut(&inode) else { return };
+        held.asking = false;
+        if let Some(token) = granted.filter(|token| is_valid && token.inode == inode) {
+            held.token = Some((token.mode, token.version));
+        }
+        if held.is_idle() {
+            self.inodes.remove(&inode);
+        }
+    }
+
+    /// A reply to what was asked at `asked` grants the slot.
+    pub(crate) fn take_whole(&mut self, asked: Turn) {
+        self.whole |= self.called <= asked;
+    }
+
+    // ---- call-backs ----
+
+    /// Others use the slot from now on: of the files in `kept`, and of what is pinned, tokens remain.
+    pub(crate) fn narrow(
+        &mut self,
+        turn: Turn,
+        version: TokenVersion,
+        kept: impl Iterator<Item = (InodeId, TokenMode)>,
+    ) -> Vec<Token> {
+        self.called = turn;
+        self.was_shared = true;
+        if std::mem::take(&mut self.whole) {
+            for held in self.inodes.values_mut() {
+                let mode = if held.writing > 0 { TokenMode::Write } else { TokenMode::Read };
+                held.token = (held.pins() > 0).then_some((mode, version));
+            }
+            for (inode, mode) in kept {
+                let held = self.inodes.entry(inode).or_default();
+                let mode = held.token.map_or(mode, |(token, _)| token.max(mode));
+                held.token = Some((mode, version));
+            }
+        }
+        self.tokens()
+    }
+
+    /// What a new manager is told.
+    pub(crate) fn claim(&mut self, turn: Turn) -> Vec<Token> {
+        self.called = turn;
+        if self.whole { Vec::new() } else { self.tokens() }
+    }
+
+    fn tokens(&self) -> Vec<Token> {
+        let held = self.inodes.iter().filter_map(|(&inode, held)| Some((inode, held.token?)));
+        held.map(|(inode, (mode, version))| Token { inode, mode, version }).collect()
+    }
+
+    /// What the call-back of a grant demands.
+    pub(crate) fn demand(&self, inode: InodeId, version: TokenVersion) -> Demand {
+        let Some(held) = self.inodes.get(&inode).filter(|_| !self.whole) else { return Demand::Nothing };
+        match held.token {
+            Some((_, own)) if own == version => Demand::GiveUp,
+            Some((_, own)) if own > version => Demand::Nothing,
+            _ if held.asking => Demand::Wait,
+            _ => Demand::Nothing,
+        }
+    }
+
+    /// From now on calls wait.
+    pub(crate) fn close(&mut self, inode: InodeId) {
+        self.inodes.entry(inode).or_default().closed += 1;
+    }
+
+    /// Whether calls still work on a closed inode.
+    pub(crate) fn is_pinned(&self, inode: InodeId) -> bool {
+        self.inodes.get(&inode).is_some_and(|held| held.pins() > 0)
+    }
+
+    /// The call-back has done its work, or failed. True if the token is gone for good.
+    pub(crate) fn reopen(&mut self, inode: InodeId, kept: Kept) {
+        let held = self.inodes.get_mut(&inode).expect("what is closed is known");
+        held.closed -= 1;
+        match kept {
+            Kept::All => {}
+            Kept::Part(mode) => held.token = held.token.map(|(token, version)| (token.min(mode), version)),
+            Kept::Nothing => held.token = None,
+        }
+        if held.is_idle() {
+            self.inodes.remove(&inode);
+        }
+    }
+
+    /// Nothing of the inode is in memory any more: its token need not be kept. The manager asks for it in vain.
+    pub(crate) fn forget(&mut self, inode: InodeId) {
+        if let Some(held) = self.inodes.get_mut(&inode).filter(|held| held.pins() == 0 && held.closed == 0) {
+            held.token = None;
+            if held.is_idle() {
+                self.inodes.remove(&inode);
+            }
+        }
+    }
+}
+
+/// What a call-back leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Everything: it failed.
+    All,
+    /// At most this.
+    Part(TokenMode),
+    /// Nothing.
+    Nothing,
+}

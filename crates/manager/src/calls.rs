@@ -1,0 +1,285 @@
+//! Calling clients: for what others want, for what a writer knows better, and after a take-over for what they hold
+//! (`docs/tokens.md`). Awaits; `tokens` decides.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::time::Duration;
+
+use event_listener::Event;
+use futures_util::future::{join_all, select};
+use host::{Address, Moment, NodeId, Port, Unreachable};
+use protocol::file::Attributes;
+use protocol::id::{InodeId, LogId, SlotId};
+use protocol::manager::{Answer, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, has_content};
+use protocol::maps::{LogState, Maps, Writer};
+use protocol::storage::Durability;
+use protocol::token::{Ahead, CLIENT_PORT, ClientAnswer, ClientRequest, Grant, TokenMode};
+
+use crate::manager::Manager;
+use crate::ops::{Done, Operation};
+use crate::start::StartError;
+use crate::takeover::seal;
+use crate::tokens::{Call, Refusal, What};
+
+/// How long a request waits for what others hold; then it is answered [`ManagerError::Held`], and asked again.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Between two attempts at the same call-back.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often an answer that a writer knows better is asked for.
+const LOOKS_MAX: u32 = 100;
+
+/// Something was given up, or somebody stopped waiting.
+#[derive(Default)]
+pub(crate) struct Moved(Event);
+
+impl Moved {
+    pub(crate) fn notify(&self) {
+        self.0.notify(usize::MAX);
+    }
+}
+
+/// A call-back under way; dropped without an answer, it comes to nothing.
+struct Calling<'a> {
+    manager: &'a Manager,
+    call: Call,
+    is_answered: bool,
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.manager.table.with(self.call.slot, |state| state.tokens.not_given_up(&self.call));
+        }
+        self.manager.tokens_moved.notify();
+    }
+}
+
+/// A client in line for an inode; dropped, it leaves.
+struct InLine<'a> {
+    manager: &'a Manager,
+    node: u32,
+    inode: InodeId,
+    is_served: bool,
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        if !self.is_served {
+            self.manager.table.with(self.inode.slot(), |state| state.tokens.leave(self.node, self.inode));
+            self.manager.tokens_moved.notify();
+        }
+    }
+}
+
+impl Manager {
+    // ---- granting ----
+
+    /// Grants `node` a token of a file, after calling back what stands against it; tells the file as it then is.
+    pub(crate) async fn token(&self, node: u32, inode: InodeId, mode: TokenMode) -> ManagerAnswer {
+        let look = Operation::Asked(ManagerRequest::Attributes(inode));
+        match self.perform(node, look.clone(), Durability::Replicated).await? {
+            (Done::Answer(Answer::Attributes(attributes) | Answer::Entry(attributes, _)), _)
+                if !has_content(attributes.kind) =>
+            {
+                return Err(ManagerError::Unsupported);
+            }
+            _ => {}
+        }
+        let granted = self.grant(node, inode, mode).await?;
+        let (done, end) = self.perform(node, look, Durability::Replicated).await?;
+        let Done::Answer(answer) = done else { unreachable!("an asked operation ends with an answer") };
+        let journal = end.unwrap_or_else(|| self.writer.end());
+        Ok(ManagerReply { granted: Some(granted), ..self.reply_at(answer, journal) })
+    }
+
+    async fn grant(&self, node: u32, inode: InodeId, mode: TokenMode) -> Result<Grant, ManagerError> {
+        let deadline = self.host().now() + WAIT_MAX;
+        let mut line = InLine { manager: self, node, inode, is_served: false };
+        let slot = inode.slot();
+        loop {
+            let moved = self.tokens_moved.0.listen();
+            let granted = self.table.with(slot, |state| state.tokens.grant(slot, node, inode, mode));
+            match granted.ok_or(ManagerError::NotMine)? {
+                Ok(grant) => {
+                    line.is_served = true;
+                    self.tokens_moved.notify();
+                    return Ok(grant);
+                }
+                Err(Refusal::Call(call)) => self.call_back(call, deadline).await?,
+                Err(Refusal::Wait) => {
+                    if self.host().now() >= deadline {
+                        return Err(ManagerError::Held);
+                    }
+                    select(moved, pin!(self.host().sleep_until(deadline))).await;
+                }
+            }
+        }
+    }
+
+    // ---- calling back ----
+
+    /// Calls something back, or waits while somebody else does. Then: look again. Fails when its time is over.
+    pub(crate) async fn call_back(&self, call: Call, deadline: Moment) -> Result<(), ManagerError> {
+        let moved = self.tokens_moved.0.listen();
+        let version = self.table.with(call.slot, |state| state.tokens.begin(&call)).ok_or(ManagerError::NotMine)?;
+        let Some(version) = version else {
+            if self.host().now() >= deadline {
+                return Err(ManagerError::Held);
+            }
+            // It may have ended between the look and this one: then there is nothing to wait for.
+            let soon = deadline.min(self.host().now() + PAUSE);
+            select(moved, pin!(self.host().sleep_until(soon))).await;
+            return Ok(());
+        };
+        let mut calling = Calling { manager: self, call, is_answered: false };
+        let request = match call.what {
+            What::Slot => ClientRequest::GiveUpSlot { slot: call.slot, version },
+            What::Inode(token, keep) => ClientRequest::GiveUp { inode: token.inode, version, keep },
+        };
+        loop {
+            let remaining = match (self.ask_client(call.holder, request.clone()).await, call.what) {
+                (Ok(ClientAnswer::Tokens(tokens)), What::Slot) => Some(tokens),
+                (Ok(ClientAnswer::Done), What::Inode(..)) => Some(Vec::new()),
+                // What a dead client held is void, all of it.
+                _ if self.is_over(call.holder).await => {
+                    self.table.with(call.slot, |state| state.tokens.forget(call.holder));
+                    Some(Vec::new())
+                }
+                _ => None,
+            };
+            if let Some(mut tokens) = remaining {
+                tokens.retain(|token| token.inode.slot() == call.slot);
+                self.table.with(call.slot, |state| state.tokens.given_up(&call, &tokens));
+                calling.is_answered = true;
+                return Ok(());
+            }
+            if self.host().now() + PAUSE >= deadline {
+                return Err(ManagerError::Held);
+            }
+            self.host().sleep(PAUSE).await;
+        }
+    }
+
+    async fn ask_client(&self, node: u32, request: ClientRequest) -> Result<ClientAnswer, Unreachable> {
+        let to = Address { node: NodeId(node), port: Port(CLIENT_PORT) };
+        self.host().call(to, request).await
+    }
+
+    /// Whether no life of the client on `node` goes on, and everything that it recorded is known here (DESIGN §5: a slot
+    /// grants nothing that stands against what a dead client held until then).
+    async fn is_over(&self, node: u32) -> bool {
+        let Ok(maps) = self.cluster.refresh().await else { return false };
+        let lives = logs(&maps, node).any(|(_, state)| !matches!(state, LogState::Sealed(_)));
+        !lives && self.replay_sealed().await.is_ok()
+    }
+
+    /// A client says which log it writes: whatever its node wrote before is at its end.
+    pub(crate) async fn greet(&self, node: u32, log: LogId) -> ManagerAnswer {
+        let _one = self.greeting.lock().await;
+        let is_known = self.lives.lock().expect("nobody panics over lives").get(&node) == Some(&log);
+        if !is_known {
+            let failed = |error: StartError| ManagerError::Failed(error.to_string());
+            let maps = self.cluster.refresh().await.map_err(|error| failed(error.into()))?;
+            let earlier = logs(&maps, node).filter(|&(earlier, _)| earlier < log);
+            for (earlier, _) in earlier.filter(|(_, state)| !matches!(state, LogState::Sealed(_))) {
+                seal(&self.cluster, earlier).await.map_err(failed)?;
+            }
+            self.cluster.refresh().await.map_err(|error| failed(error.into()))?;
+            self.replay_sealed().await.map_err(failed)?;
+            for &slot in self.table.mine().iter() {
+                self.table.with(slot, |state| state.tokens.forget(node));
+            }
+            self.tokens_moved.notify();
+            self.lives.lock().expect("nobody panics over lives").insert(node, log);
+        }
+        Ok(self.reply_at(Answer::Done, self.writer.end()))
+    }
+
+    // ---- what a writer knows better ----
+
+    /// The attributes of a file as they are, with what the one who writes it has not stored yet.
+    pub(crate) async fn freshen(&self, node: u32, told: Attributes) -> Result<Attributes, ManagerError> {
+        let (inode, mut attributes) = (told.inode, told);
+        let deadline = self.host().now() + WAIT_MAX;
+        for _ in 0..LOOKS_MAX {
+            let writer = self.table.with(inode.slot(), |state| state.tokens.writer_besides(inode, node));
+            let Some(writer) = writer.ok_or(ManagerError::NotMine)? else { return Ok(attributes) };
+            match self.ask_client(writer, ClientRequest::Attributes(inode)).await {
+                Ok(ClientAnswer::Ahead(Some(ahead))) => {
+                    lay_over(&mut attributes, ahead);
+                    return Ok(attributes);
+                }
+                Ok(ClientAnswer::Ahead(None)) => return self.stored_attributes(node, inode).await,
+                _ if self.is_over(writer).await => {
+                    self.table.with(inode.slot(), |state| state.tokens.forget(writer));
+                }
+                _ if self.host().now() >= deadline => break,
+                _ => self.host().sleep(PAUSE).await,
+            }
+            attributes = self.stored_attributes(node, inode).await?;
+        }
+        Err(ManagerError::Held)
+    }
+
+    async fn stored_attributes(&self, node: u32, inode: InodeId) -> Result<Attributes, ManagerError> {
+        let look = Operation::Asked(ManagerRequest::Attributes(inode));
+        match self.perform(node, look, Durability::Replicated).await? {
+            (Done::Answer(Answer::Attributes(attributes) | Answer::Entry(attributes, _)), _) => Ok(attributes),
+            (other, _) => unreachable!("attributes are answered with attributes, not {other:?}"),
+        }
+    }
+
+    // ---- after a take-over ----
+
+    /// Hears from all living clients what they hold of the slots that arrived. False when one of them died meanwhile.
+    pub(crate) async fn hear_claims(&self, slots: &[SlotId]) -> Result<bool, StartError> {
+        let mut heard = BTreeSet::new();
+        let living = |maps: &Maps| -> BTreeSet<u32> {
+            let open = maps.logs.values().filter(|entry| entry.writer == Writer::Client);
+            open.filter(|entry| !matches!(entry.state, LogState::Sealed(_))).map(|entry| entry.node).collect()
+        };
+        loop {
+            let maps = self.cluster.refresh().await?;
+            let left: Vec<u32> = living(&maps).difference(&heard).copied().collect();
+            if left.is_empty() {
+                return Ok(true);
+            }
+            let calls = left.into_iter().map(async |node| (node, self.claims_of(node, slots).await));
+            for (node, is_heard) in join_all(calls).await {
+                heard.extend(is_heard.then_some(node));
+            }
+            let died = maps.dead_logs().any(|log| maps.logs[&log].writer == Writer::Client);
+            if died {
+                return Ok(false);
+            }
+            self.host().sleep(PAUSE).await;
+        }
+    }
+
+    async fn claims_of(&self, node: u32, arrived: &[SlotId]) -> bool {
+        let answer = self.ask_client(node, ClientRequest::Claim(arrived.to_vec())).await;
+        let Ok(ClientAnswer::Claim { slots, inodes }) = answer else { return false };
+        for slot in slots.into_iter().filter(|slot| arrived.contains(slot)) {
+            self.table.with(slot, |state| state.tokens.claim_slot(node));
+        }
+        for token in inodes.into_iter().filter(|token| arrived.contains(&token.inode.slot())) {
+            self.table.with(token.inode.slot(), |state| state.tokens.claim(node, token));
+        }
+        true
+    }
+}
+
+/// The logs that clients on `node` wrote, and write.
+fn logs(maps: &Maps, node: u32) -> impl Iterator<Item = (LogId, LogState)> {
+    let of_node = maps.logs.iter().filter(move |(_, entry)| entry.node == node && entry.writer == Writer::Client);
+    of_node.map(|(&log, entry)| (log, entry.state))
+}
+
+fn lay_over(attributes: &mut Attributes, ahead: Ahead) {
+    attributes.size = ahead.size;
+    attributes.stored += ahead.grown;
+    if let Some(written) = ahead.written {
+        attributes.modified = attributes.modified.max(written);
+        attributes.changed = attributes.changed.max(written);
+    }
+}

@@ -1,0 +1,295 @@
+//! Who may keep what of a slot in memory (DESIGN §6; xFS 3.2; AFS's call-backs). `docs/tokens.md` has the protocol. Decides,
+//! never awaits; lives under the slot's lock.
+//!
+//! ```text
+//!            first use                     use by another
+//!    Free ───────────────> Whole(client) ─────────────────> called back ───────> Shared: tokens of inodes
+//!                                                                                read (many) │ write (one)
+//! ```
+//!
+//! Invariants
+//! 1. What a client believes to hold, it holds here: a grant is noted before it is told, and taken back after the client said
+//!    so, or was found dead with everything in its logs replayed. The other way round nothing is promised.
+//! 2. Of an inode there is one holder that writes, or any number that read.
+//! 3. While something is called back from a client, nothing is granted to it that the call-back is about: what it asks for
+//!    behind its answer, it gets behind its answer.
+//! 4. Who had to wait for an inode is served in the order of asking: a newcomer takes nothing that somebody waits for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use protocol::id::{InodeId, SlotId};
+use protocol::token::{Grant, Token, TokenMode, TokenVersion};
+
+/// More clients than this wait for one inode only by asking again.
+const WAITING_MAX: usize = 1000;
+
+/// The tokens of one slot.
+#[derive(Debug, Default)]
+pub(crate) struct SlotTokens {
+    sharing: Sharing,
+    newest: u64,
+}
+
+#[derive(Debug, Default)]
+enum Sharing {
+    /// Nobody holds anything.
+    #[default]
+    Free,
+    /// One client alone uses the slot.
+    Whole { holder: u32, called: bool },
+    /// Several do.
+    Shared(BTreeMap<InodeId, Holders>),
+}
+
+/// Who holds an inode, and who waits for it.
+#[derive(Debug, Default)]
+struct Holders {
+    held: BTreeMap<u32, Held>,
+    waiting: VecDeque<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    mode: TokenMode,
+    version: TokenVersion,
+    called: bool,
+}
+
+/// What must be called back, and from whom, before something else can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) slot: SlotId,
+    pub(crate) holder: u32,
+    pub(crate) what: What,
+}
+
+/// What is called back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// The slot as a whole.
+    Slot,
+    /// One token, but for this.
+    Inode(Token, Option<TokenMode>),
+}
+
+/// Why something is not granted, or not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// This must be called back first.
+    Call(Call),
+    /// Somebody else is being waited for, or waits already.
+    Wait,
+}
+
+impl Holders {
+    /// Somebody whose token stands against `node` having `mode`, and what of it may remain.
+    fn conflict(&self, inode: InodeId, node: u32, mode: TokenMode) -> Option<(u32, Token, Option<TokenMode>)> {
+        let keep = (mode == TokenMode::Read).then_some(TokenMode::Read);
+        let stands = |held: &Held| mode == TokenMode::Write || held.mode == TokenMode::Write;
+        let (&holder, held) = self.held.iter().find(|&(&holder, held)| holder != node && stands(held))?;
+        Some((holder, Token { inode, mode: held.mode, version: held.version }, keep))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.held.is_empty() && self.waiting.is_empty()
+    }
+}
+
+impl SlotTokens {
+    /// Whether `node` may use names of the slot `id`. The first one gets the slot as a whole.
+    pub(crate) fn admit(&mut self, id: SlotId, node: u32) -> Result<(), Call> {
+        match &self.sharing {
+            Sharing::Whole { holder, .. } if *holder == node => Ok(()),
+            Sharing::Whole { holder, .. } => Err(Call { slot: id, holder: *holder, what: What::Slot }),
+            Sharing::Shared(_) => Ok(()),
+            Sharing::Free => {
+                self.sharing = Sharing::Whole { holder: node, called: false };
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether `node` may look at what a manager knows of a file, where the holder of the slot may know better.
+    pub(crate) fn admit_look(&self, id: SlotId, node: u32) -> Result<(), Call> {
+        match &self.sharing {
+            Sharing::Whole { holder, .. } if *holder != node => {
+                Err(Call { slot: id, holder: *holder, what: What::Slot })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an operation of `node` on the content of an inode may be carried out, which holds no longer than that.
+    pub(crate) fn admit_content(&self, id: SlotId, node: u32, inode: InodeId, mode: TokenMode) -> Result<(), Call> {
+        let Sharing::Shared(inodes) = &self.sharing else { return Ok(()) };
+        match inodes.get(&inode).and_then(|holders| holders.conflict(inode, node, mode)) {
+            Some((holder, token, keep)) => Err(Call { slot: id, holder, what: What::Inode(token, keep) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Grants `node` an inode, or the slot where it is alone.
+    pub(crate) fn grant(&mut self, id: SlotId, node: u32, inode: InodeId, mode: TokenMode) -> Result<Grant, Refusal> {
+        self.admit(id, node).map_err(Refusal::Call)?;
+        let inodes = match &mut self.sharing {
+            // It asks behind its answer to the call-back, or beside it: either way the answer comes first.
+            Sharing::Whole { called: true, .. } => return Err(Refusal::Wait),
+            Sharing::Whole { .. } | Sharing::Free => return Ok(Grant::Slot(id)),
+            Sharing::Shared(inodes) => inodes,
+        };
+        let holders = inodes.entry(inode).or_default();
+        let own = holders.held.get(&node).copied();
+        if own.is_some_and(|held| held.called) {
+            return Err(Refusal::Wait);
+        }
+        let conflict = holders.conflict(inode, node, mode);
+        let is_turn = holders.waiting.front().is_none_or(|&first| first == node);
+        if conflict.is_some() || !is_turn {
+            if !holders.waiting.contains(&node) && holders.waiting.len() < WAITING_MAX {
+                holders.waiting.push_back(node);
+            }
+            return Err(match conflict {
+                Some((holder, token, keep)) if is_turn => {
+                    Refusal::Call(Call { slot: id, holder, what: What::Inode(token, keep) })
+                }
+                _ => Refusal::Wait,
+            });
+        }
+        holders.waiting.retain(|&waiting| waiting != node);
+        self.newest += 1;
+        let mode = own.map_or(mode, |held| held.mode.max(mode));
+        let version = TokenVersion(self.newest);
+        holders.held.insert(node, Held { mode, version, called: false });
+        Ok(Grant::Inode(Token { inode, mode, version }))
+    }
+
+    /// `node` no longer waits for the inode.
+    pub(crate) fn leave(&mut self, node: u32, inode: InodeId) {
+        let Sharing::Shared(inodes) = &mut self.sharing else { return };
+        let Some(holders) = inodes.get_mut(&inode) else { return };
+        holders.waiting.retain(|&waiting| waiting != node);
+        if holders.is_idle() {
+            inodes.remove(&inode);
+        }
+    }
+
+    /// Whether `node` holds the slot as a whole, and nobody is taking it back.
+    pub(crate) fn is_whole_of(&self, node: u32) -> bool {
+        matches!(self.sharing, Sharing::Whole { holder, called: false } if holder == node)
+    }
+
+    /// Who but `node` may be changing the inode in memory.
+    pub(crate) fn writer_besides(&self, inode: InodeId, node: u32) -> Option<u32> {
+        match &self.sharing {
+            Sharing::Free => None,
+            Sharing::Whole { holder, .. } => Some(*holder).filter(|&holder| holder != node),
+            Sharing::Shared(inodes) => {
+                let writes = |(&holder, held): (&u32, &Held)| held.mode == TokenMode::Write && holder != node;
+                inodes
+                    .get(&inode)?
+                    .held
+                    .iter()
+                    .find(|&(holder, held)| writes((holder, held)))
+                    .map(|(&holder, _)| holder)
+            }
+        }
+    }
+
+    // ---- call-backs ----
+
+    /// Begins a call-back. None if it is under way, or no longer called for; else the version that it names.
+    pub(crate) fn begin(&mut self, call: &Call) -> Option<TokenVersion> {
+        match (&mut self.sharing, call.what) {
+            (Sharing::Whole { holder, called }, What::Slot) if *holder == call.holder && !*called => {
+                *called = true;
+                self.newest += 1;
+                Some(TokenVersion(self.newest))
+            }
+            (Sharing::Shared(inodes), What::Inode(token, _)) => {
+                let held = inodes.get_mut(&token.inode)?.held.get_mut(&call.holder)?;
+                let begins = held.version == token.version && !held.called;
+                held.called |= begins;
+                begins.then_some(held.version)
+            }
+            _ => None,
+        }
+    }
+
+    /// The call-back has had its answer: of the slot these tokens remain; of an inode what was to.
+    pub(crate) fn given_up(&mut self, call: &Call, remaining: &[Token]) {
+        match (&mut self.sharing, call.what) {
+            (Sharing::Whole { holder, .. }, What::Slot) if *holder == call.holder => {
+                let mut inodes = BTreeMap::<InodeId, Holders>::new();
+                for token in remaining {
+                    let held = Held { mode: token.mode, version: token.version, called: false };
+                    inodes.entry(token.inode).or_default().held.insert(call.holder, held);
+                    self.newest = self.newest.max(token.version.0);
+                }
+                self.sharing = Sharing::Shared(inodes);
+            }
+            (Sharing::Shared(inodes), What::Inode(token, keep)) => {
+                let Some(holders) = inodes.get_mut(&token.inode) else { return };
+                match (holders.held.get_mut(&call.holder), keep) {
+                    (Some(held), Some(mode)) => *held = Held { mode, called: false, ..*held },
+                    (Some(_), None) => drop(holders.held.remove(&call.holder)),
+                    (None, _) => {}
+                }
+                if holders.is_idle() {
+                    inodes.remove(&token.inode);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The call-back came to nothing: everything is as before.
+    pub(crate) fn not_given_up(&mut self, call: &Call) {
+        match (&mut self.sharing, call.what) {
+            (Sharing::Whole { holder, called }, What::Slot) if *holder == call.holder => *called = false,
+            (Sharing::Shared(inodes), What::Inode(token, _)) => {
+                if let Some(held) = inodes.get_mut(&token.inode).and_then(|it| it.held.get_mut(&call.holder)) {
+                    held.called = false;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    // ---- lives and deaths ----
+
+    /// An earlier life of `node` is over, and everything that it did is known.
+    pub(crate) fn forget(&mut self, node: u32) {
+        match &mut self.sharing {
+            Sharing::Whole { holder, .. } if *holder == node => self.sharing = Sharing::Free,
+            Sharing::Shared(inodes) => {
+                for holders in inodes.values_mut() {
+                    holders.held.remove(&node);
+                }
+                inodes.retain(|_, holders| !holders.is_idle());
+            }
+            Sharing::Whole { .. } | Sharing::Free => {}
+        }
+    }
+
+    /// A client says that it held the whole slot under an earlier manager.
+    pub(crate) fn claim_slot(&mut self, node: u32) {
+        if matches!(self.sharing, Sharing::Free) {
+            self.sharing = Sharing::Whole { holder: node, called: false };
+        }
+    }
+
+    /// A client says that it held a token under an earlier manager.
+    pub(crate) fn claim(&mut self, node: u32, token: Token) {
+        if matches!(self.sharing, Sharing::Free) {
+            self.sharing = Sharing::Shared(BTreeMap::new());
+        }
+        // Under one manager the slot was whole or shared, so no honest client claims a part of what another has whole.
+        let Sharing::Shared(inodes) = &mut self.sharing else { return };
+        self.newest = self.newest.max(token.version.0);
+        let held = Held { mode: token.mode, version: token.version, called: false };
+        inodes.entry(token.inode).or_default().held.insert(node, held);
+    }
+}
+
+#[cfg(test)]
+mod tests;

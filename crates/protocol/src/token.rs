@@ -1,0 +1,103 @@
+//! Tokens: what a manager promises a client about a slot or a file, and the messages by which it calls the promise back
+//! (DESIGN §6). `docs/tokens.md` has the protocol.
+//!
+//! A client listens on [`CLIENT_PORT`]; only managers call it. Everything here is about whole files: ranges of bytes become
+//! a field of [`Token`] and of [`ClientRequest::GiveUp`] when conflicts split them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::file::Time;
+use crate::id::{InodeId, SlotId};
+
+/// The port that clients answer on.
+pub const CLIENT_PORT: u16 = 5;
+
+/// What a token of an inode allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum TokenMode {
+    /// To keep content, size and times in memory. Many may hold it.
+    Read,
+    /// To change them in memory. Nobody else holds anything then.
+    Write,
+}
+
+/// Counts the grants of a slot, so that a call-back says which grant it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct TokenVersion(pub u64);
+
+/// A token of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    /// Of which inode.
+    pub inode: InodeId,
+    /// What it allows.
+    pub mode: TokenMode,
+    /// Which grant.
+    pub version: TokenVersion,
+}
+
+/// What a reply grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Grant {
+    /// The slot as a whole: nobody else uses it.
+    Slot(SlotId),
+    /// One inode.
+    Inode(Token),
+}
+
+/// What a manager asks of a client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum ClientRequest {
+    /// Another client uses the slot from now on. Answers `Tokens`: of what it keeps in memory the client holds tokens of
+    /// this version; all else of the slot it and its kernel have forgotten.
+    GiveUpSlot {
+        /// The slot.
+        slot: SlotId,
+        /// The version of the tokens that remain.
+        version: TokenVersion,
+    },
+    /// Store what was changed, tell it the manager, forget the content. Answers `Done` when that is so.
+    GiveUp {
+        /// Of which inode.
+        inode: InodeId,
+        /// The grant that is meant.
+        version: TokenVersion,
+        /// What remains allowed.
+        keep: Option<TokenMode>,
+    },
+    /// Size and times of a file that the client may be changing. Nothing is stored, the token stays. Answers `Ahead`.
+    Attributes(InodeId),
+    /// A new manager asks what the client holds in these slots. Answers `Claim`, at once.
+    Claim(Vec<SlotId>),
+}
+
+/// What a client answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum ClientAnswer {
+    /// It is done.
+    Done,
+    /// The tokens that remain.
+    Tokens(Vec<Token>),
+    /// What managers do not know yet of a file, if there is anything.
+    Ahead(Option<Ahead>),
+    /// All that is held.
+    Claim {
+        /// Slots as a whole.
+        slots: Vec<SlotId>,
+        /// Inodes in other slots.
+        inodes: Vec<Token>,
+    },
+    /// It cannot be done now: ask again.
+    Failed(String),
+}
+
+/// What a writer knows of a file and its manager does not yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ahead {
+    /// The size.
+    pub size: u64,
+    /// When it was written last.
+    pub written: Option<Time>,
+    /// Bytes that took the place of holes.
+    pub grown: u64,
+}

@@ -1,0 +1,311 @@
+//! The danger: a client reads from its memory what another has overwritten; two clients believe to be alone; a size, an
+//! append or a truncation is overlooked by somebody who has the file in memory; what fsync promised goes with its client;
+//! or a call waits for a token for ever.
+//!
+//! One node stores and keeps the registry, one or two manage, two to four others each run a client on a machine of its own
+//! with a clock of its own. Programs on all of them use the same few files at once. Messages get lost, links are slow, clients
+//! and managers die and come back. Every call is noted with its time, and in the end each cell of each file must have a
+//! history that one file system can have.
+
+#[path = "many_clients/history.rs"]
+mod history;
+#[path = "many_clients/machines.rs"]
+mod machines;
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::{Client, ClientError, WriteAt};
+use history::{NOTHING, Register};
+use host::sim::{self, Dice, NetworkOptions, World};
+use machines::{MANAGERS, Machines};
+use protocol::file::{Caller, Kind, NewInode, SetAttributes};
+use protocol::id::InodeId;
+
+/// Cells of a file, and the bytes of each: a number written over and over.
+const CELLS: u64 = 6;
+const CELL_BYTES: u64 = 200;
+/// No call takes longer.
+const CALL_MAX: Duration = Duration::from_secs(100);
+
+/// A file that all use, and what happened to it.
+struct Shared {
+    inode: InodeId,
+    cells: Vec<Register>,
+    size: Register,
+}
+
+struct Story {
+    world: World,
+    files: Vec<Shared>,
+    values: u64,
+    /// What an fsync that ended has covered.
+    lasting: Vec<u64>,
+    calls: u64,
+    failed: u64,
+}
+
+type Told = Arc<Mutex<Story>>;
+
+fn now(told: &Told) -> u64 {
+    told.lock().unwrap().world.now().0
+}
+
+/// What one program does: one call after the other.
+struct Program {
+    client: Client,
+    node: u32,
+    told: Told,
+    dice: Dice,
+    /// Its own writes of each file that no fsync has covered.
+    loose: Vec<Vec<u64>>,
+}
+
+impl Program {
+    async fn run(mut self, steps: u64) {
+        for _ in 0..steps {
+            let begin = now(&self.told);
+            let file = self.dice.below(self.loose.len() as u64) as usize;
+            let outcome = match self.dice.below(12) {
+                0..=3 => self.write(file).await,
+                4..=7 => self.read(file).await,
+                8 => self.resize(file).await,
+                9 => self.look(file).await,
+                10 => self.fsync(file).await,
+                _ => {
+                    let pause = Duration::from_micros(self.dice.below(1 << 20));
+                    self.told.lock().unwrap().world.clone().sleep(pause).await;
+                    continue;
+                }
+            };
+            let took = Duration::from_nanos(now(&self.told) - begin);
+            assert!(took < CALL_MAX, "a call of node {} took {took:?}", self.node);
+            let mut told = self.told.lock().unwrap();
+            told.calls += 1;
+            if let Err(error) = outcome {
+                assert!(matches!(error, ClientError::Unreachable(_)), "node {}: {error}", self.node);
+                told.failed += 1;
+            }
+        }
+    }
+
+    fn inode(&self, file: usize) -> InodeId {
+        self.told.lock().unwrap().files[file].inode
+    }
+
+    fn value(&self) -> u64 {
+        let mut told = self.told.lock().unwrap();
+        told.values += 1;
+        told.values
+    }
+
+    async fn write(&mut self, file: usize) -> Result<(), ClientError> {
+        let (value, inode) = (self.value(), self.inode(file));
+        let first = self.dice.below(CELLS);
+        let count = 1 + self.dice.below(CELLS - first);
+        let begin = now(&self.told);
+        for cell in first..first + count {
+            self.told.lock().unwrap().files[file].cells[cell as usize].begin(value, self.node, begin);
+        }
+        let bytes = value.to_le_bytes().repeat((count * CELL_BYTES / 8) as usize);
+        self.loose[file].push(value);
+        self.client.write(inode, WriteAt::Offset(first * CELL_BYTES), bytes.into()).await?;
+        let end = now(&self.told);
+        for cell in first..first + count {
+            self.told.lock().unwrap().files[file].cells[cell as usize].end(value, end);
+        }
+        Ok(())
+    }
+
+    async fn read(&mut self, file: usize) -> Result<(), ClientError> {
+        let inode = self.inode(file);
+        let first = self.dice.below(CELLS);
+        let count = 1 + self.dice.below(CELLS - first);
+        let begin = now(&self.told);
+        let pieces = self.client.read(inode, first * CELL_BYTES, (count * CELL_BYTES) as u32).await?;
+        let time = begin..now(&self.told);
+        let bytes = pieces.concat();
+        assert_eq!(bytes.len() as u64, count * CELL_BYTES, "no file is shorter than its cells");
+        for (number, cell) in bytes.chunks(CELL_BYTES as usize).enumerate() {
+            let words: Vec<u64> = cell.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+            let mut told = self.told.lock().unwrap();
+            assert!(words.iter().all(|word| *word == words[0]), "a cell is written at once: {words:?}");
+            told.files[file].cells[first as usize + number].read(words[0], self.node, time.clone());
+        }
+        Ok(())
+    }
+
+    /// The size behind the cells is a register, too.
+    async fn resize(&mut self, file: usize) -> Result<(), ClientError> {
+        let (value, inode) = (self.value(), self.inode(file));
+        let begin = now(&self.told);
+        self.told.lock().unwrap().files[file].size.begin(value, self.node, begin);
+        let set = SetAttributes { size: Some(CELLS * CELL_BYTES + value), ..SetAttributes::default() };
+        self.client.set_attributes(inode, set).await?;
+        let end = now(&self.told);
+        self.told.lock().unwrap().files[file].size.end(value, end);
+        Ok(())
+    }
+
+    async fn look(&mut self, file: usize) -> Result<(), ClientError> {
+        let inode = self.inode(file);
+        let begin = now(&self.told);
+        let attributes = match self.dice.coin() {
+            true => self.client.attributes(inode).await?,
+            false => self.client.lookup(InodeId::ROOT, Bytes::from(format!("file-{file}"))).await?,
+        };
+        let time = begin..now(&self.told);
+        let value = attributes.size - CELLS * CELL_BYTES;
+        self.told.lock().unwrap().files[file].size.read(value, self.node, time);
+        Ok(())
+    }
+
+    async fn fsync(&mut self, file: usize) -> Result<(), ClientError> {
+        let covered = self.loose[file].clone();
+        self.client.fsync(self.inode(file), false).await?;
+        self.loose[file].clear();
+        self.told.lock().unwrap().lasting.extend(covered);
+        Ok(())
+    }
+}
+
+fn plain() -> NewInode {
+    NewInode { kind: Kind::File, mode: 0o644, mask: 0, device: 0, target: Bytes::new(), caller: Caller::default() }
+}
+
+/// Makes the files, each with all its cells empty.
+async fn make_files(client: &Client, count: u64) -> Vec<Shared> {
+    let mut files = Vec::new();
+    for number in 0..count {
+        let name = Bytes::from(format!("file-{number}"));
+        let inode = client.create_open(InodeId::ROOT, name, plain()).await.expect("the name is new").inode;
+        let zeros = Bytes::from(vec![0; (CELLS * CELL_BYTES) as usize]);
+        client.write(inode, WriteAt::Offset(0), zeros).await.expect("there is room");
+        client.fsync(inode, false).await.expect("it is stored");
+        let cells = (0..CELLS).map(|_| Register::default()).collect();
+        files.push(Shared { inode, cells, size: Register::default() });
+    }
+    files
+}
+
+/// What goes wrong meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Harm {
+    Nothing,
+    Losses,
+    DyingClients,
+    DyingManagers,
+}
+
+async fn tell_a_story(world: World, harm: Harm, calls: &Cell<u64>, failed: &Cell<u64>) {
+    let mut dice = world.dice();
+    let managers = if harm == Harm::DyingManagers { MANAGERS.len() } else { 1 + dice.below(2) as usize };
+    let mut machines = Machines::start(&world, managers, 2 + dice.below(3) as u32).await;
+    let first = machines.client(0);
+    let count = 1 + dice.below(3);
+    let made = world.spawn(&world.host(first.0), async move { make_files(&first.1, count).await });
+    let files = made.await.unwrap();
+    let story = Story { world: world.clone(), files, values: NOTHING, lasting: Vec::new(), calls: 0, failed: 0 };
+    let told: Told = Arc::new(Mutex::new(story));
+    if harm == Harm::Losses {
+        let slow = Duration::from_micros(1 + dice.below(50_000));
+        let loss_ppm = dice.below(20_000) as u32;
+        world.set_network(NetworkOptions { latency_max: slow, loss_ppm, ..NetworkOptions::default() });
+    }
+    for _ in 0..if harm == Harm::Nothing { 1 } else { 3 } {
+        let mut programs = Vec::new();
+        for number in 0..machines.clients() {
+            for _ in 0..1 + dice.below(2) {
+                let (node, client) = machines.client(number);
+                let loose = vec![Vec::new(); count as usize];
+                let told = told.clone();
+                let dice = Dice::new(dice.roll());
+                let program = Program { client, node: node.0, told, dice, loose };
+                programs.push((node, world.spawn(&world.host(node), program.run(60))));
+            }
+        }
+        let dying = match harm {
+            Harm::DyingClients => Some(machines.client(dice.below(u64::from(machines.clients())) as u32).0),
+            Harm::DyingManagers => Some(*dice.pick(&MANAGERS).unwrap()),
+            _ => None,
+        };
+        if let Some(node) = dying {
+            world.sleep(Duration::from_millis(dice.below(3000))).await;
+            machines.die(node, &mut dice).await;
+        }
+        for (node, program) in programs {
+            assert!(program.await.is_ok() || Some(node) == dying, "only programs of a machine that died are gone");
+        }
+        if let Some(node) = dying {
+            let mut told = told.lock().unwrap();
+            let Story { files, lasting, .. } = &mut *told;
+            for register in files.iter_mut().flat_map(|file| &mut file.cells) {
+                register.lose(node.0, &|value| lasting.contains(&value));
+            }
+            drop(told);
+            machines.come_back(node).await;
+        }
+    }
+    look_at_all(&world, &machines, &told, count).await;
+    let told = told.lock().unwrap();
+    for (number, file) in told.files.iter().enumerate() {
+        for (cell, register) in file.cells.iter().enumerate() {
+            let wrong = register.contradiction();
+            assert!(wrong.is_none(), "seed {}, file {number}, cell {cell}: {}", world.seed(), wrong.unwrap());
+        }
+        let wrong = file.size.contradiction();
+        assert!(wrong.is_none(), "seed {}, size of file {number}: {}", world.seed(), wrong.unwrap());
+    }
+    calls.set(calls.get() + told.calls);
+    failed.set(failed.get() + told.failed);
+}
+
+/// In the end all clients see the same.
+async fn look_at_all(world: &World, machines: &Machines, told: &Told, count: u64) {
+    world.set_network(NetworkOptions::default());
+    for number in 0..machines.clients() {
+        let (node, client) = machines.client(number);
+        let loose = vec![Vec::new(); count as usize];
+        let mut program = Program { client, node: node.0, told: told.clone(), dice: world.dice(), loose };
+        let looked = world.spawn(&world.host(node), async move {
+            for file in 0..count as usize {
+                for _ in 0..4 {
+                    program.read(file).await.expect("nothing fails any more");
+                }
+                program.look(file).await.expect("nothing fails any more");
+            }
+        });
+        looked.await.expect("nobody dies any more");
+    }
+}
+
+/// As many worlds as DAZZLE_SEEDS asks for, or a few.
+fn explore(harm: Harm, worlds: u64) {
+    let worlds = std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(worlds);
+    let (calls, failed) = (Cell::new(0), Cell::new(0));
+    sim::explore(0..worlds, async |world, _| tell_a_story(world, harm, &calls, &failed).await);
+    println!("{worlds} worlds, {} calls, of which {} found nobody in time", calls.get(), failed.get());
+    assert!(failed.get() * 20 <= calls.get(), "most calls end well");
+}
+
+#[test]
+fn every_client_reads_what_was_written_last() {
+    explore(Harm::Nothing, 12);
+}
+
+#[test]
+fn slow_links_and_lost_messages_change_nothing() {
+    explore(Harm::Losses, 8);
+}
+
+#[test]
+fn what_was_fsynced_outlives_its_client() {
+    explore(Harm::DyingClients, 8);
+}
+
+#[test]
+fn tokens_outlive_their_manager() {
+    explore(Harm::DyingManagers, 8);
+}

@@ -1,0 +1,201 @@
+//! A cluster of simulated machines: one stores and keeps the registry, some manage, the others run a client each.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use client::{Above, Client, ClientOptions};
+use host::sim::{Dice, DiskOptions, Stop, World};
+use host::{BoxFuture, Disk, Host, NodeId};
+use log::{Cluster, LogReader};
+use manager::{Manager, ManagerOptions};
+use protocol::id::{InodeId, SlotId, TargetId};
+use protocol::maps::{TargetEntry, TargetState};
+use protocol::registry::RegistryRequest;
+use registry::{Registry, change};
+use std::sync::Arc;
+use storage::{Storage, TargetOptions};
+
+const CLUSTER: u128 = 79;
+const STORE: NodeId = NodeId(9);
+/// The first is there from the beginning; the registry numbers the others, and then the clients.
+pub const MANAGERS: [NodeId; 2] = [NodeId(1), NodeId(10)];
+/// The node of the test itself, which stands in for the registry's leader.
+const ASKER: NodeId = NodeId(8);
+
+/// Nobody above keeps anything.
+struct Nothing(Host);
+
+impl Above for Nothing {
+    fn forget_file(&self, _inode: InodeId) -> BoxFuture<'static, ()> {
+        self.take_a_while()
+    }
+
+    fn forget_names(&self, _slot: SlotId, _files: Vec<InodeId>) -> BoxFuture<'static, ()> {
+        self.take_a_while()
+    }
+}
+
+impl Nothing {
+    fn take_a_while(&self) -> BoxFuture<'static, ()> {
+        let host = self.0.clone();
+        Box::pin(async move { host.sleep(Duration::from_nanos(host.random() % 2_000_000)).await })
+    }
+}
+
+/// The machines that run.
+pub struct Machines {
+    world: World,
+    asking: Host,
+    clients: BTreeMap<u32, (NodeId, Client)>,
+    managers: usize,
+}
+
+impl Machines {
+    /// Starts them all.
+    pub async fn start(world: &World, managers: usize, clients: u32) -> Machines {
+        let storing = world.add_node(STORE);
+        store(world, &storing).await;
+        let asking = world.add_node(ASKER);
+        let mut machines = Machines { world: world.clone(), asking, clients: BTreeMap::new(), managers };
+        machines.tell(RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true }).await;
+        for (number, node) in MANAGERS.into_iter().enumerate() {
+            if number > 0 {
+                world.add_node(node);
+            }
+            if number < managers {
+                machines.begin(node).await;
+                machines.manage(node).await;
+            }
+        }
+        if managers > 1 {
+            machines.share().await;
+        }
+        for number in 0..clients {
+            let node = NodeId(MANAGERS[1].0 + 1 + number);
+            world.add_node(node);
+            let name = format!("c{number}");
+            machines.tell(RegistryRequest::AddNode { name, address: String::new(), stores: false }).await;
+            machines.begin(node).await;
+            machines.serve(node).await;
+        }
+        machines
+    }
+
+    /// How many clients there are.
+    pub fn clients(&self) -> u32 {
+        self.clients.len() as u32
+    }
+
+    /// A client, and its machine.
+    pub fn client(&self, number: u32) -> (NodeId, Client) {
+        self.clients[&number].clone()
+    }
+
+    /// A machine dies, and soon its session is found to be over.
+    pub async fn die(&mut self, node: NodeId, dice: &mut Dice) {
+        self.world.crash(node, if dice.coin() { Stop::Kill } else { Stop::PowerLoss });
+        self.world.sleep(Duration::from_millis(dice.below(3000))).await;
+        let session = self.session(node).await;
+        self.tell(RegistryRequest::Expire { node: node.0, session }).await;
+    }
+
+    /// It comes back.
+    pub async fn come_back(&mut self, node: NodeId) {
+        self.world.restart(node);
+        self.begin(node).await;
+        if MANAGERS.contains(&node) {
+            self.manage(node).await;
+            if self.managers > 1 {
+                self.share().await;
+            }
+        } else {
+            self.serve(node).await;
+        }
+    }
+
+    /// The root's slot, and all others, change their manager: the first half goes to one, the second to the other.
+    async fn share(&self) {
+        let maps = self.ask(RegistryRequest::Maps).await;
+        let moves: Vec<_> = maps.slots.iter().map(|(&first, entry)| (first, entry.logs.clone(), entry.node)).collect();
+        let lasts: Vec<u16> = maps.slots.keys().skip(1).map(|next| next - 1).chain([4095]).collect();
+        // Every run moves to the other manager.
+        for ((first, logs, node), last) in moves.into_iter().zip(lasts) {
+            let to = MANAGERS.into_iter().find(|manager| manager.0 != node).expect("there are two").0;
+            let epoch = self.ask(RegistryRequest::Maps).await.epoch.0;
+            self.tell(RegistryRequest::SetSlots { first, last, node: to, logs, epoch }).await;
+        }
+    }
+
+    async fn session(&self, node: NodeId) -> u64 {
+        self.ask(RegistryRequest::Maps).await.nodes[&node.0].session
+    }
+
+    async fn begin(&self, node: NodeId) {
+        self.tell(RegistryRequest::Begin { node: node.0, address: String::new() }).await;
+    }
+
+    async fn tell(&self, request: RegistryRequest) {
+        self.ask(request).await;
+    }
+
+    async fn ask(&self, request: RegistryRequest) -> Arc<protocol::maps::Maps> {
+        let host = self.asking.clone();
+        let told = self.world.spawn(&self.asking, async move {
+            let cluster = Cluster::connect(host, STORE).await.expect("the registry answers");
+            // Somebody else may have changed the maps first: then this changes nothing, as the story has it.
+            let _ = cluster.registry(request).await;
+            cluster.refresh().await.expect("the registry answers")
+        });
+        told.await.expect("the asker lives")
+    }
+
+    async fn manage(&self, node: NodeId) {
+        let host = self.world.host(node);
+        let starting = host.clone();
+        let started = self.world.spawn(&host, async move {
+            let cluster = Cluster::connect(starting, STORE).await.expect("the registry answers");
+            let reader = LogReader::new(cluster.clone());
+            let options = ManagerOptions { flush_interval: Duration::from_millis(200), ..ManagerOptions::default() };
+            drop(Manager::start(cluster, reader, options).await.expect("the manager starts"));
+        });
+        started.await.expect("nobody stops it while it starts");
+    }
+
+    async fn serve(&mut self, node: NodeId) {
+        let host = self.world.host(node);
+        let starting = host.clone();
+        let started = self.world.spawn(&host, async move {
+            let cluster = Cluster::connect(starting.clone(), STORE).await.expect("the registry answers");
+            let reader = LogReader::new(cluster.clone());
+            let options = ClientOptions { cache_bytes: 1 << 20, dirty_bytes: 1 << 20, ..ClientOptions::default() };
+            let client = Client::start(cluster, reader, options).await.expect("the client starts");
+            client.answer_managers(Arc::new(Nothing(starting)));
+            client
+        });
+        let client = started.await.expect("nobody stops it while it starts");
+        let number = node.0 - MANAGERS[1].0 - 1;
+        self.clients.insert(number, (node, client));
+    }
+}
+
+async fn store(world: &World, host: &Host) {
+    let disks: Vec<(TargetId, Disk)> =
+        (0..3).map(|n| (TargetId(n), world.add_disk(STORE, &format!("t{n}"), DiskOptions::default()).plug())).collect();
+    let mut entries = Vec::new();
+    for (target, disk) in &disks {
+        storage::format(disk, CLUSTER, *target, TargetOptions::default()).await.expect("an empty disk");
+        let entry = TargetEntry { node: STORE.0, name: format!("t{}", target.0), state: TargetState::Whole };
+        entries.push((*target, entry));
+    }
+    let mut maps = change::new_cluster(CLUSTER, entries, MANAGERS[0].0, 1);
+    // It has disks, and manages nothing.
+    maps.nodes.get_mut(&STORE.0).expect("it stores").stores = false;
+    Registry::create(maps, disks.clone()).await.expect("an empty disk");
+    let starting = host.clone();
+    let started = world.spawn(host, async move {
+        Registry::start(&starting, disks.clone()).await.expect("the registry starts");
+        let (_, lost) = Storage::start(starting, CLUSTER, disks, TargetOptions::default()).await;
+        assert!(lost.is_empty());
+    });
+    started.await.expect("nobody stops it");
+}
