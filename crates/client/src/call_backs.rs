@@ -1,8 +1,11 @@
 //! What managers ask of this client (`docs/tokens.md`). Awaits. Runs on tasks that serve no call, so that a call may go on
 //! which the kernel's invalidation waits for.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::select;
 use host::{BoxFuture, Envelope, Handler, NodeId, Port};
 use protocol::id::{InodeId, SLOT_COUNT, SlotId};
 use protocol::manager::ManagerError;
@@ -13,6 +16,9 @@ use crate::client::{Client, Inner, lock};
 use crate::file::File;
 use crate::opens::OpenFile;
 use crate::tokens::{Demand, Kept};
+
+/// How long a call-back waits for the answer that grants what it calls back. It was sent before; or it is lost.
+const GRANT_WAIT: Duration = Duration::from_millis(500);
 
 /// What lies above the client and keeps copies of its own: a kernel.
 pub trait Above: Send + Sync {
@@ -31,6 +37,20 @@ impl Client {
     /// Whether this client alone uses the slot of an inode: names in a directory, and attributes, change only through it.
     pub fn is_alone(&self, inode: InodeId) -> bool {
         self.0.tokens.slot(inode.slot()).is_whole()
+    }
+}
+
+impl Client {
+    /// Whether what the kernel kept of a file's pages is what the file has: nothing was given up since.
+    pub fn keeps_pages(&self, inode: InodeId) -> bool {
+        {
+            let held = self.0.tokens.slot(inode.slot());
+            if held.is_whole() && !held.was_shared() {
+                return true;
+            }
+        }
+        let pin = self.0.try_pin(inode);
+        pin.is_some() && self.0.find(inode).is_some_and(|file| lock(&file.state).file.is_some())
     }
 }
 
@@ -55,15 +75,24 @@ impl Handler for Door {
 impl Inner {
     async fn answer(&self, above: &dyn Above, request: ClientRequest) -> ClientAnswer {
         match request {
+            ClientRequest::GiveUpSlot { life, .. }
+            | ClientRequest::GiveUp { life, .. }
+            | ClientRequest::Attributes { life, .. }
+                if life != self.log.log() =>
+            {
+                // What that one held is in its log, and not here.
+                ClientAnswer::Failed("another life is meant".into())
+            }
             ClientRequest::GiveUpSlot { slot, .. } if slot.0 >= SLOT_COUNT => {
                 ClientAnswer::Failed("no such slot".into())
             }
-            ClientRequest::GiveUpSlot { slot, version } => self.give_up_slot(above, slot, version).await,
-            ClientRequest::GiveUp { inode, version, keep } => match self.give_up(above, inode, version, keep).await {
+            ClientRequest::GiveUpSlot { slot, version, .. } => self.give_up_slot(above, slot, version).await,
+            ClientRequest::GiveUp { inode, version, keep, .. } => match self.give_up(above, inode, version, keep).await
+            {
                 Ok(()) => ClientAnswer::Done,
                 Err(error) => ClientAnswer::Failed(error.to_string()),
             },
-            ClientRequest::Attributes(inode) => ClientAnswer::Ahead(self.ahead(inode)),
+            ClientRequest::Attributes { inode, .. } => ClientAnswer::Ahead(self.ahead(inode)),
             ClientRequest::Claim(slots) => self.claim(&slots),
         }
     }
@@ -91,15 +120,16 @@ impl Inner {
         version: TokenVersion,
         keep: Option<TokenMode>,
     ) -> Result<(), ClientError> {
+        let until = self.host.now() + GRANT_WAIT;
         loop {
             let moved = self.tokens.moved.listen();
             let demand = self.tokens.slot(inode.slot()).demand(inode, version);
             match demand {
                 Demand::Nothing => return Ok(()),
                 Demand::GiveUp => break,
-                Demand::Wait => {}
+                Demand::Wait if self.host.now() >= until => self.tokens.slot(inode.slot()).spoil(inode),
+                Demand::Wait => drop(select(moved, pin!(self.host.sleep_until(until))).await),
             }
-            moved.await;
         }
         // Reads and writes that the kernel's pages wait for are served as ever until these are gone.
         above.forget_file(inode).await;
@@ -162,7 +192,7 @@ impl Inner {
             inodes.extend(held.claim(turn));
             whole.extend(held.is_whole().then_some(slot));
         }
-        ClientAnswer::Claim { slots: whole, inodes }
+        ClientAnswer::Claim { log: self.log.log(), slots: whole, inodes }
     }
 }
 

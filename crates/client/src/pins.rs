@@ -3,10 +3,12 @@
 //!
 //! Locks are taken in this order: the table of files, a slot's tokens, a file's state.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use event_listener::Event;
+use futures_util::future::select;
 use protocol::id::{InodeId, SLOT_COUNT, SlotId};
 use protocol::manager::{ManagerError, ManagerRequest, has_content};
 use protocol::token::{Grant, Token, TokenMode};
@@ -109,7 +111,11 @@ impl Inner {
             if self.is_stopped() {
                 return Err(ClientError::Stopped);
             }
-            moved.expect("who waits listens").await;
+            if self.host.now() >= deadline {
+                return Err(ClientError::Unreachable("a token is on its way".into()));
+            }
+            let moved = moved.expect("who waits listens");
+            select(moved, pin!(self.host.sleep_until(deadline))).await;
         }
     }
 
@@ -164,7 +170,7 @@ impl Inner {
     /// Pins an inode of which something is held, at once or not.
     pub(crate) fn try_pin(&self, inode: InodeId) -> Option<Pin<'_>> {
         let pinned = self.tokens.slot(inode.slot()).pin_held(inode)?;
-        (pinned == Pinned::Yes).then_some(Pin { tokens: &self.tokens, inode, mode: TokenMode::Read })
+        (pinned == Pinned::Yes).then(|| Pin { tokens: &self.tokens, inode, mode: TokenMode::Read })
     }
 
     /// The file, pinned; its manager is asked about one that is not in memory.

@@ -37,8 +37,9 @@ struct Held {
     writing: u32,
     /// So many call-backs are being carried out behind their invalidations.
     closed: u32,
-    /// A call is asking for a token.
+    /// A call is asking for a token; and what it is granted comes too late.
     asking: bool,
+    spoiled: bool,
 }
 
 impl Held {
@@ -101,7 +102,7 @@ impl SlotTokens {
             }
             (true, ..) | (_, _, true) => Pinned::Wait,
             (false, false, false) => {
-                held.asking = true;
+                (held.asking, held.spoiled) = (true, false);
                 Pinned::Ask
             }
         }
@@ -139,7 +140,7 @@ impl SlotTokens {
         let is_valid = self.called <= asked;
         let Some(held) = self.inodes.get_mut(&inode) else { return };
         held.asking = false;
-        if let Some(token) = granted.filter(|token| is_valid && token.inode == inode) {
+        if let Some(token) = granted.filter(|token| is_valid && !held.spoiled && token.inode == inode) {
             held.token = Some((token.mode, token.version));
         }
         if held.is_idle() {
@@ -192,10 +193,19 @@ impl SlotTokens {
     pub(crate) fn demand(&self, inode: InodeId, version: TokenVersion) -> Demand {
         let Some(held) = self.inodes.get(&inode).filter(|_| !self.whole) else { return Demand::Nothing };
         match held.token {
-            Some((_, own)) if own == version => Demand::GiveUp,
             Some((_, own)) if own > version => Demand::Nothing,
-            _ if held.asking => Demand::Wait,
-            _ => Demand::Nothing,
+            Some((_, own)) if own == version => Demand::GiveUp,
+            _ if held.asking && !held.spoiled => Demand::Wait,
+            // A newer grant was lost on its way here; the older token stands against the call-back as well.
+            Some(_) => Demand::GiveUp,
+            None => Demand::Nothing,
+        }
+    }
+
+    /// The answer to a call that asks did not come in time: what it grants is given up already.
+    pub(crate) fn spoil(&mut self, inode: InodeId) {
+        if let Some(held) = self.inodes.get_mut(&inode) {
+            held.spoiled = true;
         }
     }
 

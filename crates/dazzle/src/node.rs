@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cleaner::Cleaner;
-use client::{Client, ClientError, ClientOptions};
-use host::{Host, NodeId};
+use client::{Above, Client, ClientError, ClientOptions};
+use host::{BoxFuture, Host, NodeId};
 use log::{Cluster, LogReader, ScrubOptions, Scrubber};
 use manager::{Manager, ManagerOptions};
-use protocol::id::TargetId;
+use protocol::id::{InodeId, SlotId, TargetId};
 use protocol::maps::TargetState;
 use protocol::registry::RegistryRequest;
 use registry::Session;
@@ -47,6 +47,19 @@ pub(crate) struct Node {
     stop: Arc<Notify>,
 }
 
+/// What lies above a client that is mounted nowhere: nothing to forget.
+struct Unmounted;
+
+impl Above for Unmounted {
+    fn forget_file(&self, _inode: InodeId) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn forget_names(&self, _slot: SlotId, _files: Vec<InodeId>) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
 /// What commands ask about.
 pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
@@ -79,8 +92,11 @@ impl Node {
         membership::settle_in((dir, &mut config), &host, runtime).await?;
         let parts = Arc::new(Parts::start(dir, config, (machine, gate), runtime).await?);
         let mount = match &parts.config.mount {
-            Some(point) => Some(Arc::new(parts.mount(point, runtime)?)),
-            None => None,
+            Some(point) => Some(parts.mount(point, runtime)?),
+            None => {
+                parts.client.answer_managers(Arc::new(Unmounted));
+                None
+            }
         };
         runtime.spawn(watch(parts.clone()));
         let stop = Arc::new(Notify::new());
@@ -225,9 +241,12 @@ impl Parts {
         Ok(serde_json::json!({"token": token.to_string(), "expires": token.expires.to_string()}))
     }
 
-    fn mount(&self, point: &Path, runtime: &Handle) -> Result<Mount, String> {
+    fn mount(&self, point: &Path, runtime: &Handle) -> Result<Arc<Mount>, String> {
         let face = Arc::new(fuse::Face::new(self.client.clone(), self.cluster.host().clone()));
-        Mount::serve(point.to_owned(), &self.dir, face, runtime.clone()).map_err(|error| error.to_string())
+        let mount = Mount::serve(point.to_owned(), &self.dir, face.clone(), runtime.clone());
+        let mount = Arc::new(mount.map_err(|error| error.to_string())?);
+        self.client.answer_managers(face.kernel(mount.clone()));
+        Ok(mount)
     }
 
     /// Unmounts, then stores what the client and the manager hold in memory. Whoever asks meanwhile gets the same outcome.

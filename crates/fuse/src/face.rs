@@ -3,6 +3,7 @@
 //! | file | it has |
 //! |---|---|
 //! | `names`, `attributes`, `content`, `directories`, `xattrs`, `locks`, `space` | the operations, by family; these await |
+//! | `call_backs` | what the kernel is told to forget |
 //! | `translation` | the kernel's numbers and the protocol's words |
 //! | `errors` | which errno |
 //! | `access` | access times, as `relatime` has them |
@@ -22,6 +23,7 @@
 
 mod access;
 mod attributes;
+mod call_backs;
 mod content;
 mod directories;
 mod errors;
@@ -41,7 +43,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use client::Client;
+pub use call_backs::Notifier;
+use client::{Above, Client};
 use host::{BoxFuture, Host};
 use protocol::file::{self, Caller, Time};
 use protocol::id::InodeId;
@@ -145,6 +148,11 @@ impl Face {
         }
     }
 
+    /// The kernel of this mount, for the client to tell what it must forget.
+    pub fn kernel(&self, notifier: Arc<dyn Notifier>) -> Arc<dyn Above> {
+        Arc::new(call_backs::Kernel { shared: self.0.clone(), notifier })
+    }
+
     /// Tells managers what they are told late, for a clean stop; no request may come any more.
     pub fn settle(&self) -> BoxFuture<'static, ()> {
         let shared = self.0.clone();
@@ -196,14 +204,23 @@ impl Shared {
         self.access_times.overlay(&mut attributes);
         self.set_ids.pass(&attributes);
         self.told.pass(&attributes);
-        (translation::attributes(&attributes), translation::attributes_valid(&attributes))
+        // Others ask no kernel before they change what this one knows.
+        let is_alone = self.client.is_alone(attributes.inode);
+        let valid = if is_alone { translation::attributes_valid(&attributes) } else { Duration::ZERO };
+        (translation::attributes(&attributes), valid)
     }
 
-    /// An inode for the kernel, under a name.
-    fn entry(&self, attributes: file::Attributes) -> Entry {
+    /// How long the kernel may use names in a directory.
+    fn names_valid(&self, directory: InodeId) -> Duration {
+        if self.client.is_alone(directory) { translation::NAME_VALID } else { Duration::ZERO }
+    }
+
+    /// An inode for the kernel, under a name in `directory`.
+    fn entry(&self, directory: InodeId, attributes: file::Attributes) -> Entry {
         let node = NodeId(attributes.inode.0);
         let (attributes, attributes_valid) = self.present(attributes);
-        Entry { node, generation: 0, attributes, name_valid: translation::NAME_VALID, attributes_valid }
+        let name_valid = self.names_valid(directory);
+        Entry { node, generation: 0, attributes, name_valid, attributes_valid }
     }
 }
 
@@ -217,7 +234,7 @@ impl Call {
     }
 
     fn entry(&self, attributes: file::Attributes) -> Frame {
-        reply::entry(self.unique, &self.shared.entry(attributes))
+        reply::entry(self.unique, &self.shared.entry(self.inode, attributes))
     }
 }
 

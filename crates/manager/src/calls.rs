@@ -131,19 +131,20 @@ impl Manager {
             select(moved, pin!(self.host().sleep_until(soon))).await;
             return Ok(());
         };
+        let life = self.life(call.holder);
         let mut calling = Calling { manager: self, call, is_answered: false };
         let request = match call.what {
-            What::Slot => ClientRequest::GiveUpSlot { slot: call.slot, version },
-            What::Inode(token, keep) => ClientRequest::GiveUp { inode: token.inode, version, keep },
+            What::Slot => ClientRequest::GiveUpSlot { slot: call.slot, life, version },
+            What::Inode(token, keep) => ClientRequest::GiveUp { inode: token.inode, life, version, keep },
         };
         loop {
             let remaining = match (self.ask_client(call.holder, request.clone()).await, call.what) {
                 (Ok(ClientAnswer::Tokens(tokens)), What::Slot) => Some(tokens),
                 (Ok(ClientAnswer::Done), What::Inode(..)) => Some(Vec::new()),
                 // What a dead client held is void, all of it.
-                _ if self.is_over(call.holder).await => {
-                    self.table.with(call.slot, |state| state.tokens.forget(call.holder));
-                    Some(Vec::new())
+                _ if self.is_over(call.holder, life).await => {
+                    self.void(call.slot, call.holder, life);
+                    return Ok(());
                 }
                 _ => None,
             };
@@ -165,12 +166,25 @@ impl Manager {
         self.host().call(to, request).await
     }
 
-    /// Whether no life of the client on `node` goes on, and everything that it recorded is known here (DESIGN §5: a slot
-    /// grants nothing that stands against what a dead client held until then).
-    async fn is_over(&self, node: u32) -> bool {
+    /// The log of the client's life to which what `node` holds was granted.
+    fn life(&self, node: u32) -> LogId {
+        self.lives.lock().expect("nobody panics over lives").get(&node).copied().unwrap_or_default()
+    }
+
+    /// Whether a life of the client on `node` is over, and everything that it recorded is known here (DESIGN §5: a slot
+    /// grants nothing that stands against what a dead client held until then). Who never said which log it writes is no
+    /// client that could be called.
+    async fn is_over(&self, node: u32, life: LogId) -> bool {
         let Ok(maps) = self.cluster.refresh().await else { return false };
-        let lives = logs(&maps, node).any(|(_, state)| !matches!(state, LogState::Sealed(_)));
-        !lives && self.replay_sealed().await.is_ok()
+        let mut of_life = logs(&maps, node).filter(|&(log, _)| log <= life || life == LogId::default());
+        of_life.all(|(_, state)| matches!(state, LogState::Sealed(_))) && self.replay_sealed().await.is_ok()
+    }
+
+    /// What a life that is over held of a slot is void. The next life may hold something by now: that stays.
+    fn void(&self, slot: SlotId, node: u32, life: LogId) {
+        if self.life(node) == life {
+            self.table.with(slot, |state| state.tokens.forget(node));
+        }
     }
 
     /// A client says which log it writes: whatever its node wrote before is at its end.
@@ -204,15 +218,14 @@ impl Manager {
         for _ in 0..LOOKS_MAX {
             let writer = self.table.with(inode.slot(), |state| state.tokens.writer_besides(inode, node));
             let Some(writer) = writer.ok_or(ManagerError::NotMine)? else { return Ok(attributes) };
-            match self.ask_client(writer, ClientRequest::Attributes(inode)).await {
+            let life = self.life(writer);
+            match self.ask_client(writer, ClientRequest::Attributes { inode, life }).await {
                 Ok(ClientAnswer::Ahead(Some(ahead))) => {
                     lay_over(&mut attributes, ahead);
                     return Ok(attributes);
                 }
                 Ok(ClientAnswer::Ahead(None)) => return self.stored_attributes(node, inode).await,
-                _ if self.is_over(writer).await => {
-                    self.table.with(inode.slot(), |state| state.tokens.forget(writer));
-                }
+                _ if self.is_over(writer, life).await => self.void(inode.slot(), writer, life),
                 _ if self.host().now() >= deadline => break,
                 _ => self.host().sleep(PAUSE).await,
             }
@@ -258,7 +271,9 @@ impl Manager {
 
     async fn claims_of(&self, node: u32, arrived: &[SlotId]) -> bool {
         let answer = self.ask_client(node, ClientRequest::Claim(arrived.to_vec())).await;
-        let Ok(ClientAnswer::Claim { slots, inodes }) = answer else { return false };
+        let Ok(ClientAnswer::Claim { log, slots, inodes }) = answer else { return false };
+        // Its first word may come later, and must not void what it just claimed.
+        self.lives.lock().expect("nobody panics over lives").insert(node, log);
         for slot in slots.into_iter().filter(|slot| arrived.contains(slot)) {
             self.table.with(slot, |state| state.tokens.claim_slot(node));
         }

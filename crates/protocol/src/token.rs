@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::file::Time;
-use crate::id::{InodeId, SlotId};
+use crate::id::{InodeId, LogId, SlotId};
 
 /// The port that clients answer on.
 pub const CLIENT_PORT: u16 = 5;
@@ -53,6 +53,8 @@ pub enum ClientRequest {
     GiveUpSlot {
         /// The slot.
         slot: SlotId,
+        /// The log of the life that is meant: a later one holds nothing, and must not answer for it.
+        life: LogId,
         /// The version of the tokens that remain.
         version: TokenVersion,
     },
@@ -60,13 +62,20 @@ pub enum ClientRequest {
     GiveUp {
         /// Of which inode.
         inode: InodeId,
+        /// The log of the life that is meant.
+        life: LogId,
         /// The grant that is meant.
         version: TokenVersion,
         /// What remains allowed.
         keep: Option<TokenMode>,
     },
     /// Size and times of a file that the client may be changing. Nothing is stored, the token stays. Answers `Ahead`.
-    Attributes(InodeId),
+    Attributes {
+        /// Of which inode.
+        inode: InodeId,
+        /// The log of the life that is meant.
+        life: LogId,
+    },
     /// A new manager asks what the client holds in these slots. Answers `Claim`, at once.
     Claim(Vec<SlotId>),
 }
@@ -82,6 +91,8 @@ pub enum ClientAnswer {
     Ahead(Option<Ahead>),
     /// All that is held.
     Claim {
+        /// The log that this client writes: it need not greet.
+        log: LogId,
         /// Slots as a whole.
         slots: Vec<SlotId>,
         /// Inodes in other slots.

@@ -19,16 +19,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::{Client, ClientError, WriteAt};
 use history::{NOTHING, Register};
-use host::sim::{self, Dice, NetworkOptions, World};
+use host::sim::{self, Dice, NetworkOptions, Verdict, World};
 use machines::{MANAGERS, Machines};
 use protocol::file::{Caller, Kind, NewInode, SetAttributes};
 use protocol::id::InodeId;
+use protocol::manager::MANAGER_PORT;
+use protocol::token::CLIENT_PORT;
 
 /// Cells of a file, and the bytes of each: a number written over and over.
 const CELLS: u64 = 6;
 const CELL_BYTES: u64 = 200;
-/// No call takes longer.
-const CALL_MAX: Duration = Duration::from_secs(100);
+/// No call takes longer: it asks up to three questions, of which each is given up after 40 seconds.
+const CALL_MAX: Duration = Duration::from_secs(120);
 
 /// A file that all use, and what happened to it.
 struct Shared {
@@ -76,7 +78,8 @@ impl Program {
                 10 => self.fsync(file).await,
                 _ => {
                     let pause = Duration::from_micros(self.dice.below(1 << 20));
-                    self.told.lock().unwrap().world.clone().sleep(pause).await;
+                    let world = self.told.lock().unwrap().world.clone();
+                    world.sleep(pause).await;
                     continue;
                 }
             };
@@ -211,8 +214,8 @@ async fn tell_a_story(world: World, harm: Harm, calls: &Cell<u64>, failed: &Cell
     let told: Told = Arc::new(Mutex::new(story));
     if harm == Harm::Losses {
         let slow = Duration::from_micros(1 + dice.below(50_000));
-        let loss_ppm = dice.below(20_000) as u32;
-        world.set_network(NetworkOptions { latency_max: slow, loss_ppm, ..NetworkOptions::default() });
+        world.set_network(NetworkOptions { latency_max: slow, ..NetworkOptions::default() });
+        lose_some(&world, dice.below(50_000) as u32);
     }
     for _ in 0..if harm == Harm::Nothing { 1 } else { 3 } {
         let mut programs = Vec::new();
@@ -262,9 +265,19 @@ async fn tell_a_story(world: World, harm: Harm, calls: &Cell<u64>, failed: &Cell
     failed.set(failed.get() + told.failed);
 }
 
+/// Of what clients and managers say to each other, so much of a million gets lost.
+fn lose_some(world: &World, loss_ppm: u32) {
+    let dice = Mutex::new(world.dice());
+    world.judge_messages(move |passing| {
+        let is_ours = [MANAGER_PORT, CLIENT_PORT].contains(&passing.called.port.0);
+        if is_ours && dice.lock().unwrap().chance(loss_ppm) { Verdict::Lose } else { Verdict::Pass }
+    });
+}
+
 /// In the end all clients see the same.
 async fn look_at_all(world: &World, machines: &Machines, told: &Told, count: u64) {
     world.set_network(NetworkOptions::default());
+    world.dismiss_judge();
     for number in 0..machines.clients() {
         let (node, client) = machines.client(number);
         let loose = vec![Vec::new(); count as usize];

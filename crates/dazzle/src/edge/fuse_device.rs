@@ -8,16 +8,16 @@ use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fuse::Frame;
 use fuse::device::{self, IOC_CLONE, MountOptions, READ_OFFSET};
 use fuse::negotiate::{self, Handshake, Session, Wishes};
 use fuse::operation::Operation;
 use fuse::request::{Dialect, Request};
+use fuse::{Frame, Notification};
 use host::BoxFuture;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -62,6 +62,9 @@ impl Face for fuse::Face {
 /// A mount being served.
 pub struct Mount {
     path: PathBuf,
+    /// Held by the serving threads.
+    device: Weak<OwnedFd>,
+    runtime: Handle,
     face: Arc<dyn Face>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// This daemon itself unmounts, or has.
@@ -97,6 +100,7 @@ impl Mount {
             pool: Arc::new(BufferPool::new(device::buffer_bytes(session.request_bytes_max), REQUEST_IDLE_BYTES_MAX)),
         });
         let device = Arc::new(device);
+        let (served, later) = (Arc::downgrade(&device), server.runtime.clone());
         let mut running = Vec::with_capacity(threads);
         for number in 0..threads {
             // Whom only fusermount3 lets at the device shares one queue among all threads.
@@ -107,7 +111,7 @@ impl Mount {
             running.push(thread.map_err(|error| refused(format!("no thread could be started: {error}")))?);
         }
         let (leaving, ended) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Mount { path, face, threads: Mutex::new(running), leaving, ended })
+        Ok(Mount { path, device: served, runtime: later, face, threads: Mutex::new(running), leaving, ended })
     }
 
     /// Unmounts. A mount in use stays, unless its users are to be dismissed.
@@ -143,6 +147,22 @@ impl Mount {
             }
         }
         self.ended.store(true, Ordering::Release);
+    }
+}
+
+impl fuse::Notifier for Mount {
+    /// The kernel may make the writer wait for calls that are being served: so it is none of the serving threads.
+    fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, ()> {
+        let (device, runtime) = (self.device.clone(), self.runtime.clone());
+        Box::pin(async move {
+            let told = runtime.spawn_blocking(move || {
+                let Some(device) = device.upgrade() else { return };
+                notifications.iter().for_each(|notification| reply(&device, &notification.encode()));
+            });
+            if told.await.is_err() {
+                warn!("the thread that tells the kernel what to forget panicked");
+            }
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Open files and their bytes. Awaits.
 //!
-//! The kernel's page cache keeps its pages from one open to the next (KEEP_CACHE): every change of them passes through this
-//! kernel. O_DIRECT is the kernel's own affair: it reads and writes past its pages by the same requests. It also sends the
+//! The kernel's page cache keeps its pages from one open to the next (KEEP_CACHE): as long as the client has given
+//! nothing up since, every change of them passes through this kernel. O_DIRECT is the kernel's own affair: it reads and writes past its pages by the same requests. It also sends the
 //! FSYNC that a write with O_SYNC or O_DSYNC owes, behind the last WRITE of that call.
 
 use client::{Allocate, ClientError, SeekKind, WriteAt};
@@ -27,9 +27,17 @@ const EXCLUSIVE: u32 = 0o200;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
+/// What becomes of the pages that the kernel has of a file when it is opened again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    Keep,
+    Drop,
+}
+
 impl Call {
     pub(super) async fn open(self, open_flags: u32, kill_suidgid: bool) -> Outcome {
         let flags = OpenFlags(open_flags);
+        let pages = if self.client().keeps_pages(self.inode) { Pages::Keep } else { Pages::Drop };
         let mut attributes = self.client().open(self.inode).await?;
         // A read that managers do not know of yet counts, too.
         self.shared.access_times.overlay(&mut attributes);
@@ -43,7 +51,7 @@ impl Call {
                 }
             }
         }
-        let opened = self.opened();
+        let opened = self.opened(pages);
         match access::due(&attributes, flags, self.shared.now()) {
             Due::Never => {}
             Due::Now => self.touch(),
@@ -71,11 +79,12 @@ impl Call {
     }
 
     fn created(&self, attributes: Attributes) -> crate::Frame {
-        reply::created(self.unique, &self.shared.entry(attributes), &self.opened())
+        reply::created(self.unique, &self.shared.entry(self.inode, attributes), &self.opened(Pages::Keep))
     }
 
-    fn opened(&self) -> Opened {
-        Opened { handle: self.shared.handle(), flags: fopen::KEEP_CACHE, backing: 0 }
+    fn opened(&self, pages: Pages) -> Opened {
+        let flags = if pages == Pages::Keep { fopen::KEEP_CACHE } else { Default::default() };
+        Opened { handle: self.shared.handle(), flags, backing: 0 }
     }
 
     pub(super) async fn release(self, release: Release) -> Outcome {

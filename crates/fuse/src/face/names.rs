@@ -6,7 +6,7 @@ use protocol::file::{Kind, NAME_MAX, NewInode};
 use protocol::id::InodeId;
 use protocol::manager::{ManagerError, Rename};
 
-use super::translation::{self, made_kind, permissions, rename_mode};
+use super::translation::{made_kind, permissions, rename_mode};
 use super::{Call, Outcome};
 use crate::attributes::Entry;
 use crate::operation::NodeId;
@@ -28,7 +28,7 @@ impl Call {
             Ok(attributes) => Ok(self.entry(attributes)),
             // An answer, not an error: the kernel keeps the absence too.
             Err(ClientError::Manager(ManagerError::NotFound)) => {
-                Ok(reply::entry(self.unique, &Entry::absent(translation::NAME_VALID)))
+                Ok(reply::entry(self.unique, &Entry::absent(self.shared.names_valid(self.inode))))
             }
             Err(error) => Err(error.into()),
         }

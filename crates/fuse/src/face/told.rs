@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use protocol::file::{Attributes, Kind};
-use protocol::id::InodeId;
+use protocol::id::{InodeId, SlotId};
 
 use super::lock;
 
@@ -37,6 +37,13 @@ impl Told {
     pub(crate) fn departed(&self, inode: InodeId) -> Option<Attributes> {
         let last = *lock(&self.0).get(&inode)?;
         Some(Attributes { links: 0, ..last })
+    }
+
+    /// The directories and special files of a slot that the kernel was told of.
+    pub(crate) fn of_slot(&self, slot: SlotId) -> Vec<InodeId> {
+        let told = lock(&self.0);
+        let behind = told.range(InodeId::new(slot, 0)..).map(|(&inode, _)| inode);
+        behind.take_while(|inode| inode.slot() == slot).collect()
     }
 
     /// The kernel has forgotten the inodes. It may have asked for one again meanwhile, and have to ask once more.

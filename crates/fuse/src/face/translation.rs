@@ -12,10 +12,9 @@ use crate::operation::{SetTime, Time};
 
 /// How long the kernel may use a name, or the absence of one, without asking.
 ///
-/// Every change of a name passes this kernel as long as one node alone mounts the file system, and the kernel brings its
-/// own caches along: so names could be valid for ever. They are not, so that whatever this overlooks heals by itself; a
-/// lookup a minute costs nothing. With a second node this becomes what is left of the lease, for names in directories
-/// that no other client holds, and nothing for the rest (DESIGN §6).
+/// This is for directories in slots that the client holds whole: every change of a name there passes this kernel, which
+/// brings its own caches along, so names could be valid for ever. They are not, so that whatever this overlooks heals by
+/// itself; a lookup a minute costs nothing. Where others use the slot, names have no validity (DESIGN §6).
 pub(crate) const NAME_VALID: Duration = Duration::from_secs(60);
 
 /// How long the kernel may use attributes without asking. The same reasons hold, since the kernel itself drops what its

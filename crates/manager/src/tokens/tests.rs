@@ -1,1 +1,155 @@
-//! x
+//! The tokens of one slot against clients that believe what they are told: random questions, answers that come late, call-backs
+//! that fail. Nobody ever believes to hold what stands against another's belief.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use host::sim::Dice;
+
+use super::*;
+
+const SLOT: SlotId = SlotId(3);
+
+fn inode(number: u64) -> InodeId {
+    InodeId::new(SLOT, number + 1)
+}
+
+/// What a client believes: that it holds the slot, and these inodes.
+#[derive(Default)]
+struct Believer {
+    whole: bool,
+    inodes: BTreeMap<InodeId, Token>,
+}
+
+struct Play {
+    tokens: SlotTokens,
+    clients: BTreeMap<u32, Believer>,
+    /// Call-backs under way, with the version that each names.
+    calls: Vec<(Call, TokenVersion)>,
+    dice: Dice,
+    grants: u64,
+}
+
+impl Play {
+    fn step(&mut self) {
+        let node = self.dice.below(4) as u32;
+        let inode = inode(self.dice.below(3));
+        match self.dice.below(10) {
+            0..=5 => self.ask(node, inode),
+            6 | 7 => self.answer(),
+            8 => {
+                let dead = self.dice.one_in(8);
+                if dead {
+                    self.calls.retain(|(call, _)| call.holder != node);
+                    self.tokens.forget(node);
+                    self.clients.insert(node, Believer::default());
+                }
+            }
+            _ => self.tokens.leave(node, inode),
+        }
+        self.check();
+    }
+
+    fn ask(&mut self, node: u32, inode: InodeId) {
+        let mode = if self.dice.coin() { TokenMode::Read } else { TokenMode::Write };
+        match self.tokens.grant(SLOT, node, inode, mode) {
+            Ok(Grant::Slot(slot)) => {
+                assert_eq!(slot, SLOT);
+                self.clients.entry(node).or_default().whole = true;
+                self.grants += 1;
+            }
+            Ok(Grant::Inode(token)) => {
+                assert!(token.mode >= mode && token.inode == inode);
+                // Sometimes the answer is lost.
+                if !self.dice.one_in(5) {
+                    self.clients.entry(node).or_default().inodes.insert(inode, token);
+                }
+                self.grants += 1;
+            }
+            Err(Refusal::Wait) => {}
+            Err(Refusal::Call(call)) => {
+                assert_ne!(call.holder, node);
+                if let Some(version) = self.tokens.begin(&call) {
+                    self.calls.push((call, version));
+                }
+            }
+        }
+    }
+
+    /// A call-back is answered, or comes to nothing.
+    fn answer(&mut self) {
+        if self.calls.is_empty() {
+            return;
+        }
+        let at = self.dice.below(self.calls.len() as u64) as usize;
+        let (call, version) = self.calls.swap_remove(at);
+        let client = self.clients.entry(call.holder).or_default();
+        let mut remaining = Vec::new();
+        match call.what {
+            What::Slot => {
+                client.whole = false;
+                let mode = if self.dice.coin() { TokenMode::Read } else { TokenMode::Write };
+                let kept = Token { inode: inode(self.dice.below(3)), mode, version };
+                client.inodes.insert(kept.inode, kept);
+                remaining.extend(client.inodes.values().copied());
+            }
+            What::Inode(token, None) => drop(client.inodes.remove(&token.inode)),
+            What::Inode(token, Some(mode)) => {
+                client.inodes.entry(token.inode).and_modify(|held| held.mode = held.mode.min(mode));
+            }
+        }
+        if self.dice.one_in(6) {
+            self.tokens.not_given_up(&call);
+        } else {
+            self.tokens.given_up(&call, &remaining);
+        }
+    }
+
+    fn check(&self) {
+        let whole: Vec<_> = self.clients.iter().filter(|(_, client)| client.whole).collect();
+        assert!(whole.len() <= 1, "one client has the slot whole");
+        let mut modes: BTreeMap<InodeId, Vec<TokenMode>> = BTreeMap::new();
+        let mut users = BTreeSet::new();
+        for (node, client) in &self.clients {
+            for token in client.inodes.values() {
+                modes.entry(token.inode).or_default().push(token.mode);
+                users.insert(*node);
+            }
+        }
+        assert!(whole.is_empty() || users.iter().all(|user| user == whole[0].0), "whole means alone");
+        for (inode, modes) in modes {
+            assert!(modes.len() == 1 || !modes.contains(&TokenMode::Write), "one writes {inode:?}, or many read");
+        }
+    }
+}
+
+#[test]
+fn no_two_clients_believe_what_cannot_both_be() {
+    let mut grants = 0;
+    for seed in 0..400 {
+        let (tokens, clients) = (SlotTokens::default(), BTreeMap::new());
+        let mut play = Play { tokens, clients, calls: Vec::new(), dice: Dice::new(seed), grants: 0 };
+        (0..400).for_each(|_| play.step());
+        grants += play.grants;
+    }
+    assert!(grants > 4000, "{grants}");
+}
+
+#[test]
+fn who_waits_longest_is_next() {
+    let mut tokens = SlotTokens::default();
+    let file = inode(0);
+    assert_eq!(tokens.grant(SLOT, 1, file, TokenMode::Write), Ok(Grant::Slot(SLOT)));
+    let Err(Refusal::Call(call)) = tokens.grant(SLOT, 2, file, TokenMode::Write) else { panic!("the slot is taken") };
+    let version = tokens.begin(&call).expect("nobody calls yet");
+    assert_eq!(tokens.begin(&call), None, "once at a time");
+    assert_eq!(tokens.grant(SLOT, 1, file, TokenMode::Write), Err(Refusal::Wait), "the answer comes first");
+    tokens.given_up(&call, &[Token { inode: file, mode: TokenMode::Write, version }]);
+    let Err(Refusal::Call(call)) = tokens.grant(SLOT, 2, file, TokenMode::Read) else { panic!("it is written") };
+    assert!(tokens.begin(&call).is_some());
+    assert_eq!(tokens.grant(SLOT, 3, file, TokenMode::Read), Err(Refusal::Wait));
+    tokens.given_up(&call, &[]);
+    assert_eq!(tokens.grant(SLOT, 3, file, TokenMode::Read), Err(Refusal::Wait), "another asked before");
+    assert!(tokens.grant(SLOT, 2, file, TokenMode::Read).is_ok());
+    assert!(tokens.grant(SLOT, 3, file, TokenMode::Read).is_ok());
+    assert_eq!(tokens.writer_besides(file, 2), None);
+}

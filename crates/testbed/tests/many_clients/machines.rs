@@ -1,6 +1,7 @@
 //! A cluster of simulated machines: one stores and keeps the registry, some manage, the others run a client each.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use client::{Above, Client, ClientOptions};
@@ -12,7 +13,6 @@ use protocol::id::{InodeId, SlotId, TargetId};
 use protocol::maps::{TargetEntry, TargetState};
 use protocol::registry::RegistryRequest;
 use registry::{Registry, change};
-use std::sync::Arc;
 use storage::{Storage, TargetOptions};
 
 const CLUSTER: u128 = 79;
@@ -47,7 +47,6 @@ pub struct Machines {
     world: World,
     asking: Host,
     clients: BTreeMap<u32, (NodeId, Client)>,
-    managers: usize,
 }
 
 impl Machines {
@@ -56,19 +55,17 @@ impl Machines {
         let storing = world.add_node(STORE);
         store(world, &storing).await;
         let asking = world.add_node(ASKER);
-        let mut machines = Machines { world: world.clone(), asking, clients: BTreeMap::new(), managers };
+        let mut machines = Machines { world: world.clone(), asking, clients: BTreeMap::new() };
         machines.tell(RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true }).await;
-        for (number, node) in MANAGERS.into_iter().enumerate() {
-            if number > 0 {
-                world.add_node(node);
-            }
-            if number < managers {
-                machines.begin(node).await;
-                machines.manage(node).await;
-            }
+        world.add_node(MANAGERS[1]);
+        for &node in &MANAGERS[..managers] {
+            machines.begin(node).await;
         }
         if managers > 1 {
             machines.share().await;
+        }
+        for &node in &MANAGERS[..managers] {
+            machines.manage(node).await;
         }
         for number in 0..clients {
             let node = NodeId(MANAGERS[1].0 + 1 + number);
@@ -105,25 +102,16 @@ impl Machines {
         self.begin(node).await;
         if MANAGERS.contains(&node) {
             self.manage(node).await;
-            if self.managers > 1 {
-                self.share().await;
-            }
         } else {
             self.serve(node).await;
         }
     }
 
-    /// The root's slot, and all others, change their manager: the first half goes to one, the second to the other.
+    /// The second manager gets half of the slots, before there is anything in them.
     async fn share(&self) {
-        let maps = self.ask(RegistryRequest::Maps).await;
-        let moves: Vec<_> = maps.slots.iter().map(|(&first, entry)| (first, entry.logs.clone(), entry.node)).collect();
-        let lasts: Vec<u16> = maps.slots.keys().skip(1).map(|next| next - 1).chain([4095]).collect();
-        // Every run moves to the other manager.
-        for ((first, logs, node), last) in moves.into_iter().zip(lasts) {
-            let to = MANAGERS.into_iter().find(|manager| manager.0 != node).expect("there are two").0;
-            let epoch = self.ask(RegistryRequest::Maps).await.epoch.0;
-            self.tell(RegistryRequest::SetSlots { first, last, node: to, logs, epoch }).await;
-        }
+        let epoch = self.ask(RegistryRequest::Maps).await.epoch.0;
+        let (first, last, node, logs) = (2048, 4095, MANAGERS[1].0, Vec::new());
+        self.tell(RegistryRequest::SetSlots { first, last, node, logs, epoch }).await;
     }
 
     async fn session(&self, node: NodeId) -> u64 {
