@@ -1,8 +1,9 @@
 //! Open files and their bytes. Awaits.
 //!
-//! The kernel's page cache keeps its pages from one open to the next (KEEP_CACHE): as long as the client has given
-//! nothing up since, every change of them passes through this kernel. O_DIRECT is the kernel's own affair: it reads and writes past its pages by the same requests. It also sends the
-//! FSYNC that a write with O_SYNC or O_DSYNC owes, behind the last WRITE of that call.
+//! The kernel's page cache keeps its pages from one open to the next (KEEP_CACHE): as long as the client has given nothing up
+//! since, every change of them passes through this kernel. O_DIRECT is the kernel's own affair: it reads and writes past its
+//! pages by the same requests. It also sends the FSYNC that a write with O_SYNC or O_DSYNC owes, behind the last WRITE of that
+//! call.
 
 use client::{Allocate, ClientError, SeekKind, WriteAt};
 use protocol::file::{Attributes, Kind, SetAttributes};
