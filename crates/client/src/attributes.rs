@@ -84,7 +84,7 @@ impl Inner {
         let lost = self.tokens.lost();
         let reply = {
             let pin = if touches_content { self.pin_file(inode).await? } else { None };
-            match self.find(inode).filter(|_| pin.is_some()) {
+            match pin.as_ref().map(|_| self.entry(inode)) {
                 Some(file) => self.reshape(&file, set, request).await?,
                 None => self.change(inode, &[inode], request).await?,
             }

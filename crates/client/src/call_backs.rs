@@ -127,14 +127,15 @@ impl Inner {
             match demand {
                 Demand::Nothing => return Ok(()),
                 Demand::GiveUp => break,
+                Demand::Follow => moved.await,
                 Demand::Wait if self.host.now() >= until => self.tokens.slot(inode.slot()).spoil(inode),
                 Demand::Wait => drop(select(moved, pin!(self.host.sleep_until(until))).await),
             }
         }
+        let mut called = Called { inner: self, inode, kept: Kept::All };
         // Reads and writes that the kernel's pages wait for are served as ever until these are gone.
         above.forget_file(inode).await;
         self.tokens.slot(inode.slot()).close(inode);
-        let mut closed = Closed { inner: self, inode, kept: Kept::All };
         loop {
             let moved = self.tokens.moved.listen();
             if !self.tokens.slot(inode.slot()).is_pinned(inode) {
@@ -150,7 +151,7 @@ impl Inner {
             }
             self.tokens.lose();
         }
-        closed.kept = keep.map_or(Kept::Nothing, Kept::Part);
+        called.kept = keep.map_or(Kept::Nothing, Kept::Part);
         Ok(())
     }
 
@@ -203,14 +204,14 @@ fn mode_needed(file: &OpenFile) -> Option<TokenMode> {
     Some(if known.is_settled() { TokenMode::Read } else { TokenMode::Write })
 }
 
-/// An inode on which calls wait for the end of a call-back.
-struct Closed<'a> {
+/// A call-back being carried out.
+struct Called<'a> {
     inner: &'a Inner,
     inode: InodeId,
     kept: Kept,
 }
 
-impl Drop for Closed<'_> {
+impl Drop for Called<'_> {
     fn drop(&mut self) {
         self.inner.tokens.slot(self.inode.slot()).reopen(self.inode, self.kept);
         self.inner.tokens.moved.notify(usize::MAX);

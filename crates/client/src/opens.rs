@@ -96,6 +96,7 @@ impl Inner {
             drop((opening, held));
             return self.attributes(inode).await;
         }
+        let shape = file.shape.read().await;
         let before = self.unchanged_since(&file);
         let (attributes, content) = self.first_open(inode).await?;
         let after = self.unchanged_since(&file);
@@ -112,7 +113,7 @@ impl Inner {
                 return Ok(attributes);
             }
         }
-        drop(held);
+        drop((shape, held));
         self.completed(attributes, lost).await
     }
 

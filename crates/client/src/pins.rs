@@ -182,6 +182,8 @@ impl Inner {
         }
         let opening = file.opening.lock().await;
         if lock(&file.state).file.is_none() {
+            // What is asked while the shape changes may be told from before, and kept behind it.
+            let _shape = file.shape.read().await;
             let reply = self.ask(inode, ManagerRequest::Attributes(inode)).await?;
             let (attributes, content) = crate::names::entry(reply)?;
             if !has_content(attributes.kind) {

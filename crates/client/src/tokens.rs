@@ -35,8 +35,9 @@ struct Held {
     token: Option<(TokenMode, TokenVersion)>,
     reading: u32,
     writing: u32,
-    /// So many call-backs are being carried out behind their invalidations.
-    closed: u32,
+    /// A call-back is being carried out; and it is behind the kernel's invalidations, so that calls wait.
+    called: bool,
+    closed: bool,
     /// A call is asking for a token; and what it is granted comes too late.
     asking: bool,
     spoiled: bool,
@@ -48,7 +49,7 @@ impl Held {
     }
 
     fn is_idle(&self) -> bool {
-        self.token.is_none() && self.pins() == 0 && self.closed == 0 && !self.asking
+        self.token.is_none() && self.pins() == 0 && !self.called && !self.asking
     }
 }
 
@@ -70,7 +71,9 @@ pub(crate) enum Demand {
     Nothing,
     /// To wait: the grant that it calls back is on its way.
     Wait,
-    /// To store and forget.
+    /// To wait for another call-back of it.
+    Follow,
+    /// To store and forget; in the end, [`SlotTokens::reopen`].
     GiveUp,
 }
 
@@ -92,7 +95,7 @@ impl SlotTokens {
         let whole = self.whole;
         let held = self.inodes.entry(inode).or_default();
         let suffices = whole || held.token.is_some_and(|(token, _)| token >= mode);
-        match (held.closed > 0, suffices, held.asking) {
+        match (held.closed, suffices, held.asking) {
             (false, true, _) => {
                 match mode {
                     TokenMode::Read => held.reading += 1,
@@ -114,7 +117,7 @@ impl SlotTokens {
         if !self.whole && held.is_none_or(|held| held.token.is_none()) {
             return None;
         }
-        if held.is_some_and(|held| held.closed > 0) {
+        if held.is_some_and(|held| held.closed) {
             return Some(Pinned::Wait);
         }
         self.inodes.entry(inode).or_default().reading += 1;
@@ -128,7 +131,7 @@ impl SlotTokens {
             TokenMode::Read => held.reading -= 1,
             TokenMode::Write => held.writing -= 1,
         }
-        let is_awaited = held.closed > 0 && held.pins() == 0;
+        let is_awaited = held.closed && held.pins() == 0;
         if held.is_idle() {
             self.inodes.remove(&inode);
         }
@@ -190,16 +193,20 @@ impl SlotTokens {
     }
 
     /// What the call-back of a grant demands.
-    pub(crate) fn demand(&self, inode: InodeId, version: TokenVersion) -> Demand {
-        let Some(held) = self.inodes.get(&inode).filter(|_| !self.whole) else { return Demand::Nothing };
+    pub(crate) fn demand(&mut self, inode: InodeId, version: TokenVersion) -> Demand {
+        let whole = self.whole;
+        let Some(held) = self.inodes.get_mut(&inode).filter(|_| !whole) else { return Demand::Nothing };
         match held.token {
-            Some((_, own)) if own > version => Demand::Nothing,
-            Some((_, own)) if own == version => Demand::GiveUp,
-            _ if held.asking && !held.spoiled => Demand::Wait,
+            _ if held.called => return Demand::Follow,
+            Some((_, own)) if own > version => return Demand::Nothing,
+            Some((_, own)) if own == version => {}
+            _ if held.asking && !held.spoiled => return Demand::Wait,
             // A newer grant was lost on its way here; the older token stands against the call-back as well.
-            Some(_) => Demand::GiveUp,
-            None => Demand::Nothing,
+            Some(_) => {}
+            None => return Demand::Nothing,
         }
+        held.called = true;
+        Demand::GiveUp
     }
 
     /// The answer to a call that asks did not come in time: what it grants is given up already.
@@ -211,7 +218,7 @@ impl SlotTokens {
 
     /// From now on calls wait.
     pub(crate) fn close(&mut self, inode: InodeId) {
-        self.inodes.entry(inode).or_default().closed += 1;
+        self.inodes.get_mut(&inode).expect("what is called back is known").closed = true;
     }
 
     /// Whether calls still work on a closed inode.
@@ -219,10 +226,10 @@ impl SlotTokens {
         self.inodes.get(&inode).is_some_and(|held| held.pins() > 0)
     }
 
-    /// The call-back has done its work, or failed. True if the token is gone for good.
+    /// The call-back has done its work, or failed.
     pub(crate) fn reopen(&mut self, inode: InodeId, kept: Kept) {
-        let held = self.inodes.get_mut(&inode).expect("what is closed is known");
-        held.closed -= 1;
+        let held = self.inodes.get_mut(&inode).expect("what is called back is known");
+        (held.called, held.closed) = (false, false);
         match kept {
             Kept::All => {}
             Kept::Part(mode) => held.token = held.token.map(|(token, version)| (token.min(mode), version)),
@@ -235,7 +242,7 @@ impl SlotTokens {
 
     /// Nothing of the inode is in memory any more: its token need not be kept. The manager asks for it in vain.
     pub(crate) fn forget(&mut self, inode: InodeId) {
-        if let Some(held) = self.inodes.get_mut(&inode).filter(|held| held.pins() == 0 && held.closed == 0) {
+        if let Some(held) = self.inodes.get_mut(&inode).filter(|held| held.pins() == 0 && !held.called) {
             held.token = None;
             if held.is_idle() {
                 self.inodes.remove(&inode);

@@ -49,6 +49,16 @@ struct Story {
     failed: u64,
 }
 
+impl Story {
+    /// A client died, with what it had not stored.
+    fn lose(&mut self, node: u32) {
+        let Story { files, lasting, .. } = self;
+        for register in files.iter_mut().flat_map(|file| &mut file.cells) {
+            register.lose(node, &|value| lasting.contains(&value));
+        }
+    }
+}
+
 type Told = Arc<Mutex<Story>>;
 
 fn now(told: &Told) -> u64 {
@@ -242,12 +252,7 @@ async fn tell_a_story(world: World, harm: Harm, calls: &Cell<u64>, failed: &Cell
             assert!(program.await.is_ok() || Some(node) == dying, "only programs of a machine that died are gone");
         }
         if let Some(node) = dying {
-            let mut told = told.lock().unwrap();
-            let Story { files, lasting, .. } = &mut *told;
-            for register in files.iter_mut().flat_map(|file| &mut file.cells) {
-                register.lose(node.0, &|value| lasting.contains(&value));
-            }
-            drop(told);
+            told.lock().unwrap().lose(node.0);
             machines.come_back(node).await;
         }
     }

@@ -37,7 +37,7 @@ impl Play {
             0..=5 => self.ask(node, inode),
             6 | 7 => self.answer(),
             8 => {
-                let dead = self.dice.one_in(8);
+                let dead = self.dice.below(8) == 0;
                 if dead {
                     self.calls.retain(|(call, _)| call.holder != node);
                     self.tokens.forget(node);
@@ -60,7 +60,7 @@ impl Play {
             Ok(Grant::Inode(token)) => {
                 assert!(token.mode >= mode && token.inode == inode);
                 // Sometimes the answer is lost.
-                if !self.dice.one_in(5) {
+                if self.dice.below(5) > 0 {
                     self.clients.entry(node).or_default().inodes.insert(inode, token);
                 }
                 self.grants += 1;
@@ -97,7 +97,7 @@ impl Play {
                 client.inodes.entry(token.inode).and_modify(|held| held.mode = held.mode.min(mode));
             }
         }
-        if self.dice.one_in(6) {
+        if self.dice.below(6) == 0 {
             self.tokens.not_given_up(&call);
         } else {
             self.tokens.given_up(&call, &remaining);
