@@ -184,8 +184,12 @@ impl SlotTable {
                 let spans = ops::coordinator(operation, |slot| placement.manages(slot)).is_some();
                 return if spans { Attempt::Spans } else { Attempt::Refused(ManagerError::NotMine) };
             };
+            if needs::is_early(guards.iter().map(|guard| &**guard), operation) {
+                return Attempt::Refused(ManagerError::NotMine);
+            }
             if let Err(call) = needs::admit(guards.iter_mut().map(|guard| &mut **guard), operation, context.node) {
-                return Attempt::Call(call);
+                let waits = needs::may_wait(operation);
+                return if waits { Attempt::Call(call) } else { Attempt::Refused(ManagerError::Held) };
             }
             match self.run(&guards, operation, context) {
                 Ok((mut done, consequences)) => {

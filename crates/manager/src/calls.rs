@@ -10,12 +10,14 @@ use futures_util::future::{join_all, select};
 use host::{Address, Moment, NodeId, Port, Unreachable};
 use protocol::file::Attributes;
 use protocol::id::{InodeId, LogId, SlotId};
+use protocol::intention::Admission;
 use protocol::manager::{Answer, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, has_content};
 use protocol::maps::{LogState, Maps, Writer};
 use protocol::storage::Durability;
 use protocol::token::{Ahead, CLIENT_PORT, ClientAnswer, ClientRequest, Grant, TokenMode};
 
 use crate::manager::Manager;
+use crate::needs;
 use crate::ops::{Done, Operation};
 use crate::start::StartError;
 use crate::takeover::seal;
@@ -118,6 +120,25 @@ impl Manager {
 
     // ---- calling back ----
 
+    /// Calls back what stands against an operation in slots of this manager. What is granted meanwhile, to others, is
+    /// met when the operation is carried out.
+    pub(crate) async fn make_way_here(&self, admission: &Admission, deadline: Moment) -> Result<(), ManagerError> {
+        for need in &admission.needs {
+            loop {
+                let met = self.table.with(need.slot, |state| match state.tokens.is_unheard() {
+                    true => Err(ManagerError::NotMine),
+                    false => Ok(needs::meet(state, need, admission.node)),
+                });
+                match met.ok_or(ManagerError::NotMine)?? {
+                    Ok(()) => break,
+                    Err(_) if self.host().now() >= deadline => return Err(ManagerError::Held),
+                    Err(call) => self.call_back(call, deadline).await?,
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Calls something back, or waits while somebody else does. Then: look again. Fails when its time is over.
     pub(crate) async fn call_back(&self, call: Call, deadline: Moment) -> Result<(), ManagerError> {
         let moved = self.tokens_moved.0.listen();
@@ -211,6 +232,26 @@ impl Manager {
 
     // ---- what a writer knows better ----
 
+    /// As [`Manager::freshen`], of a file in anybody's slot.
+    pub(crate) async fn freshen_anywhere(&self, node: u32, told: Attributes) -> Result<Attributes, ManagerError> {
+        let slot = told.inode.slot();
+        if self.manages(slot) {
+            return self.freshen(node, told).await;
+        }
+        let owner = NodeId(self.cluster.maps().slot(slot.0).node);
+        match self.call_manager(owner, ManagerRequest::Freshen(node, told)).await? {
+            Answer::Attributes(fresh) if fresh.inode == told.inode => Ok(fresh),
+            other => Err(ManagerError::Failed(format!("a manager answered with {other:?}"))),
+        }
+    }
+
+    /// Attributes that another manager found here a while ago, as they are by now: since then a writer may have stored
+    /// what it had.
+    pub(crate) async fn freshen_for(&self, node: u32, told: Attributes) -> Result<Attributes, ManagerError> {
+        let told = self.stored_attributes(node, told).await?;
+        self.freshen(node, told).await
+    }
+
     /// The attributes of a file as they are, with what the one who writes it has not stored yet.
     pub(crate) async fn freshen(&self, node: u32, told: Attributes) -> Result<Attributes, ManagerError> {
         let (inode, mut attributes) = (told.inode, told);
@@ -224,21 +265,27 @@ impl Manager {
                     lay_over(&mut attributes, ahead);
                     return Ok(attributes);
                 }
-                Ok(ClientAnswer::Ahead(None)) => return self.stored_attributes(node, inode).await,
+                Ok(ClientAnswer::Ahead(None)) => return self.stored_attributes(node, attributes).await,
                 _ if self.is_over(writer, life).await => self.void(inode.slot(), writer, life),
                 _ if self.host().now() >= deadline => break,
                 _ => self.host().sleep(PAUSE).await,
             }
-            attributes = self.stored_attributes(node, inode).await?;
+            attributes = self.stored_attributes(node, attributes).await?;
         }
         Err(ManagerError::Held)
     }
 
-    async fn stored_attributes(&self, node: u32, inode: InodeId) -> Result<Attributes, ManagerError> {
-        let look = Operation::Asked(ManagerRequest::Attributes(inode));
-        match self.perform(node, look, Durability::Replicated).await? {
-            (Done::Answer(Answer::Attributes(attributes) | Answer::Entry(attributes, _)), _) => Ok(attributes),
-            (other, _) => unreachable!("attributes are answered with attributes, not {other:?}"),
+    /// What was told of a file, with what a writer may have stored since. All else stays: that belongs to what was done.
+    async fn stored_attributes(&self, node: u32, told: Attributes) -> Result<Attributes, ManagerError> {
+        let look = Operation::Asked(ManagerRequest::Attributes(told.inode));
+        match self.perform(node, look, Durability::Replicated).await {
+            Ok((Done::Answer(Answer::Attributes(by_now) | Answer::Entry(by_now, _)), _)) => {
+                let Attributes { size, stored, modified, changed, .. } = by_now;
+                Ok(Attributes { size, stored, modified, changed, ..told })
+            }
+            Ok((other, _)) => unreachable!("attributes are answered with attributes, not {other:?}"),
+            Err(ManagerError::Stale | ManagerError::NotFound) => Ok(told),
+            Err(error) => Err(error),
         }
     }
 

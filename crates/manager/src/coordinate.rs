@@ -5,24 +5,28 @@
 //! 3. *Decide*: one journal record, `disk` before anybody hears of it.
 //! 4. *Tell*: in the background, until all know.
 //!
-//! What changes nothing and was seen in one moment needs the plan alone. This file awaits; it decides nothing.
+//! What changes nothing and was seen in one moment needs the plan alone. Clients that hold tokens against the operation are
+//! called back while nothing is held; whoever prepares or decides then looks again. This file awaits; it decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use host::{Address, NodeId, Port};
+use host::{Address, Moment, NodeId, Port};
 use protocol::address::Position;
 use protocol::file::Time;
 use protocol::id::SlotId;
-use protocol::intention::{Fetch, Fetched, IntentionId, Keep, Outcome, Part, Prepare, Purpose, Settle};
+use protocol::intention::{
+    Admission, Fetch, Fetched, IntentionId, Keep, Need, Outcome, Part, Prepare, Purpose, Settle,
+};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerRequest};
 use protocol::storage::Durability;
 
 use crate::attempt::Sketch;
 use crate::flight::Flight;
 use crate::manager::Manager;
+use crate::needs;
 use crate::ops::{self, Decide, Done, Operation, Told};
 use crate::snapshot::{self, Snapshots, Wish};
 use crate::transaction::Context;
@@ -39,6 +43,8 @@ const ROUNDS_MAX: u32 = 20_000;
 enum Trouble {
     /// Something changed meanwhile: at once again.
     Changed,
+    /// Clients hold what stands against it: again when they gave that up.
+    Held(Admission),
     /// A manager is away, or a slot is between two managers: again with newer maps.
     Away(String),
     /// No.
@@ -51,6 +57,10 @@ struct Plan {
     parts: Vec<Part>,
     /// All that was seen held in one moment, if it still holds in the own slots.
     one_moment: bool,
+    /// The slot that tells the outcome.
+    coordinator: SlotId,
+    /// What clients must not hold against it.
+    admission: Admission,
 }
 
 /// What was fetched, and in which order.
@@ -71,18 +81,24 @@ impl Manager {
         let deadline = self.host().now() + PATIENCE;
         let mut pause = PAUSE_MIN;
         loop {
+            let failed = |problem| ManagerError::Failed(format!("an operation over several managers: {problem}"));
             let trouble = match self.try_to_span(node, operation).await {
                 Ok(done) => return Ok(done),
                 Err(Trouble::Refused(error)) => return Err(error),
-                Err(Trouble::Changed) => "others change the same all the time".to_owned(),
+                Err(Trouble::Held(admission)) => {
+                    // Nothing is held by now. Who does not give up, or cannot be asked, is met again in the next round.
+                    self.make_way(&admission, deadline).await;
+                    ManagerError::Held
+                }
+                Err(Trouble::Changed) => failed("others change the same all the time".to_owned()),
                 Err(Trouble::Away(problem)) => {
                     // A registry that does not answer is met again in the next round.
                     let _ = self.cluster.refresh().await;
-                    problem
+                    failed(problem)
                 }
             };
             if self.host().now() >= deadline {
-                return Err(ManagerError::Failed(format!("an operation over several managers: {trouble}")));
+                return Err(trouble);
             }
             let share = self.host().random() % 1024;
             self.host().sleep(pause * share as u32 / 1024).await;
@@ -94,20 +110,30 @@ impl Manager {
         let coordinator = ops::coordinator(operation, |slot| self.manages(slot));
         let coordinator = coordinator.ok_or(Trouble::Refused(ManagerError::NotMine))?;
         let context = Context { now: Time(self.host().wall().0), node };
-        let plan = self.plan(operation, context).await?;
+        let plan = self.plan(operation, coordinator, context).await?;
+        let admission = plan.admission.clone();
+        match self.carry_out(plan).await {
+            Err(Trouble::Refused(ManagerError::Held)) => Err(Trouble::Held(admission)),
+            outcome => outcome,
+        }
+    }
+
+    async fn carry_out(&self, plan: Plan) -> Result<(Done, Option<Position>), Trouble> {
+        let (coordinator, node) = (plan.coordinator, plan.admission.node);
         let mut flight = Flight::begin(self);
         // An open file is remembered where its inode lives: that alone needs nobody else.
         let tells = |part: &Part| part.changes_nothing() || self.manages(part.slot) && part.changes.is_empty();
         let keep = if plan.parts.iter().all(tells) { Keep::Memory } else { Keep::Journal };
         if keep == Keep::Journal || !plan.one_moment {
-            self.hold(&mut flight, coordinator, keep, &plan.parts).await?;
+            self.hold(&mut flight, keep, &plan).await?;
         }
         let (own, others): (Vec<Part>, Vec<Part>) = plan.parts.into_iter().partition(|part| self.manages(part.slot));
         let others: Vec<SlotId> = match keep {
             Keep::Memory => Vec::new(),
             Keep::Journal => others.into_iter().map(|part| part.slot).collect(),
         };
-        let decide = Decide { intention: flight.intention(), coordinator, parts: own, others: others.clone() };
+        let (intention, admission) = (flight.intention(), plan.admission);
+        let decide = Decide { intention, coordinator, parts: own, others: others.clone(), admission };
         let (done, end) = self.attempt(node, &Operation::Decide(decide)).await.map_err(Trouble::Refused)?;
         if !matches!(done, Done::Told(Told::Decided(true))) {
             return Err(Trouble::Changed);
@@ -130,13 +156,14 @@ impl Manager {
     }
 
     /// Runs the operation over what is fetched until it lacks nothing.
-    async fn plan(&self, operation: &Operation, context: Context) -> Result<Plan, Trouble> {
+    async fn plan(&self, operation: &Operation, coordinator: SlotId, context: Context) -> Result<Plan, Trouble> {
         let mut gathered = Gathered::default();
         for _ in 0..ROUNDS_MAX {
             match self.table.sketch(operation, context, &gathered.snapshots) {
                 Sketch::Whole(done, parts) => {
                     let one_moment = gathered.foreign <= 1 && !gathered.own_after_foreign;
-                    return Ok(Plan { done, parts, one_moment });
+                    let admission = needs::of_span(operation, &parts, context.node);
+                    return Ok(Plan { done, parts, one_moment, coordinator, admission });
                 }
                 Sketch::Lacking(wishes) => self.gather(&mut gathered, &wishes).await?,
             }
@@ -173,21 +200,17 @@ impl Manager {
     }
 
     /// Has all parts held, in ascending order of slots; those of one manager that lie side by side at once.
-    async fn hold(
-        &self,
-        flight: &mut Flight<'_>,
-        coordinator: SlotId,
-        keep: Keep,
-        parts: &[Part],
-    ) -> Result<(), Trouble> {
+    async fn hold(&self, flight: &mut Flight<'_>, keep: Keep, plan: &Plan) -> Result<(), Trouble> {
+        let (parts, coordinator) = (&plan.parts, plan.coordinator);
         assert!(parts.is_sorted_by_key(|part| part.slot), "in ascending order none wait in a circle");
         let maps = self.cluster.maps();
         let owner = |part: &Part| if self.manages(part.slot) { None } else { Some(maps.slot(part.slot.0).node) };
         for run in parts.chunk_by(|a, b| owner(a) == owner(b)) {
             let (intention, purpose) = (flight.intention(), self.purpose());
             let prepare = |keep| {
-                let parts = run.to_vec();
-                ManagerRequest::Prepare(Prepare { intention, coordinator, keep, purpose, parts })
+                let (parts, mut admission) = (run.to_vec(), plan.admission.clone());
+                admission.needs.retain(|need| parts.iter().any(|part| part.slot == need.slot));
+                ManagerRequest::Prepare(Prepare { intention, coordinator, keep, purpose, admission, parts })
             };
             let slots = run.iter().map(|part| part.slot);
             let held = if owner(&run[0]).is_none() {
@@ -204,6 +227,22 @@ impl Manager {
             }
         }
         Ok(())
+    }
+
+    /// Has clients give up what they hold against an operation, wherever that is, as far as they do in time.
+    async fn make_way(&self, admission: &Admission, deadline: Moment) {
+        let maps = self.cluster.maps();
+        let owner = |need: &Need| maps.slot(need.slot.0).node;
+        let made = admission.needs.chunk_by(|a, b| owner(a) == owner(b)).map(|needs| async move {
+            let own = Admission { node: admission.node, needs: needs.to_vec() };
+            if self.manages(needs[0].slot) {
+                return self.make_way_here(&own, deadline).await.is_ok();
+            }
+            self.ask_slot(needs[0].slot, ManagerRequest::Admit(own)).await.is_ok()
+        });
+        if !join_all(made).await.into_iter().all(|is_made| is_made) {
+            let _ = self.cluster.refresh().await;
+        }
     }
 
     /// Asks the present manager of a slot that is not ours.

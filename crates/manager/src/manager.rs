@@ -174,6 +174,8 @@ impl Manager {
     /// Answers one request of a node.
     pub async fn answer(&self, node: u32, request: ManagerRequest) -> ManagerAnswer {
         if let ManagerRequest::Fetch(_)
+        | ManagerRequest::Admit(_)
+        | ManagerRequest::Freshen(..)
         | ManagerRequest::Prepare(_)
         | ManagerRequest::Settle(_)
         | ManagerRequest::Ended(..) = request
@@ -399,10 +401,16 @@ impl Manager {
             unreachable!("an asked operation ends with an answer, not {done:?}")
         };
         let is_whole = slot.and_then(|slot| self.table.lock(slot)).is_some_and(|state| state.tokens.is_whole_of(node));
-        if let (Answer::Entry(told, _) | Answer::Attributes(told), false) = (&mut answer, is_whole)
+        if let Answer::Entry(told, _) | Answer::Attributes(told) = &mut answer
             && has_content(told.kind)
+            && !(is_whole && slot == Some(told.inode.slot()))
         {
-            *told = self.freshen(node, *told).await?;
+            match self.freshen_anywhere(node, *told).await {
+                Ok(fresh) => *told = fresh,
+                // What was done must not be done again for want of a file's size.
+                Err(error) if end.is_none() => return Err(error),
+                Err(_) => {}
+            }
         }
         let mut reply = self.reply_at(answer, end.unwrap_or_else(|| self.writer.end()));
         reply.granted = slot.filter(|_| is_whole).map(Grant::Slot);
@@ -487,6 +495,7 @@ fn only_looks(request: &ManagerRequest) -> bool {
             | R::Census
             | R::Content { .. }
             | R::DeadStripes(..)
+            | R::Freshen(..)
             | R::List { .. }
             | R::ListXattrs(_)
             | R::Live(..)

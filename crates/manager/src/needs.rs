@@ -11,9 +11,11 @@
 
 use protocol::file::Attributes;
 use protocol::id::{InodeId, SlotId};
+use protocol::intention::{Admission, IntentionId, Need, Part};
 use protocol::manager::{Answer, ManagerRequest, has_content};
 use protocol::token::TokenMode;
 
+use crate::key::{self, Subject};
 use crate::ops::{self, Done, Operation};
 use crate::state::SlotState;
 use crate::tokens::Call;
@@ -63,12 +65,74 @@ fn content(operation: &Operation) -> [Option<(InodeId, TokenMode)>; 2] {
     }
 }
 
+/// What an operation over slots of several managers needs of each. Clients keep inodes, names and attributes in memory;
+/// of what is changed otherwise in slots that it meets, none can notice anything.
+pub(crate) fn of_span(operation: &Operation, parts: &[Part], node: u32) -> Admission {
+    let usage = usage(operation);
+    if usage == Use::Unnoticed {
+        return Admission { node, needs: Vec::new() };
+    }
+    let own = ops::slots(operation);
+    let kept =
+        |key: &[u8]| matches!(key::subject(key), Some(Subject::Inode(_) | Subject::Entry(..) | Subject::Xattr(_)));
+    let notices = |part: &Part| usage == Use::All && part.changes.iter().any(|(key, _)| kept(key));
+    let mut slots: Vec<SlotId> = parts.iter().filter(|part| notices(part)).map(|part| part.slot).collect();
+    slots.extend(own);
+    slots.sort_unstable();
+    slots.dedup();
+    let need = |slot: SlotId| {
+        let content = content(operation).into_iter().flatten().filter(|(inode, _)| inode.slot() == slot);
+        Need { slot, content: content.collect() }
+    };
+    Admission { node, needs: slots.into_iter().map(need).collect() }
+}
+
+/// Whether nobody but `node` holds what stands against a need.
+pub(crate) fn meet(state: &SlotState, need: &Need, node: u32) -> Result<(), Call> {
+    assert_eq!(state.id, need.slot, "a need is met where it is");
+    state.tokens.admit_look(state.id, node)?;
+    let own = need.content.iter().filter(|(inode, _)| inode.slot() == state.id);
+    own.copied().try_for_each(|(inode, mode)| state.tokens.admit_content(state.id, node, inode, mode))
+}
+
+/// What a part of an operation over several managers' slots brings along.
+fn admission(operation: &Operation) -> Option<(&Admission, IntentionId)> {
+    match operation {
+        Operation::Asked(ManagerRequest::Prepare(prepare)) => Some((&prepare.admission, prepare.intention)),
+        Operation::Decide(decide) => Some((&decide.admission, decide.intention)),
+        _ => None,
+    }
+}
+
+/// Whether whoever carries it out may wait for clients: not while it holds parts, for what a client has to store may
+/// need these.
+pub(crate) fn may_wait(operation: &Operation) -> bool {
+    admission(operation).is_none()
+}
+
+/// Whether some of the slots cannot be used yet as the operation wants.
+pub(crate) fn is_early<'a>(mut held: impl Iterator<Item = &'a SlotState>, operation: &Operation) -> bool {
+    let notices = match admission(operation) {
+        Some((admission, _)) => !admission.needs.is_empty(),
+        None => usage(operation) != Use::Unnoticed,
+    };
+    notices && held.any(|state| state.tokens.is_unheard())
+}
+
 /// Whether `node` may carry out the operation now, on the slots that are locked for it.
 pub(crate) fn admit<'a>(
     held: impl Iterator<Item = &'a mut SlotState>,
     operation: &Operation,
     node: u32,
 ) -> Result<(), Call> {
+    if let Some((admission, intention)) = admission(operation) {
+        // What is held was admitted when it was prepared: what was granted since takes effect behind it.
+        let mut fresh = held.filter(|state| state.intentions.held(intention).is_none());
+        return fresh.try_for_each(|state| {
+            let mut needs = admission.needs.iter().filter(|need| need.slot == state.id);
+            needs.try_for_each(|need| meet(state, need, admission.node))
+        });
+    }
     let usage = usage(operation);
     if usage == Use::Unnoticed {
         return Ok(());

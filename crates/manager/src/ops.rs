@@ -242,6 +242,8 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         | R::Census
         | R::Live(..)
         | R::DeadStripes(..)
+        | R::Admit(_)
+        | R::Freshen(..)
         | R::Ended(..) => Err(ManagerError::Unsupported.into()),
     }
 }

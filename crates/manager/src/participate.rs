@@ -12,6 +12,7 @@ use protocol::intention::{Fetch, Fetched, IntentionId, Keep, Outcome, Prepare, P
 use protocol::manager::{Answer, ManagerAnswer, ManagerError, ManagerRequest};
 use protocol::storage::Durability;
 
+use crate::calls::WAIT_MAX;
 use crate::manager::Manager;
 use crate::ops::{Done, Operation};
 use crate::placement::OpenSlots;
@@ -40,6 +41,15 @@ impl Manager {
             ManagerRequest::Prepare(prepare) => {
                 self.check_ready(prepare.purpose)?;
                 Answer::Held(self.prepare(prepare).await?)
+            }
+            ManagerRequest::Admit(admission) => {
+                self.check_ready(Purpose::Asked)?;
+                self.make_way_here(&admission, self.host().now() + WAIT_MAX).await?;
+                Answer::Done
+            }
+            ManagerRequest::Freshen(node, told) => {
+                self.check_ready(Purpose::Asked)?;
+                Answer::Attributes(self.freshen_for(node, told).await?)
             }
             ManagerRequest::Settle(settle) => Answer::Held(self.settle(settle).await?),
             ManagerRequest::Ended(intention, slot) => Answer::Ended(self.ended(intention, slot).await?),

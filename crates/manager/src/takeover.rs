@@ -34,6 +34,7 @@ use crate::page::Page;
 use crate::slot::Slot;
 use crate::start::{SEAL_PAUSE, SEAL_TRIES, StartError};
 use crate::state::SlotState;
+use crate::tokens::SlotTokens;
 
 /// A run of slots of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +111,9 @@ impl Manager {
                     break;
                 }
             }
+            for slot in arrived {
+                self.table.with(slot, |state| state.tokens.heard());
+            }
             self.arrivals.lock().expect("nobody panics over arrivals").clear();
             self.arriving.store(false, Ordering::Release);
         }
@@ -142,7 +146,7 @@ impl Manager {
         let mut intentions = recovered.intentions;
         let state = |(id, slot)| {
             let intentions = intentions.remove(&id).unwrap_or_default();
-            SlotState { intentions, ..SlotState::new(id, slot) }
+            SlotState { intentions, tokens: SlotTokens::unheard(), ..SlotState::new(id, slot) }
         };
         let states = recovered.slots.into_iter().map(state).collect();
         let logs = run.logs.iter().map(|listed| listed.log).collect();

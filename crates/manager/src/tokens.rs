@@ -28,6 +28,8 @@ const WAITING_MAX: usize = 1000;
 pub(crate) struct SlotTokens {
     sharing: Sharing,
     newest: u64,
+    /// The slot has arrived, and clients have not all said what they hold of it.
+    unheard: bool,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +98,21 @@ impl Holders {
 }
 
 impl SlotTokens {
+    /// Of a slot that arrives: until all clients have said what they hold, nothing is done that one could notice.
+    pub(crate) fn unheard() -> SlotTokens {
+        SlotTokens { unheard: true, ..SlotTokens::default() }
+    }
+
+    /// All have said it.
+    pub(crate) fn heard(&mut self) {
+        self.unheard = false;
+    }
+
+    /// Whether some may not have said it.
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.unheard
+    }
+
     /// Whether `node` may use names of the slot `id`. The first one gets the slot as a whole.
     pub(crate) fn admit(&mut self, id: SlotId, node: u32) -> Result<(), Call> {
         match &self.sharing {
@@ -109,7 +126,8 @@ impl SlotTokens {
         }
     }
 
-    /// Whether `node` may look at what a manager knows of a file, where the holder of the slot may know better.
+    /// Whether `node` may look at what a manager knows of a file, where the holder of the slot may know better; or do
+    /// something here by another manager. Grants nothing.
     pub(crate) fn admit_look(&self, id: SlotId, node: u32) -> Result<(), Call> {
         match &self.sharing {
             Sharing::Whole { holder, .. } if *holder != node => {

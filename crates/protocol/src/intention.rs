@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{InodeId, LogId, SlotId, StripeNumber};
+use crate::token::TokenMode;
 
 /// Names an operation over several slots, for ever: a manager's log, and a number that counts up in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -136,6 +137,25 @@ pub enum Keep {
     Journal,
 }
 
+/// On whose behalf an operation over several slots is carried out, and what nobody else may hold of them then
+/// (`docs/tokens.md`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Admission {
+    /// The node whose client asked: what that holds itself does not stand against it.
+    pub node: u32,
+    /// What is needed, in order of slots. Nothing of what no client can notice.
+    pub needs: Vec<Need>,
+}
+
+/// What an operation needs of one slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Need {
+    /// The slot: nobody else may hold it as a whole.
+    pub slot: SlotId,
+    /// The files on whose content it works, and how.
+    pub content: Vec<(InodeId, TokenMode)>,
+}
+
 /// Asks a manager to hold parts of an operation, all or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepare {
@@ -147,6 +167,8 @@ pub struct Prepare {
     pub keep: Keep,
     /// For whom.
     pub purpose: Purpose,
+    /// What clients must not hold against it. Refused with `Held` while one does: no part is held while a client gives up.
+    pub admission: Admission,
     /// The parts, all of slots of the asked manager, in order.
     pub parts: Vec<Part>,
 }

@@ -10,7 +10,7 @@ use crate::address::{LogAddress, Position};
 use crate::delta::Delta;
 use crate::file::{Attributes, Content, DirectoryEntry, Kind, Lock, LockOwner, NewInode, SetAttributes};
 use crate::id::{InodeId, LogId, SlotId, StripeNumber};
-use crate::intention::{Fetch, Fetched, IntentionId, Outcome, Prepare, Settle};
+use crate::intention::{Admission, Fetch, Fetched, IntentionId, Outcome, Prepare, Settle};
 use crate::maps::ManagerMapSum;
 use crate::token::{Grant, TokenMode};
 
@@ -226,6 +226,12 @@ pub enum ManagerRequest {
     DeadStripes(ManagerMapSum, Vec<(LogId, StripeNumber)>),
     /// From a manager: records of a slot, for an operation that it coordinates. Answers `Fetched`.
     Fetch(Fetch),
+    /// From a manager: call back what stands against an operation that it coordinates; all slots are of the asked manager.
+    /// Answered when nothing does, for now.
+    Admit(Admission),
+    /// From a manager: what a file's attributes are by now, with what its writer has not stored, for an answer to a node.
+    /// Answers `Attributes`.
+    Freshen(u32, Attributes),
     /// From a manager: hold parts of an operation until its outcome, if what was read still is so. Answered when that is
     /// `disk`, where it is kept in the journal. Answers `Held`.
     Prepare(Prepare),

@@ -7,6 +7,8 @@
 //! and managers die and come back. Every call is noted with its time, and in the end each cell of each file must have a
 //! history that one file system can have.
 
+#[path = "many_clients/copies.rs"]
+mod copies;
 #[path = "many_clients/history.rs"]
 mod history;
 #[path = "many_clients/machines.rs"]

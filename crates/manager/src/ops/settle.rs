@@ -2,7 +2,7 @@
 //! slots; the others make their changes or drop them when they are told, as often as they are told.
 
 use protocol::id::SlotId;
-use protocol::intention::{Consequence, Counts, IntentionId, Keep, Outcome, Part, Settle};
+use protocol::intention::{Admission, Consequence, Counts, IntentionId, Keep, Outcome, Part, Settle};
 use protocol::manager::Answer;
 
 use super::prepare::stands;
@@ -22,6 +22,8 @@ pub(crate) struct Decide {
     pub(crate) parts: Vec<Part>,
     /// The slots to be told.
     pub(crate) others: Vec<SlotId>,
+    /// What clients must not hold against it, in own slots whose parts are not held.
+    pub(crate) admission: Admission,
 }
 
 /// Decides, unless something in the own slots is not as it was read.

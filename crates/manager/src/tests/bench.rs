@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::address::LogAddress;
 use protocol::id::{LogId, SlotId, StripeNumber};
-use protocol::intention::{IntentionId, Keep, Outcome, Prepare, Purpose, Settle};
+use protocol::intention::{Admission, IntentionId, Keep, Outcome, Prepare, Purpose, Settle};
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
 
 use super::{Dice, context};
@@ -121,10 +121,12 @@ impl Bench {
         let (own, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| part.slot <= SLOTS[1]);
         let (slots, coordinator) = (others.iter().map(|part| part.slot).collect::<Vec<_>>(), SLOTS[0]);
         let (keep, purpose) = (Keep::Journal, Purpose::Asked);
-        let prepare = Prepare { intention, coordinator, keep, purpose, parts: others };
+        let admission = Admission::default();
+        let prepare = Prepare { intention, coordinator, keep, purpose, admission, parts: others };
         let (held, _) = self.alone(&Operation::Asked(ManagerRequest::Prepare(prepare)))?;
         assert!(matches!(held, Done::Answer(Answer::Held(true))), "nobody came in between");
-        let decide = Decide { intention, coordinator, parts: own, others: slots.clone() };
+        let admission = Admission::default();
+        let decide = Decide { intention, coordinator, parts: own, others: slots.clone(), admission };
         let (decided, mut effects) = self.alone(&Operation::Decide(decide))?;
         assert!(matches!(decided, Done::Told(Told::Decided(true))));
         let settle = Settle { intention, slots, outcome: Outcome::Done };

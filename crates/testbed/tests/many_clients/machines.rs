@@ -1,18 +1,18 @@
 //! A cluster of simulated machines: one stores and keeps the registry, some manage, the others run a client each.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::{Above, Client, ClientOptions};
 use host::sim::{Dice, DiskOptions, Stop, World};
-use host::{BoxFuture, Disk, Host, NodeId};
+use host::{BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
 use log::{Cluster, LogReader};
 use manager::{Manager, ManagerOptions};
 use protocol::id::{InodeId, SlotId, TargetId};
-use protocol::maps::{TargetEntry, TargetState};
-use protocol::registry::RegistryRequest;
-use registry::{Registry, change};
+use protocol::maps::{Maps, TargetEntry, TargetState};
+use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
+use registry::change;
 use storage::{Storage, TargetOptions};
 
 const CLUSTER: u128 = 79;
@@ -21,6 +21,21 @@ const STORE: NodeId = NodeId(9);
 pub const MANAGERS: [NodeId; 2] = [NodeId(1), NodeId(10)];
 /// The node of the test itself, which stands in for the registry's leader.
 const ASKER: NodeId = NodeId(8);
+
+/// A registry that never fails: it applies requests to maps in memory.
+struct Registry(Mutex<Arc<Maps>>);
+
+impl Handler for Registry {
+    fn handle(&self, _from: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let mut maps = self.0.lock().expect("nobody panics over maps");
+        let (next, reply) = change::apply(&maps, request.open().expect("a registry's request"));
+        if let Some(next) = next {
+            *maps = Arc::new(next);
+        }
+        let answer: RegistryAnswer = reply.and_then(|outcome| outcome.with(maps.clone()));
+        Box::pin(std::future::ready(Envelope::new(answer)))
+    }
+}
 
 /// Nobody above keeps anything.
 struct Nothing(Host);
@@ -126,7 +141,7 @@ impl Machines {
         self.ask(request).await;
     }
 
-    async fn ask(&self, request: RegistryRequest) -> Arc<protocol::maps::Maps> {
+    async fn ask(&self, request: RegistryRequest) -> Arc<Maps> {
         let host = self.asking.clone();
         let told = self.world.spawn(&self.asking, async move {
             let cluster = Cluster::connect(host, STORE).await.expect("the registry answers");
@@ -178,10 +193,10 @@ async fn store(world: &World, host: &Host) {
     let mut maps = change::new_cluster(CLUSTER, entries, MANAGERS[0].0, 1);
     // It has disks, and manages nothing.
     maps.nodes.get_mut(&STORE.0).expect("it stores").stores = false;
-    Registry::create(maps, disks.clone()).await.expect("an empty disk");
+    let registry = Arc::new(Registry(Mutex::new(Arc::new(maps))));
     let starting = host.clone();
     let started = world.spawn(host, async move {
-        Registry::start(&starting, disks.clone()).await.expect("the registry starts");
+        starting.listen(Port(REGISTRY_PORT), registry);
         let (_, lost) = Storage::start(starting, CLUSTER, disks, TargetOptions::default()).await;
         assert!(lost.is_empty());
     });

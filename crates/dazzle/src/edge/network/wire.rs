@@ -18,6 +18,7 @@ use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerRequest};
 use protocol::payload;
 use protocol::registry::{CONSENSUS_PORT, ConsensusMessage, REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use protocol::storage::{STORAGE_PORT, StorageAnswer, StorageRequest, ToTarget};
+use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -30,6 +31,7 @@ pub const TONGUES: &[Tongue] = &[
     Tongue::of::<RegistryRequest, RegistryAnswer>(REGISTRY_PORT),
     Tongue::of::<ManagerRequest, ManagerAnswer>(MANAGER_PORT),
     Tongue::of::<ConsensusMessage, ConsensusMessage>(CONSENSUS_PORT),
+    Tongue::of::<ClientRequest, ClientAnswer>(CLIENT_PORT),
 ];
 
 /// Calls up to this weight go on the small lane.
