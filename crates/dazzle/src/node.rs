@@ -14,7 +14,6 @@ use log::{Cluster, LogReader, ScrubOptions, Scrubber};
 use manager::{Manager, ManagerOptions};
 use protocol::id::{InodeId, SlotId, TargetId};
 use protocol::maps::TargetState;
-use protocol::registry::RegistryRequest;
 use registry::Session;
 use storage::{Storage, TargetOptions};
 use tokio::runtime::Handle;
@@ -311,10 +310,6 @@ async fn begin(cluster: &Cluster, config: &Config) -> Result<Session, String> {
                  vote must run")
     })?;
     cluster.refresh().await.map_err(|error| error.to_string())?;
-    if config.mount.is_some() {
-        let mount = RegistryRequest::Mount { node: node.0, session: session.number() };
-        cluster.registry(mount).await.map_err(|error| error.to_string())?;
-    }
     let (lease, clock) = (session.clone(), host.clone());
     cluster.lease_by(Box::new(move || lease.holds(clock.now())));
     Ok(session)

@@ -30,8 +30,6 @@ pub struct Maps {
     pub logs: BTreeMap<LogId, LogEntry>,
     /// The manager map, as runs of slots: the entry for a slot is the last one at or before it. Slot 0 is always there.
     pub slots: BTreeMap<u16, SlotEntry>,
-    /// The node that mounts, in that session of it. Until tokens keep caches coherent, one at a time does.
-    pub mounted: Option<(u32, u64)>,
     /// The number that the next log gets.
     pub next_log: LogId,
     /// The number that the next node gets. Numbers of nodes and targets are never given twice.

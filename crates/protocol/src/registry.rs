@@ -130,13 +130,6 @@ pub enum RegistryRequest {
         /// Its session.
         session: u64,
     },
-    /// The node mounts from now on, unless another one that lives does.
-    Mount {
-        /// The node.
-        node: u32,
-        /// Its session.
-        session: u64,
-    },
     /// The maps, as soon as they are newer than `epoch`, or after [`WATCH`] as they are.
     Watch {
         /// The epoch that the asker knows.
@@ -182,12 +175,6 @@ impl RegistryReply {
 /// Why the registry did not do as asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum RegistryError {
-    /// Another node mounts.
-    #[error(
-        "node {0} has it mounted, and two mounts at once would not see each other's writes yet; unmount there first, or \
-         start here without --mount"
-    )]
-    Mounted(u32),
     /// Somebody else was first: look at the maps again.
     #[error("somebody else changed this first")]
     Lost,

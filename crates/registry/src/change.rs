@@ -30,7 +30,6 @@ pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u
         groups: Default::default(),
         logs: Default::default(),
         slots: [(0, SlotEntry { node, logs: Vec::new() })].into(),
-        mounted: None,
         next_log: LogId(1),
     };
     nodes::form(&mut maps);
@@ -65,7 +64,6 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
             let seen = MapEpoch(epoch);
             set_slots(&mut next, (first, last), SlotEntry { node, logs }, seen)
         }
-        RegistryRequest::Mount { node, session } => nodes::mount(&mut next, node, session),
         RegistryRequest::SetTarget(target, state) => set_target(&mut next, target, state),
     };
     match outcome {

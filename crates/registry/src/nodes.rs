@@ -83,18 +83,6 @@ pub(crate) fn end(maps: &mut Maps, node: u32, session: u64) -> Reply {
     Ok(Outcome::Maps)
 }
 
-/// A node mounts. One that lives and mounts already is not disturbed.
-pub(crate) fn mount(maps: &mut Maps, node: u32, session: u64) -> Reply {
-    current(maps, node, session)?;
-    if let Some((other, its)) = maps.mounted.filter(|(other, _)| *other != node)
-        && current(maps, other, its).is_ok()
-    {
-        return Err(RegistryError::Mounted(other));
-    }
-    maps.mounted = Some((node, session));
-    Ok(Outcome::Maps)
-}
-
 /// Refuses a session that is not the living one of its node.
 pub fn current(maps: &Maps, node: u32, session: u64) -> Result<(), RegistryError> {
     let entry = maps.nodes.get(&node).ok_or(RegistryError::Unknown("node".into()))?;
@@ -200,18 +188,6 @@ mod tests {
         assert_eq!(in_groups(&maps), [2, 3, 4, 5], "what missed writes is behind");
         assert_eq!(maps.targets[&TargetId(0)].state, TargetState::Behind);
         assert!((0..SLOT_COUNT).all(|slot| maps.slot(slot).node != 1), "balancing comes later");
-    }
-
-    #[test]
-    fn one_node_at_a_time_mounts() {
-        let mut maps = cluster(2);
-        let mount = |node, session| RegistryRequest::Mount { node, session };
-        assert_eq!(step(&mut maps, mount(2, 1)), Ok(Outcome::Maps));
-        assert_eq!(step(&mut maps, mount(1, 2)), Err(RegistryError::Mounted(2)));
-        assert_eq!(step(&mut maps, mount(2, 1)), Ok(Outcome::Maps));
-        let _ = step(&mut maps, RegistryRequest::Expire { node: 2, session: 1 });
-        assert_eq!(step(&mut maps, mount(2, 1)), Err(RegistryError::Over(2, 1)));
-        assert_eq!(step(&mut maps, mount(1, 2)), Ok(Outcome::Maps));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::edge::storage_place;
 use crate::lab::{FILE_NAME, HOSTS_MAX, HostNumber, Lab};
 
 /// Runs a whole cluster on this machine: each host a network namespace with an address, a link, a directory and a daemon
-/// of its own. The first one mounts it. Needs root, and touches neither the machine's network nor anything outside DIR.
+/// of its own, and all mount it. Needs root, and touches neither the machine's network nor anything outside DIR.
 #[derive(Debug, Args)]
 pub(super) struct LabCommand {
     #[command(subcommand)]
@@ -23,7 +23,7 @@ pub(super) struct LabCommand {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Make a laboratory in DIR, or start the one that is there: a cluster, mounted on its first host.
+    /// Make a laboratory in DIR, or start the one that is there: a cluster, mounted on all its hosts.
     Up {
         /// An empty directory, or a laboratory's.
         dir: PathBuf,
@@ -235,13 +235,15 @@ impl Laboratory {
         let (at, disks, dir) = (first.listens(), self.lab.disks.to_string(), host.directory(&self.dir));
         let mut words = vec!["join".as_ref(), at.as_ref(), token.trim().as_ref(), dir.as_os_str()];
         words.extend(["--targets".as_ref(), OsStr::new(&disks)]);
-        let (listens, name) = (host.listens(), host.name());
+        let (listens, name, mount) = (host.listens(), host.name(), host.mount(&self.dir));
         words.extend(own(&listens, &name));
+        words.extend(["--mount".as_ref(), mount.as_os_str()]);
         self.dazzle(host, &words)
     }
 
     fn start(&self, host: HostNumber) -> Result<String, String> {
-        self.dazzle(host, &["up".as_ref(), host.directory(&self.dir).as_ref()])
+        let (dir, mount) = (host.directory(&self.dir), host.mount(&self.dir));
+        self.dazzle(host, &["up".as_ref(), dir.as_ref(), "--mount".as_ref(), mount.as_ref()])
     }
 
     fn down(&self) -> Outcome {
