@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use host::{BoxFuture, Envelope, Handler, NodeId, Port};
 use protocol::id::{InodeId, SLOT_COUNT, SlotId};
 use protocol::manager::ManagerError;
@@ -19,6 +19,9 @@ use crate::tokens::{Demand, Kept};
 
 /// How long a call-back waits for the answer that grants what it calls back. It was sent before; or it is lost.
 const GRANT_WAIT: Duration = Duration::from_millis(500);
+/// How long the kernel may take to forget a file while calls wait, and how often that is tried.
+const FORGET_WAIT: Duration = Duration::from_millis(10);
+const FORGET_TRIES: u32 = 20;
 
 /// What lies above the client and keeps copies of its own: a kernel.
 pub trait Above: Send + Sync {
@@ -133,16 +136,7 @@ impl Inner {
             }
         }
         let mut called = Called { inner: self, inode, kept: Kept::All };
-        // Reads and writes that the kernel's pages wait for are served as ever until these are gone.
-        above.forget_file(inode).await;
-        self.tokens.slot(inode.slot()).close(inode);
-        loop {
-            let moved = self.tokens.moved.listen();
-            if !self.tokens.slot(inode.slot()).is_pinned(inode) {
-                break;
-            }
-            moved.await;
-        }
+        self.forget_above(above, inode, keep).await;
         self.store(inode).await?;
         if keep.is_none() {
             if let Some(file) = self.find(inode) {
@@ -153,6 +147,46 @@ impl Inner {
         }
         called.kept = keep.map_or(Kept::Nothing, Kept::Part);
         Ok(())
+    }
+
+    /// Has the kernel forget a file, and lets no call work on it from then on.
+    ///
+    /// Reads and writes that the kernel's pages wait for must be served until these are gone; what is read meanwhile may stay
+    /// behind. So it forgets once while calls go on, which writes what was changed through mappings, and once more while they
+    /// wait. Where that takes long, a call that waits has a page locked: then calls go on for a while, and it begins again.
+    async fn forget_above(&self, above: &dyn Above, inode: InodeId, keep: Option<TokenMode>) {
+        above.forget_file(inode).await;
+        for _ in 0..FORGET_TRIES {
+            self.shut(inode).await;
+            if keep.is_some() {
+                // What is read is as good as ever.
+                return;
+            }
+            let forgetting = above.forget_file(inode);
+            match select(forgetting, pin!(self.host.sleep(FORGET_WAIT))).await {
+                Either::Left(_) => return,
+                Either::Right((_, forgetting)) => {
+                    self.tokens.slot(inode.slot()).open(inode);
+                    self.tokens.moved.notify(usize::MAX);
+                    forgetting.await;
+                }
+            }
+        }
+        // Somebody reads all the time: what the kernel read last it forgets soon.
+        self.shut(inode).await;
+        self.host.spawn(above.forget_file(inode));
+    }
+
+    /// From now on calls wait; those that work on the inode are waited for.
+    async fn shut(&self, inode: InodeId) {
+        self.tokens.slot(inode.slot()).close(inode);
+        loop {
+            let moved = self.tokens.moved.listen();
+            if !self.tokens.slot(inode.slot()).is_pinned(inode) {
+                return;
+            }
+            moved.await;
+        }
     }
 
     /// Stores all of a file that nobody is working on, and waits until its manager knows it.

@@ -221,6 +221,11 @@ impl SlotTokens {
         self.inodes.get_mut(&inode).expect("what is called back is known").closed = true;
     }
 
+    /// Calls need not wait for now; the call-back goes on.
+    pub(crate) fn open(&mut self, inode: InodeId) {
+        self.inodes.get_mut(&inode).expect("what is called back is known").closed = false;
+    }
+
     /// Whether calls still work on a closed inode.
     pub(crate) fn is_pinned(&self, inode: InodeId) -> bool {
         self.inodes.get(&inode).is_some_and(|held| held.pins() > 0)
