@@ -114,7 +114,6 @@ mod tests {
             logs: logs.iter().map(entry).collect(),
             slots: [(0, SlotEntry { node: 1, logs: vec![SlotLog { log: LogId(3), from: Position::START }] })].into(),
             next_log: LogId(10),
-            mounted: None,
             next_node: 2,
             next_target: TargetId(9),
         }

@@ -121,7 +121,6 @@ mod tests {
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             next_log: LogId(2),
-            mounted: None,
             next_node: 2,
             next_target: TargetId(9),
         };
