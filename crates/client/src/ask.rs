@@ -6,11 +6,15 @@ use host::{Address, NodeId, Port};
 use protocol::id::{InodeId, SLOT_COUNT};
 use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
 use protocol::maps::LogState;
+use protocol::once::{CallId, Once, OnceName, needs_once};
 use protocol::token::Grant;
+
+use tracing::{debug, warn};
 
 use crate::ClientError;
 use crate::client::{Inner, lock};
 use crate::journals::OwedFlush;
+use crate::numbers::CallNumber;
 
 /// Between two attempts, so that a manager that restarts is not flooded.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
@@ -46,17 +50,31 @@ impl Inner {
     /// Asks the manager of `inode`, wherever it moves and as long as that takes.
     pub(crate) async fn ask(&self, inode: InodeId, request: ManagerRequest) -> Result<ManagerReply, ClientError> {
         let deadline = self.host.now() + PATIENCE;
+        let mut number = None;
         loop {
             let manager = self.manager_of(inode);
-            let problem = match self.ask_node(manager, request.clone()).await {
+            if number.is_none() && needs_once(&request) && manager != self.host.node() {
+                number = Some(self.numbers.take());
+            }
+            let sent = match &number {
+                Some(number) => ManagerRequest::Once(Once::new(self.once(inode, number), &request)),
+                None => request.clone(),
+            };
+            let problem = match self.ask_node(manager, sent).await {
                 Ok(Ok(reply)) => return Ok(reply),
                 // Refused before anything was done: always safe to ask again.
                 Ok(Err(ManagerError::NotMine)) => "the slot is between two managers".to_owned(),
                 Ok(Err(error @ ManagerError::Held)) => error.to_string(),
-                Ok(Err(error)) => return Err(error.into()),
-                // Whether it took effect is unknown: only what may happen twice is asked again.
-                Err(unreachable) if is_repeatable(&request) => unreachable.to_string(),
-                Err(unreachable) => return Err(ClientError::Unreachable(unreachable.to_string())),
+                Ok(Err(error)) => {
+                    debug!(manager = manager.0, ?request, %error, "a manager refused");
+                    return Err(error.into());
+                }
+                // Whether it took effect is unknown: only what may happen twice, or happens once, is asked again.
+                Err(unreachable) if number.is_some() || is_repeatable(&request) => unreachable.to_string(),
+                Err(unreachable) => {
+                    warn!(manager = manager.0, ?request, %unreachable, "a call failed");
+                    return Err(ClientError::Unreachable(unreachable.to_string()));
+                }
             };
             if self.host.now() >= deadline || self.is_stopped() {
                 return Err(ClientError::Unreachable(problem));
@@ -67,6 +85,11 @@ impl Inner {
                 self.host.sleep(PAUSE).await;
             }
         }
+    }
+
+    fn once(&self, inode: InodeId, number: &CallNumber<'_>) -> OnceName {
+        let call = CallId { client: self.log.log(), number: number.get() };
+        OnceName { call, below: self.numbers.below(), slot: inode.slot() }
     }
 
     /// Waits until a journal is `disk` as far as it is owed. Where its manager has died, that is when it is sealed.
@@ -140,14 +163,15 @@ fn is_possible(grant: Grant) -> bool {
 /// Whether asking twice is the same as asking once.
 fn is_repeatable(request: &ManagerRequest) -> bool {
     use ManagerRequest::{
-        Attributes, CancelLock, Census, Content, Deltas, Flush, Grow, List, ListXattrs, Live, Lookup, Parent, Pieces,
-        Punch, ReadLink, SetAttributes, TestLock, Unlock, UnlockAll, Why, Xattr,
+        Attributes, CancelLock, Census, Close, Content, Deltas, Flush, Grow, List, ListXattrs, Live, Lookup, Open,
+        Parent, Pieces, Punch, ReadLink, SetAttributes, TestLock, Unlock, UnlockAll, Why, Xattr,
     };
     matches!(
         request,
         Attributes(_)
             | CancelLock { .. }
             | Census
+            | Close(_)
             | Content { .. }
             | Deltas(_)
             | Flush(..)
@@ -156,6 +180,7 @@ fn is_repeatable(request: &ManagerRequest) -> bool {
             | ListXattrs(_)
             | Live(..)
             | Lookup { .. }
+            | Open(_)
             | Parent(_)
             | Pieces { .. }
             | Punch { .. }

@@ -15,6 +15,7 @@ use protocol::storage::Room;
 use crate::ClientError;
 use crate::cache::Cache;
 use crate::journals::Journals;
+use crate::numbers::CallNumbers;
 use crate::opens::OpenFile;
 use crate::outbox::Outbox;
 use crate::pins::Tokens;
@@ -51,6 +52,7 @@ pub(crate) struct Inner {
     /// Files that are open, or have something that a manager does not know yet.
     pub(crate) files: Mutex<BTreeMap<InodeId, Arc<OpenFile>>>,
     pub(crate) journals: Mutex<Journals>,
+    pub(crate) numbers: CallNumbers,
     pub(crate) cache: Cache,
     pub(crate) tokens: Tokens,
     /// The managers that know which log this client writes.
@@ -90,6 +92,7 @@ impl Client {
             log,
             files: Mutex::default(),
             journals: Mutex::default(),
+            numbers: CallNumbers::default(),
             cache: Cache::new(options.cache_bytes),
             tokens: Tokens::new(),
             greeted: Mutex::default(),

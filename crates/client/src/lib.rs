@@ -9,6 +9,7 @@
 //! | `stream` | who reads in order, and how far to read ahead of them |
 //! | `cache` | bytes read ahead, by log address, and loads under way |
 //! | `outbox` | deltas that managers have not acknowledged |
+//! | `numbers` | names of calls that must take effect once |
 //! | `journals` | how far managers' journals must be flushed for an fsync |
 //! | `tokens` | what managers promise about a slot: what may be kept in memory |
 //! | `space` | how many bytes still fit |
@@ -35,6 +36,7 @@ mod flush;
 mod journals;
 mod locks;
 mod names;
+mod numbers;
 mod opens;
 mod outbox;
 mod pins;

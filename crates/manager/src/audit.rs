@@ -121,7 +121,7 @@ impl Audit {
             Subject::Holding(directory) => self.directories.holding(slot, directory, decode(value).ok()?),
             Subject::Extent(inode, end) => self.extent(slot, inode, end, decode(value).ok()?),
             Subject::Prepared(_) | Subject::Decided(_) => self.report.intentions += 1,
-            Subject::Applied | Subject::Place | Subject::Renames | Subject::Xattr(_) => {}
+            Subject::Applied | Subject::Answered | Subject::Place | Subject::Renames | Subject::Xattr(_) => {}
         }
         Some(())
     }

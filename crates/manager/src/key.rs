@@ -18,6 +18,7 @@ const ORPHAN: u8 = 6;
 const PREPARED: u8 = 7;
 const DECIDED: u8 = 8;
 const RENAMES: u8 = 9;
+const ANSWERED: u8 = 10;
 const INODE: u8 = 16;
 const ENTRY: u8 = 17;
 const EXTENT: u8 = 18;
@@ -62,8 +63,8 @@ pub(crate) fn applied_all() -> KeyRange {
     all(0, APPLIED)
 }
 
-/// The log that an *applied* key names.
-pub(crate) fn applied_log(key: &[u8]) -> LogId {
+/// The client's log that an *applied* or *answered* key names.
+pub(crate) fn writer_log(key: &[u8]) -> LogId {
     LogId(number(key, PREFIX_SIZE))
 }
 
@@ -116,6 +117,16 @@ pub(crate) fn prepared(id: IntentionId) -> Key {
 /// An intention that took effect, and that this slot coordinated.
 pub(crate) fn decided(id: IntentionId) -> Key {
     key(0, DECIDED, &[&id.log.0.to_be_bytes(), &id.number.to_be_bytes()])
+}
+
+/// What was answered to a client's requests that take effect once.
+pub(crate) fn answered(client: LogId) -> Key {
+    key(0, ANSWERED, &[&client.0.to_be_bytes()])
+}
+
+/// All *answered* records.
+pub(crate) fn answered_all() -> KeyRange {
+    all(0, ANSWERED)
 }
 
 /// How often a directory came to lie in another one; in the root's slot.
@@ -209,6 +220,8 @@ pub(crate) enum Subject {
     Decided(IntentionId),
     /// How often directories moved.
     Renames,
+    /// What was answered to a client.
+    Answered,
     /// An inode.
     Inode(InodeId),
     /// A name in this directory, with this cookie.
@@ -238,6 +251,7 @@ pub(crate) fn subject(key: &[u8]) -> Option<Subject> {
         (0, PREPARED) => Subject::Prepared(intention(key)?),
         (0, DECIDED) => Subject::Decided(intention(key)?),
         (0, RENAMES) => Subject::Renames,
+        (0, ANSWERED) => Subject::Answered,
         (0, ORPHAN) => Subject::Orphan(InodeId(number(key, PREFIX_SIZE))),
         (1.., INODE) => Subject::Inode(inode),
         (1.., ENTRY) => Subject::Entry(inode, number(key, PREFIX_SIZE)),

@@ -182,7 +182,7 @@ impl Manager {
         {
             return self.answer_manager(request).await;
         }
-        if !self.is_ready() || self.arriving.load(Ordering::Acquire) && self.meets_arriving(&request) {
+        if !self.is_ready() || self.is_arriving(&request) {
             return Err(ManagerError::NotMine);
         }
         match request {
@@ -218,6 +218,11 @@ impl Manager {
                 self.commit(position, Durability::Disk).await?;
                 Ok(self.reply(Answer::Done))
             }
+            ManagerRequest::Once(once) => match once.request() {
+                Some(request) if self.is_arriving(&request) => Err(ManagerError::NotMine),
+                Some(request) => self.ask(node, Operation::Once(once.name, request)).await,
+                None => Err(ManagerError::Unsupported),
+            },
             ManagerRequest::Census => self.census(node).await,
             ManagerRequest::Live(map, stripes) => {
                 self.agree(map).await?;
@@ -231,7 +236,7 @@ impl Manager {
             ManagerRequest::Greet(log) => self.greet(node, log).await,
             ManagerRequest::Deltas(deltas) => self.deltas(node, deltas).await,
             ManagerRequest::Why(inode) => self.why(node, inode).await,
-            request => self.ask(node, request).await,
+            request => self.ask(node, Operation::Asked(request)).await,
         }
     }
 
@@ -393,8 +398,7 @@ impl Manager {
         ManagerReply { answer, log, journal, journal_disk, granted: None }
     }
 
-    async fn ask(&self, node: u32, request: ManagerRequest) -> ManagerAnswer {
-        let operation = Operation::Asked(request);
+    async fn ask(&self, node: u32, operation: Operation) -> ManagerAnswer {
         let slot = ops::slots(&operation).first().copied();
         let (done, end) = self.perform(node, operation, Durability::Replicated).await?;
         let Done::Answer(mut answer) = done else {
@@ -464,7 +468,7 @@ impl Manager {
     }
 
     async fn why(&self, node: u32, inode: InodeId) -> ManagerAnswer {
-        let mut reply = self.ask(node, ManagerRequest::Why(inode)).await?;
+        let mut reply = self.ask(node, Operation::Asked(ManagerRequest::Why(inode))).await?;
         if let Answer::Why(why) = &mut reply.answer {
             why.node = self.host().node().0;
             why.locks = self.locks.count(inode);

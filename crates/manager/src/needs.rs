@@ -33,7 +33,7 @@ enum Use {
 
 fn usage(operation: &Operation) -> Use {
     use ManagerRequest as R;
-    let Operation::Asked(request) = operation else { return Use::Unnoticed };
+    let (Operation::Asked(request) | Operation::Once(_, request)) = operation else { return Use::Unnoticed };
     match request {
         R::Lookup { .. } | R::List { .. } | R::Open(_) | R::Create { .. } | R::CreateUnnamed { .. } => Use::Own,
         R::SetAttributes(..)
@@ -55,7 +55,7 @@ fn usage(operation: &Operation) -> Use {
 fn content(operation: &Operation) -> [Option<(InodeId, TokenMode)>; 2] {
     use ManagerRequest as R;
     use TokenMode::{Read, Write};
-    let Operation::Asked(request) = operation else { return [None; 2] };
+    let (Operation::Asked(request) | Operation::Once(_, request)) = operation else { return [None; 2] };
     match request {
         R::Content { inode, .. } => [Some((*inode, Read)), None],
         R::Punch { inode, .. } | R::Grow { inode, .. } => [Some((*inode, Write)), None],

@@ -16,6 +16,7 @@ mod grow;
 mod link;
 mod list;
 mod lookup;
+mod once;
 mod open;
 mod prepare;
 mod punch;
@@ -34,6 +35,7 @@ use std::collections::BTreeSet;
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 use protocol::intention::IntentionId;
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
+use protocol::once::OnceName;
 
 pub(crate) use settle::Decide;
 
@@ -44,6 +46,8 @@ use crate::transaction::{Stop, Transaction};
 pub(crate) enum Operation {
     /// What somebody asked for.
     Asked(ManagerRequest),
+    /// What somebody asked for who may ask again.
+    Once(OnceName, ManagerRequest),
     /// Frees an orphan that nobody holds open.
     Reap(InodeId),
     /// Splits what a directory has in a slot.
@@ -107,41 +111,8 @@ impl From<Answer> for Done {
 
 /// The slots that an operation is sure to need.
 pub(crate) fn slots(operation: &Operation) -> Vec<SlotId> {
-    use ManagerRequest as R;
     let inodes: &[InodeId] = match operation {
-        Operation::Asked(request) => match request {
-            R::Lookup { directory, .. }
-            | R::Create { directory, .. }
-            | R::CreateUnnamed { directory, .. }
-            | R::Unlink { directory, .. }
-            | R::RemoveDirectory { directory, .. }
-            | R::List { directory, .. } => &[*directory],
-            R::Attributes(inode)
-            | R::SetAttributes(inode, _)
-            | R::ReadLink(inode)
-            | R::Parent(inode)
-            | R::Open(inode)
-            | R::Close(inode)
-            | R::Why(inode)
-            | R::ListXattrs(inode)
-            | R::Content { inode, .. }
-            | R::Token { inode, .. }
-            | R::Punch { inode, .. }
-            | R::Grow { inode, .. }
-            | R::Xattr { inode, .. }
-            | R::SetXattr { inode, .. }
-            | R::RemoveXattr { inode, .. }
-            | R::Pieces { inode, .. } => &[*inode],
-            R::Link { inode, directory, .. } => &[*inode, *directory],
-            R::Rename(rename) => &[rename.from_directory, rename.to_directory],
-            R::CloneRange(clone) => &[clone.source, clone.target],
-            R::Deltas(deltas) => return sorted(deltas.list.iter().map(|delta| delta.inode.slot())),
-            R::Fetch(fetch) => return vec![fetch.slot],
-            R::Prepare(prepare) => return sorted(prepare.parts.iter().map(|part| part.slot)),
-            R::Settle(settle) => return sorted(settle.slots.iter().copied()),
-            R::Move(moves) => return sorted(moves.iter().map(|moved| moved.inode.slot())),
-            _ => &[],
-        },
+        Operation::Asked(request) | Operation::Once(_, request) => return asked_slots(request),
         Operation::Reap(inode) => &[*inode],
         Operation::Split { directory, slot, .. } => return sorted([directory.slot(), *slot].into_iter()),
         Operation::MakeRoot { .. } => &[InodeId::ROOT],
@@ -160,13 +131,52 @@ pub(crate) fn slots(operation: &Operation) -> Vec<SlotId> {
     sorted(inodes.iter().map(|inode| inode.slot()))
 }
 
+/// The slots that a request is sure to need.
+fn asked_slots(request: &ManagerRequest) -> Vec<SlotId> {
+    use ManagerRequest as R;
+    let inodes: &[InodeId] = match request {
+        R::Lookup { directory, .. }
+        | R::Create { directory, .. }
+        | R::CreateUnnamed { directory, .. }
+        | R::Unlink { directory, .. }
+        | R::RemoveDirectory { directory, .. }
+        | R::List { directory, .. } => &[*directory],
+        R::Attributes(inode)
+        | R::SetAttributes(inode, _)
+        | R::ReadLink(inode)
+        | R::Parent(inode)
+        | R::Open(inode)
+        | R::Close(inode)
+        | R::Why(inode)
+        | R::ListXattrs(inode)
+        | R::Content { inode, .. }
+        | R::Token { inode, .. }
+        | R::Punch { inode, .. }
+        | R::Grow { inode, .. }
+        | R::Xattr { inode, .. }
+        | R::SetXattr { inode, .. }
+        | R::RemoveXattr { inode, .. }
+        | R::Pieces { inode, .. } => &[*inode],
+        R::Link { inode, directory, .. } => &[*inode, *directory],
+        R::Rename(rename) => &[rename.from_directory, rename.to_directory],
+        R::CloneRange(clone) => &[clone.source, clone.target],
+        R::Deltas(deltas) => return sorted(deltas.list.iter().map(|delta| delta.inode.slot())),
+        R::Fetch(fetch) => return vec![fetch.slot],
+        R::Prepare(prepare) => return sorted(prepare.parts.iter().map(|part| part.slot)),
+        R::Settle(settle) => return sorted(settle.slots.iter().copied()),
+        R::Move(moves) => return sorted(moves.iter().map(|moved| moved.inode.slot())),
+        _ => &[],
+    };
+    sorted(inodes.iter().map(|inode| inode.slot()))
+}
+
 /// The slot that coordinates an operation when it needs slots of other managers too: one that its manager has. None for
 /// what is done in one manager's slots only.
 pub(crate) fn coordinator(operation: &Operation, manages: impl Fn(SlotId) -> bool) -> Option<SlotId> {
     use ManagerRequest as R;
     match operation {
         Operation::Asked(R::Fetch(_) | R::Prepare(_) | R::Settle(_)) => None,
-        Operation::Asked(_) | Operation::Reap(_) | Operation::Split { .. } => {
+        Operation::Asked(_) | Operation::Once(..) | Operation::Reap(_) | Operation::Split { .. } => {
             slots(operation).into_iter().find(|&slot| manages(slot))
         }
         _ => None,
@@ -184,6 +194,7 @@ fn sorted(slots: impl Iterator<Item = SlotId>) -> Vec<SlotId> {
 pub(crate) fn run(tx: &mut Transaction<'_>, operation: &Operation) -> Result<Done, Stop> {
     match operation {
         Operation::Asked(request) => ask(tx, request),
+        Operation::Once(name, request) => once::run(tx, name, request),
         Operation::Reap(inode) => free::reap(tx, *inode),
         Operation::Split { directory, slot, way } => split::run(tx, *directory, *slot, *way),
         Operation::MakeRoot { uid, gid } => root::run(tx, *uid, *gid),
@@ -244,6 +255,7 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         | R::DeadStripes(..)
         | R::Admit(_)
         | R::Freshen(..)
+        | R::Once(_)
         | R::Ended(..) => Err(ManagerError::Unsupported.into()),
     }
 }

@@ -122,7 +122,10 @@ impl Manager {
 
     /// Whether a request is about a slot that still lacks deltas of clients that died. Managers among themselves need not
     /// wait for that.
-    pub(crate) fn meets_arriving(&self, request: &ManagerRequest) -> bool {
+    pub(crate) fn is_arriving(&self, request: &ManagerRequest) -> bool {
+        if !self.arriving.load(Ordering::Acquire) {
+            return false;
+        }
         let arrivals = self.arrivals.lock().expect("nobody panics over arrivals");
         ops::slots(&Operation::Asked(request.clone())).iter().any(|slot| arrivals.contains(slot))
     }

@@ -13,9 +13,10 @@ use manager::{Manager, ManagerOptions, StartError};
 use protocol::address::Position;
 use protocol::delta::{Change, Delta};
 use protocol::file::{Caller, Kind, NewInode, Time};
-use protocol::id::{InodeId, StripeNumber, TargetId};
+use protocol::id::{InodeId, LogId, StripeNumber, TargetId};
 use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerRequest, Rename, RenameMode, XattrMode};
 use protocol::maps::{TargetEntry, TargetState, Writer};
+use protocol::once::{CallId, Once, OnceName};
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
 use registry::{Registry, change};
@@ -191,6 +192,43 @@ fn a_journal_of_another_life_is_not_flushed() {
         let beyond = Position::new(StripeNumber(new.journal.stripe.0 + 1), 0);
         let refused = manager.answer(1, ManagerRequest::Flush(new.log, beyond)).await;
         assert!(matches!(refused, Err(ManagerError::Invalid(_))), "{refused:?}");
+    });
+}
+
+/// The answer may be lost, with the manager or without: whoever asks again under the same name gets the same answer, from
+/// whichever life; and what was given up takes no effect when it arrives late.
+#[test]
+fn what_is_asked_twice_takes_effect_once() {
+    sim::explore(0..4, async |world, host| {
+        let site = Site::create(&world, &host).await;
+        let ask = |number, below, request: &ManagerRequest| {
+            let call = CallId { client: LogId(77), number };
+            ManagerRequest::Once(Once::new(OnceName { call, below, slot: InodeId::ROOT.slot() }, request))
+        };
+        let make = ManagerRequest::Create {
+            directory: InodeId::ROOT,
+            name: "name".into(),
+            new: new(Kind::Directory),
+            open: false,
+        };
+        let remove = ManagerRequest::RemoveDirectory { directory: InodeId::ROOT, name: "name".into() };
+        let inode = |answer: ManagerAnswer| match answer.unwrap().answer {
+            Answer::Entry(attributes, _) => attributes.inode,
+            other => panic!("{other:?}"),
+        };
+        let manager = site.start(&host).await;
+        let made = inode(manager.answer(2, ask(0, 0, &make)).await);
+        assert_eq!(inode(manager.answer(2, ask(0, 0, &make)).await), made);
+        assert_eq!(manager.answer(2, ask(1, 0, &make)).await.err(), Some(ManagerError::Exists));
+        world.crash(host.node(), Stop::Kill);
+        let host = world.restart(host.node());
+        let manager = site.start(&host).await;
+        assert_eq!(inode(manager.answer(2, ask(0, 0, &make)).await), made);
+        manager.answer(2, ask(2, 2, &remove)).await.unwrap();
+        manager.answer(2, ask(2, 2, &remove)).await.unwrap();
+        let late = manager.answer(2, ask(0, 0, &make)).await;
+        assert!(matches!(late, Err(ManagerError::Invalid(_))), "{late:?}");
+        assert_eq!(manager.answer(2, ask(3, 3, &remove)).await.err(), Some(ManagerError::NotFound));
     });
 }
 

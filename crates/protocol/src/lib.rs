@@ -12,6 +12,7 @@
 //! | [`storage`], [`registry`], [`manager`] | the messages to each of these parts |
 //! | [`payload`] | long byte strings of messages, which travel beside the encoding |
 //! | [`intention`] | operations over slots of several managers |
+//! | [`once`] | requests that take effect once, however often they are sent |
 //! | [`token`] | what managers promise clients, and how they call it back |
 //! | [`file`] | files as managers and clients speak of them: attributes, kinds, extents |
 //! | [`checksum`], [`erasure`] | CRC-32C of blocks and records; parity and reconstruction |
@@ -28,6 +29,7 @@ pub mod id;
 pub mod intention;
 pub mod manager;
 pub mod maps;
+pub mod once;
 pub mod payload;
 pub mod record;
 pub mod registry;

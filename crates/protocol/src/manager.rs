@@ -12,6 +12,7 @@ use crate::file::{Attributes, Content, DirectoryEntry, Kind, Lock, LockOwner, Ne
 use crate::id::{InodeId, LogId, SlotId, StripeNumber};
 use crate::intention::{Admission, Fetch, Fetched, IntentionId, Outcome, Prepare, Settle};
 use crate::maps::ManagerMapSum;
+use crate::once::Once;
 use crate::token::{Grant, TokenMode};
 
 /// What a manager is asked.
@@ -200,6 +201,8 @@ pub enum ManagerRequest {
     },
     /// Waits until this journal, which must be the manager's own, is `disk` through this position.
     Flush(LogId, Position),
+    /// Something that must take effect once, though it may be sent again.
+    Once(Once),
     /// How many inodes, and how many bytes of file data live.
     Census,
     /// Everything known about an inode, for `dazzle why`.

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 from crash import Worker
 from daemon import Broken
@@ -131,7 +132,9 @@ class Crew:
     def look(self, when):
         for thread in self.threads():
             if thread.error is not None:
-                raise Broken(f"host {self.host}, {when}: {thread.error}")
+                where = traceback.extract_tb(thread.error.__traceback__)[-2:]
+                calls = ", ".join(f"{frame.name}: {frame.line}" for frame in where)
+                raise Broken(f"host {self.host}, {when}: {thread.error!r} in {calls}")
 
     def end(self):
         for thread in self.threads():

@@ -43,19 +43,20 @@ pub(super) fn run(tx: &mut Transaction<'_>, deltas: &Deltas) -> Result<Done, Sto
     Ok(Answer::Done.into())
 }
 
-/// Forgets *applied* of logs that are no more: numbered before `before`, and not among `known`.
+/// Forgets *applied* and *answered* of logs that are no more: numbered before `before`, and not among `known`.
 pub(super) fn forget(
     tx: &mut Transaction<'_>,
     slot: SlotId,
     before: LogId,
     known: &BTreeSet<LogId>,
 ) -> Result<Done, Stop> {
-    let (mut from, end) = key::applied_all();
-    while let Some((at, _)) = tx.next(slot, &(from, end.clone()))? {
-        let (key, log) = (at.to_vec(), key::applied_log(at));
-        from = behind(&key);
-        if log < before && !known.contains(&log) {
-            tx.remove(slot, key)?;
+    for (mut from, end) in [key::applied_all(), key::answered_all()] {
+        while let Some((at, _)) = tx.next(slot, &(from, end.clone()))? {
+            let (key, log) = (at.to_vec(), key::writer_log(at));
+            from = behind(&key);
+            if log < before && !known.contains(&log) {
+                tx.remove(slot, key)?;
+            }
         }
     }
     Ok(Answer::Done.into())
