@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use event_listener::{Event, EventListener};
 use futures_util::future::{Either, select};
 use host::{Address, Host, NodeId, Port};
 use protocol::id::TargetId;
@@ -33,6 +34,8 @@ pub struct Cluster {
     registries: Arc<[NodeId]>,
     answering: Arc<AtomicUsize>,
     maps: Arc<Mutex<Arc<Maps>>>,
+    /// Newer maps were learnt.
+    learnt: Arc<Event>,
     lease: Arc<OnceLock<Lease>>,
 }
 
@@ -51,7 +54,8 @@ impl Cluster {
         match in_turn(&host, registries, &answering, RegistryRequest::Maps).await {
             Ok(RegistryReply::Maps(maps)) => {
                 let (registries, maps) = (registries.into(), Arc::new(Mutex::new(maps)));
-                Ok(Cluster { host, registries, answering: Arc::new(answering), maps, lease: Arc::default() })
+                let (learnt, lease) = (Arc::default(), Arc::default());
+                Ok(Cluster { host, registries, answering: Arc::new(answering), maps, learnt, lease })
             }
             Ok(_) => Err(LogError::Unavailable("the registry did not answer with its maps".into())),
             Err(error) => Err(LogError::Unavailable(error.to_string())),
@@ -62,6 +66,7 @@ impl Cluster {
     pub fn follow(&self) {
         let (maps, registries) = (Arc::downgrade(&self.maps), self.registries.clone());
         let (host, answering, lease) = (self.host.clone(), self.answering.clone(), self.lease.clone());
+        let learnt = self.learnt.clone();
         self.host.spawn(async move {
             while let Some(maps) = maps.upgrade() {
                 let known = Cluster {
@@ -69,6 +74,7 @@ impl Cluster {
                     registries: registries.clone(),
                     answering: answering.clone(),
                     maps,
+                    learnt: learnt.clone(),
                     lease: lease.clone(),
                 };
                 let epoch = known.maps().epoch;
@@ -127,7 +133,19 @@ impl Cluster {
         let mut known = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         if maps.epoch > known.epoch {
             *known = maps.clone();
+            drop(known);
+            self.wake_followers();
         }
+    }
+
+    /// Wakes when newer maps are learnt than those known now.
+    pub(crate) fn newer_maps(&self) -> EventListener {
+        self.learnt.listen()
+    }
+
+    /// Lets those who wait for newer maps look whether they have anything left to do.
+    pub(crate) fn wake_followers(&self) {
+        self.learnt.notify(usize::MAX);
     }
 
     /// Asks a target, wherever it lives. One that does not answer in time is a failed target: nobody waits for a hung

@@ -64,7 +64,7 @@ impl State {
     /// The sends that full fragments and ended stripes wait for.
     pub(crate) fn due_bulk(&mut self) -> Vec<Work> {
         let mut works = Vec::new();
-        if self.fault.is_none() && !self.full && !self.relaying && !self.relay_due() {
+        if self.fault.is_none() && !self.full && !self.relay_due() {
             for index in self.first_incomplete()..self.stripes.len() {
                 self.due_stripe(index, Goal::Bulk, &mut works);
             }
@@ -75,7 +75,7 @@ impl State {
     /// The sends that a commit through `through` waits for.
     pub(crate) fn due_commit(&mut self, through: Position, durability: Durability) -> Vec<Work> {
         let mut works = Vec::new();
-        if self.fault.is_some() || self.full || self.relaying || self.relay_due() {
+        if self.fault.is_some() || self.full || self.relay_due() {
             return works;
         }
         let first = if durability == Durability::Disk { 0 } else { self.first_incomplete() };
@@ -123,8 +123,9 @@ impl State {
         };
         stripe.wanted = stripe.wanted.max(asked);
         let (length, ended, copied) = (stripe.length, stripe.ended, stripe.copied);
-        // Parity takes the copies' place: it must be as durable as what was acknowledged on them.
-        let durability = if ended && copied { stripe.wanted } else { asked };
+        // Parity takes the copies' place, and a new run that of an older one: it must be as durable as what was acknowledged
+        // there.
+        let durability = if ended && (copied || stripe.relaid) { stripe.wanted } else { asked };
         if !stripe.complete {
             self.due_data(index, goal, durability, works);
             if ended {

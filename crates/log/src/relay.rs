@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use protocol::id::{GroupId, TargetId};
-use protocol::maps::{LogEntry, LogState, Maps, TargetState};
+use protocol::id::{GroupId, StripeNumber, TargetId};
+use protocol::maps::{GroupEntry, LogEntry, LogState, Maps, TargetState};
 use protocol::registry::{RegistryError, RegistryReply, RegistryRequest};
 use protocol::storage::{StorageReply, StorageRequest};
 
@@ -33,7 +33,7 @@ pub(crate) async fn relay(shared: Arc<Shared>) {
     }
     {
         let mut state = shared.lock();
-        state.relaying = false;
+        state.end_relaying();
         match outcome {
             Ok(()) => {}
             Err(error @ LogError::Unavailable(_)) => state.stuck = Some(error),
@@ -68,7 +68,7 @@ fn fail(shared: &Arc<Shared>, error: LogError) {
 }
 
 /// The log's entry as it is now; somebody else's claim ends the writer (rule 15).
-async fn entry(shared: &Arc<Shared>) -> Result<(Arc<Maps>, LogEntry), LogError> {
+pub(crate) async fn entry(shared: &Arc<Shared>) -> Result<(Arc<Maps>, LogEntry), LogError> {
     let maps = shared.cluster.refresh().await.map_err(|error| LogError::Unavailable(error.to_string()))?;
     let (log, epoch) = {
         let state = shared.lock();
@@ -104,11 +104,20 @@ async fn add_run(shared: &Arc<Shared>) -> Result<(), LogError> {
         Reformed::Known(groups) => groups,
         Reformed::New(group) => vec![form(shared, group).await?],
     };
+    begin_run(shared, (known.version, from), groups).await
+}
+
+/// Adds the run to the layout that the caller saw as `version`, and lays the stripes `from` there anew in it.
+pub(crate) async fn begin_run(
+    shared: &Arc<Shared>,
+    (version, from): (u64, StripeNumber),
+    groups: Vec<GroupId>,
+) -> Result<(), LogError> {
     let (log, epoch) = {
         let state = shared.lock();
         (state.opened.log, state.opened.epoch)
     };
-    let request = RegistryRequest::AddRun { log, version: known.version, epoch, from, groups: groups.clone() };
+    let request = RegistryRequest::AddRun { log, version, epoch, from, groups: groups.clone() };
     let maps = match shared.cluster.registry(request).await {
         Ok(RegistryReply::Maps(maps)) => maps,
         Ok(_) => return Err(LogError::Unavailable("the registry answered something else".into())),
@@ -126,13 +135,13 @@ async fn add_run(shared: &Arc<Shared>) -> Result<(), LogError> {
 }
 
 /// Makes the stripes below the new run durable: a recoverer looks no further down than its beginning.
-async fn sync_complete(shared: &Arc<Shared>) {
+pub(crate) async fn sync_complete(shared: &Arc<Shared>) {
     let works = shared.lock().due_syncs_of_complete();
     perform_all(shared, works).await;
 }
 
 /// The targets that answer now and are not known to fail. What they say of their incarnation counts from here on.
-async fn probe(shared: &Arc<Shared>, maps: &Maps) -> BTreeSet<TargetId> {
+pub(crate) async fn probe(shared: &Arc<Shared>, maps: &Maps) -> BTreeSet<TargetId> {
     let failed = shared.lock().failed.clone();
     let whole = |(&id, entry): (&TargetId, &protocol::maps::TargetEntry)| {
         (entry.state == TargetState::Whole && !failed.contains(&id)).then_some(id)
@@ -150,7 +159,7 @@ async fn probe(shared: &Arc<Shared>, maps: &Maps) -> BTreeSet<TargetId> {
     live
 }
 
-async fn form(shared: &Arc<Shared>, group: protocol::maps::GroupEntry) -> Result<GroupId, LogError> {
+pub(crate) async fn form(shared: &Arc<Shared>, group: GroupEntry) -> Result<GroupId, LogError> {
     match shared.cluster.registry(RegistryRequest::FormGroup(group)).await {
         Ok(RegistryReply::Group(id, _)) => Ok(id),
         Ok(_) => Err(LogError::Unavailable("the registry formed no group".into())),

@@ -17,7 +17,7 @@ use crate::due::{SyncTicket, Ticket, Work};
 use crate::lay::Group;
 use crate::state::{Opened, State, Synced};
 use crate::writer::{Appended, Record, WriterOptions};
-use crate::{Cluster, LogError, relay};
+use crate::{Cluster, LogError, following, relay};
 
 /// What all clones of a writer share.
 pub(crate) struct Shared {
@@ -70,7 +70,9 @@ impl Shared {
             }
         }
         let (state, changed) = (Mutex::new(state), Event::new());
-        Ok(Arc::new(Shared { log, cluster, options, state, changed }))
+        let shared = Arc::new(Shared { log, cluster, options, state, changed });
+        shared.cluster.host().spawn(following::follow(Arc::downgrade(&shared)));
+        Ok(shared)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -188,6 +190,12 @@ impl Shared {
                 Shared::pump(&shared);
             });
         }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.cluster.wake_followers();
     }
 }
 

@@ -6,14 +6,14 @@
 //! 2. What is acknowledged only grows, in log order (rule 11). Laying stripes anew takes nothing back: the old run's
 //!    copies stay until the new ones are complete (rule 14).
 //! 3. Nothing is sent for an incomplete stripe while a target of the present groups is known to have failed: the
-//!    stripes are laid anew first.
+//!    stripes are laid anew first. While a run is added for another reason, sends go on in the present one.
 //! 4. After `fault` is set nothing more is acknowledged (rule 15).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::address::{LogAddress, Position};
 use protocol::fragment::Part;
-use protocol::id::{FenceEpoch, LogId, RunNumber, StripeNumber, TargetId};
+use protocol::id::{FenceEpoch, GroupId, LogId, RunNumber, StripeNumber, TargetId};
 use protocol::record::HEADER_SIZE;
 use protocol::storage::{Durability, Room, StorageAnswer, StorageError, StorageReply, StoredFragment};
 
@@ -73,7 +73,10 @@ pub(crate) struct State {
     pub(crate) full: bool,
     /// Why laying anew did not succeed for now.
     pub(crate) stuck: Option<LogError>,
+    /// A run is being added: because a target failed, or because the registry formed other groups.
     pub(crate) relaying: bool,
+    /// The current groups when it was last decided whether to go on in them.
+    pub(crate) considered: BTreeSet<GroupId>,
     pub(crate) finish: Option<Finish>,
     pub(crate) status: WriterStatus,
     next: StripeNumber,
@@ -88,6 +91,7 @@ impl State {
         let geometry = opened.groups[0].geometry;
         let stripe_size = opened.groups.iter().map(|group| group.geometry.stripe_size()).min().unwrap_or(0);
         let status = WriterStatus { parity_now: geometry.parity, parity_wanted, ..WriterStatus::default() };
+        let considered = opened.groups.iter().map(|group| group.id).collect();
         State {
             opened,
             stripes: VecDeque::new(),
@@ -101,6 +105,7 @@ impl State {
             full: false,
             stuck: None,
             relaying: false,
+            considered,
             finish: None,
             status,
             next: StripeNumber(0),
@@ -353,6 +358,17 @@ impl State {
         }
         let last = StripeNumber(self.next.0.saturating_sub(1));
         self.finish = Some(Finish { end: self.lowest_incomplete, last });
+    }
+
+    /// No run is being added any more: what became complete meanwhile is let go.
+    pub(crate) fn end_relaying(&mut self) {
+        self.relaying = false;
+        self.advance();
+    }
+
+    /// Whether all stripes through `last` are complete, and on disk.
+    pub(crate) fn is_laid(&self, last: StripeNumber) -> bool {
+        self.stripes.front().is_none_or(|first| first.number > last)
     }
 
     /// How many bytes a group must take so that every stripe in memory fits.

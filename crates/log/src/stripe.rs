@@ -31,6 +31,8 @@ pub(crate) struct Stripe {
     pub(crate) exposed: u8,
     /// A copy was sent, in any run (rule 12).
     pub(crate) copied: bool,
+    /// It was laid in an older run before.
+    pub(crate) relaid: bool,
     /// The strongest durability that anyone asked for bytes of this stripe.
     pub(crate) wanted: Durability,
     pub(crate) lay: Lay,
@@ -48,6 +50,7 @@ impl Stripe {
             complete: false,
             exposed: 0,
             copied: false,
+            relaid: false,
             wanted: Durability::Replicated,
             lay,
         }
@@ -99,7 +102,7 @@ impl Stripe {
         assert!(lay.group.geometry.stripe_size() >= self.capacity, "a stripe laid anew holds as much as before");
         self.lay.retire(pool);
         self.lay = lay;
-        self.complete = false;
+        (self.complete, self.relaid) = (false, true);
         if self.ended {
             self.lay.end(&self.bytes, pool);
         } else {

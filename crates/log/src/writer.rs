@@ -89,7 +89,7 @@ pub struct WriterStatus {
     pub bytes_parity: u64,
     /// Commits that had to send or wait.
     pub commits: u64,
-    /// Runs added because a target failed.
+    /// Runs added because a target failed or the registry formed other groups.
     pub runs_added: u64,
     /// Stripes laid anew in another group.
     pub stripes_relaid: u64,

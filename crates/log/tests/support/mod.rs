@@ -339,6 +339,50 @@ impl Fakes {
         fakes
     }
 
+    /// Machine n, on node 10 + n, with so many targets of its own, numbered through. Only the first is in the cluster; the
+    /// others join.
+    pub fn machines(world: &World, counts: &[u32], fragment_size: u32) -> Fakes {
+        let fakes = Fakes::new(world, counts.iter().sum(), 1, fragment_size);
+        for machine in 0..counts.len() {
+            let served = fakes.targets_of(counts, machine);
+            let stores = served.map(|n| (TargetId(n as u32), fakes.stores[n].clone())).collect();
+            world.crash(Fakes::node(machine), host::sim::Stop::Kill);
+            world.restart(Fakes::node(machine)).listen(Port(STORAGE_PORT), Arc::new(FakeStorage(stores)));
+        }
+        let entry = |n: usize| TargetEntry { node: 10, name: format!("t{n}"), state: TargetState::Whole };
+        let targets = fakes.targets_of(counts, 0).map(|n| (TargetId(n as u32), entry(n))).collect();
+        let mut maps = registry::change::new_cluster(1, targets, 10, 1);
+        maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = fragment_size);
+        maps.fragment_size = fragment_size;
+        *fakes.maps.lock().unwrap() = Arc::new(maps);
+        fakes
+    }
+
+    /// The numbers of a machine's targets, which are those of its stores.
+    pub fn targets_of(&self, counts: &[u32], machine: usize) -> std::ops::Range<usize> {
+        let first: u32 = counts[..machine].iter().sum();
+        first as usize..(first + counts[machine]) as usize
+    }
+
+    /// Machine `machine` joins, and is written to from now on.
+    pub fn join(&self, counts: &[u32], machine: usize) {
+        let node = Fakes::node(machine).0;
+        let names = self.targets_of(counts, machine).map(|n| format!("t{n}")).collect();
+        self.change(RegistryRequest::AddNode { name: node.to_string(), address: String::new(), stores: true });
+        self.change(RegistryRequest::AddTargets { node, names });
+        self.change(RegistryRequest::Begin { node, address: String::new() });
+    }
+
+    /// Changes the maps without asking anybody.
+    pub fn change(&self, request: RegistryRequest) {
+        let mut maps = self.maps.lock().unwrap();
+        let (next, reply) = registry::change::apply(&maps, request);
+        reply.expect("the change is possible");
+        if let Some(next) = next {
+            *maps = Arc::new(next);
+        }
+    }
+
     /// A view of the cluster from a node.
     pub async fn cluster(&self, host: &Host) -> Cluster {
         Cluster::connect(host.clone(), REGISTRY_NODE).await.expect("the registry never fails")

@@ -1,0 +1,140 @@
+//! An open log goes on in the groups that the registry forms, without a restart and without a wait: sends go on in the
+//! present run until the new one is in the layout. This file awaits; `regroup` decides.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use protocol::id::GroupId;
+use protocol::maps::GroupEntry;
+use protocol::storage::Durability;
+
+use crate::LogError;
+use crate::reform::Need;
+use crate::regroup::{current, known, regroup};
+use crate::relay::{begin_run, entry, form, probe, sync_complete};
+use crate::sender::{Shared, perform_all};
+
+/// The pause before what failed is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Follows the maps for as long as anybody has the log.
+pub(crate) async fn follow(handle: Weak<Shared>) {
+    loop {
+        let Some(shared) = handle.upgrade() else { return };
+        if shared.lock().fault.is_some() {
+            return;
+        }
+        let newer = shared.cluster.newer_maps();
+        let outcome = go_on(&shared).await;
+        let host = shared.cluster.host().clone();
+        drop(shared);
+        match outcome {
+            Ok(()) => newer.await,
+            // What ends the log is met by whoever writes next, and then here.
+            Err(_) => host.sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Goes on in the current groups, if they are others. Whatever was there before is complete in them when this returns: a
+/// log that nobody writes to is as redundant as one that is written.
+async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
+    let Some(wanted) = wanted(shared)? else { return Ok(()) };
+    let maps = shared.cluster.maps();
+    let considered = current(&maps);
+    let live = probe(shared, &maps).await;
+    let mut groups = Vec::new();
+    for group in wanted.into_iter().filter(|group| group.targets.iter().all(|target| live.contains(target))) {
+        groups.push(match known(&maps, &group) {
+            Some(id) => id,
+            None => form(shared, group).await?,
+        });
+    }
+    if groups.is_empty() {
+        return Err(LogError::Unavailable("of no current group all targets answer".into()));
+    }
+    {
+        let mut state = shared.lock();
+        if state.relaying || state.relay_due() {
+            return Err(LogError::Unavailable("a run is being added".into()));
+        }
+        state.relaying = true;
+    }
+    let outcome = add(shared, groups).await;
+    {
+        let mut state = shared.lock();
+        state.end_relaying();
+        if outcome.is_ok() {
+            state.considered = considered;
+            state.end_stripe();
+        }
+        if let Err(error @ LogError::Fenced(_)) = &outcome {
+            state.fault.get_or_insert(error.clone());
+        }
+    }
+    shared.changed.notify(usize::MAX);
+    Shared::pump(shared);
+    outcome?;
+    complete(shared).await
+}
+
+/// The groups to go on in.
+fn wanted(shared: &Arc<Shared>) -> Result<Option<Vec<GroupEntry>>, LogError> {
+    let maps = shared.cluster.maps();
+    let mut state = shared.lock();
+    if let Some(fault) = &state.fault {
+        return Err(fault.clone());
+    }
+    if current(&maps) == state.considered {
+        return Ok(None);
+    }
+    let parity_min = if shared.options.degrade_allowed { 0 } else { maps.parity };
+    let geometry = state.opened.groups[0].geometry;
+    let need = Need { geometry, capacity: state.capacity_needed(), parity: maps.parity, parity_min };
+    let wanted = regroup(&maps, &state.opened.groups, need);
+    if wanted.is_none() {
+        state.considered = current(&maps);
+    }
+    Ok(wanted)
+}
+
+async fn add(shared: &Arc<Shared>, groups: Vec<GroupId>) -> Result<(), LogError> {
+    sync_complete(shared).await;
+    let (_, known) = entry(shared).await?;
+    let from = shared.lock().lowest_incomplete;
+    begin_run(shared, (known.version, from), groups).await
+}
+
+/// Brings all that was appended so far to disk in the new run.
+async fn complete(shared: &Arc<Shared>) -> Result<(), LogError> {
+    let through = shared.lock().end();
+    let mut tried = false;
+    loop {
+        let found = {
+            let mut state = shared.lock();
+            if let Some(fault) = &state.fault {
+                return Err(fault.clone());
+            }
+            if state.is_laid(through.stripe) {
+                return Ok(());
+            }
+            let answered = shared.changed.listen();
+            state.try_again(&mut tried).map(|()| (state.due_commit(through, Durability::Disk), answered))
+        };
+        match found {
+            Ok((works, answered)) if works.is_empty() => {
+                Shared::pump(shared);
+                answered.await;
+            }
+            Ok((works, _)) => {
+                perform_all(shared, works).await;
+                Shared::pump(shared);
+            }
+            // There is no room, or too few targets answer: nobody waits for this.
+            Err(_) => {
+                tried = false;
+                shared.cluster.host().sleep(PAUSE).await;
+            }
+        }
+    }
+}

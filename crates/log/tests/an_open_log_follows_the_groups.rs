@@ -1,0 +1,176 @@
+//! A log is open for as long as its daemon runs, and machines come and go meanwhile. The danger: what is written after a
+//! machine joined lies on the first one alone, as on the day when the log began; or the change of groups loses what was
+//! acknowledged before, or makes programs wait.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use host::sim::{self, Dice, Stop, World};
+use host::{Host, NodeId};
+use log::{Appended, BodyPart, LogReader, LogWriter, Record, WriterOptions, recovery};
+use protocol::id::LogId;
+use protocol::maps::Writer;
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::{Durability, Room};
+use support::Fakes;
+
+const WRITER: NodeId = NodeId(2);
+const OTHER: NodeId = NodeId(3);
+const FRAGMENT: u32 = 64 << 10;
+/// A commit takes some round trips, and no more while the groups change.
+const COMMIT_MAX: Duration = Duration::from_millis(100);
+
+/// What was acknowledged as `disk`.
+#[derive(Default)]
+struct Story {
+    log: Option<LogId>,
+    records: Vec<(Appended, Vec<u8>)>,
+    slowest: Duration,
+    runs_added: u64,
+}
+
+type Shared = Arc<Mutex<Story>>;
+
+/// Appends and commits records until told how many are enough.
+async fn write(host: Host, writer: LogWriter, story: Shared, records: usize) {
+    let mut dice = Dice::new(host.random());
+    for _ in 0..records {
+        let mut fresh = Vec::new();
+        for _ in 0..dice.within(1..5) {
+            let length = dice.within(1..30_000).min(u64::from(writer.record_size_max()));
+            let bytes = vec![dice.roll() as u8; length as usize];
+            let parts = &[BodyPart::Copied(&bytes)];
+            let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
+            fresh.push((writer.append(record).expect("an open log takes records"), bytes));
+        }
+        let begun = host.now();
+        let end = fresh.last().expect("there is one").0.end;
+        writer.commit(end, Durability::Disk).await.expect("enough targets live");
+        let taken = host.now().since(begun);
+        {
+            let mut story = story.lock().unwrap();
+            story.slowest = story.slowest.max(taken);
+            story.records.append(&mut fresh);
+        }
+        host.sleep(Duration::from_micros(dice.below(3000))).await;
+    }
+}
+
+/// The writer's node writes; the others join meanwhile, and it hears of them.
+async fn begin(world: &World, fakes: &Fakes, records: usize) -> Shared {
+    let host = world.add_node(WRITER);
+    let story: Shared = Arc::default();
+    let cluster = fakes.cluster(&host).await;
+    let (told, own) = (story.clone(), host.clone());
+    let writing = world.spawn(&host, async move {
+        let opened = LogWriter::open(cluster.clone(), Writer::Client, Room::Data, WriterOptions::default()).await;
+        let writer = opened.expect("all targets answer");
+        told.lock().unwrap().log = Some(writer.log());
+        let (writing, log) = (write(own.clone(), writer.clone(), told.clone(), records), writer.clone());
+        own.spawn(writing);
+        loop {
+            own.sleep(Duration::from_millis(20)).await;
+            cluster.refresh().await.expect("the registry answers");
+            told.lock().unwrap().runs_added = log.status().runs_added;
+        }
+    });
+    drop(writing);
+    story
+}
+
+/// Everything acknowledged from record `first` on is read back.
+async fn read_back(world: &World, fakes: &Fakes, story: &Shared, first: usize) {
+    let host = world.add_node(OTHER);
+    let cluster = fakes.cluster(&host).await;
+    let (log, records) = {
+        let story = story.lock().unwrap();
+        (story.log.expect("it was opened"), story.records.clone())
+    };
+    assert!(records.len() > first, "something was written");
+    let length = recovery::seal(&cluster, log).await.expect("enough targets live");
+    assert!(length >= records.last().unwrap().0.end, "nothing that was acknowledged is cut off");
+    let reader = LogReader::new(cluster);
+    for (appended, bytes) in &records[first..] {
+        let read = reader.read(appended.body).await.unwrap_or_else(|error| panic!("{error}"));
+        assert!(read[..] == bytes[..], "the very bytes");
+    }
+}
+
+#[test]
+fn what_is_written_after_a_machine_joined_survives_the_first_one() {
+    for counts in [&[3, 2, 1][..], &[5, 1], &[1, 1], &[2, 2, 2, 2]] {
+        sim::explore(0..12, async |world, _| {
+            let fakes = Fakes::machines(&world, counts, FRAGMENT);
+            let story = begin(&world, &fakes, 200).await;
+            world.sleep(Duration::from_millis(20 + world.dice().below(100))).await;
+            (1..counts.len()).for_each(|machine| fakes.join(counts, machine));
+            // It hears of it, and goes on in the new groups.
+            world.sleep(Duration::from_millis(100)).await;
+            let first = story.lock().unwrap().records.len();
+            world.sleep(Duration::from_secs(3)).await;
+            assert_eq!(story.lock().unwrap().runs_added, 1, "the change of groups costs one run");
+            assert!(story.lock().unwrap().slowest < COMMIT_MAX, "{:?}", story.lock().unwrap().slowest);
+            world.crash(WRITER, Stop::Kill);
+            world.crash(Fakes::node(0), Stop::Kill);
+            read_back(&world, &fakes, &story, first).await;
+        });
+    }
+}
+
+#[test]
+fn a_log_that_nobody_writes_to_follows_too() {
+    sim::explore(0..12, async |world, _| {
+        let counts = &[3, 1, 1];
+        let fakes = Fakes::machines(&world, counts, FRAGMENT);
+        let story = begin(&world, &fakes, 3).await;
+        world.sleep(Duration::from_secs(1)).await;
+        let acknowledged = story.lock().unwrap().records.last().unwrap().0;
+        (1..counts.len()).for_each(|machine| fakes.join(counts, machine));
+        world.sleep(Duration::from_secs(2)).await;
+        world.crash(WRITER, Stop::Kill);
+        world.crash(Fakes::node(0), Stop::Kill);
+        // What was in the open stripe lies in the new groups; what was complete before is the cleaner's.
+        let records = story.lock().unwrap().records.clone();
+        let first = records.iter().position(|(appended, _)| appended.body.stripe == acknowledged.body.stripe).unwrap();
+        read_back(&world, &fakes, &story, first).await;
+    });
+}
+
+#[test]
+fn a_power_loss_at_any_moment_of_the_change_loses_nothing() {
+    sim::explore(0..200, async |world, _| {
+        let counts = &[3, 1, 2];
+        let mut dice = world.dice();
+        let fakes = Fakes::machines(&world, counts, FRAGMENT);
+        let story = begin(&world, &fakes, 300).await;
+        world.sleep(Duration::from_millis(dice.below(60))).await;
+        for machine in 1..counts.len() {
+            fakes.join(counts, machine);
+            world.sleep(Duration::from_millis(dice.below(40))).await;
+        }
+        let magnitude = dice.within(6..17);
+        world.sleep(Duration::from_micros(dice.below(1 << magnitude))).await;
+        world.crash(WRITER, Stop::PowerLoss);
+        fakes.stores.iter().for_each(|store| store.lock().unwrap().lose_power(&mut dice));
+        read_back(&world, &fakes, &story, 0).await;
+    });
+}
+
+#[test]
+fn a_current_group_that_does_not_answer_is_not_gone_to() {
+    sim::run(7, async |world, _| {
+        let counts = &[3, 1];
+        let fakes = Fakes::machines(&world, counts, FRAGMENT);
+        let story = begin(&world, &fakes, 100).await;
+        world.sleep(Duration::from_millis(20)).await;
+        world.crash(Fakes::node(1), Stop::Kill);
+        fakes.join(counts, 1);
+        world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(story.lock().unwrap().runs_added, 0);
+        let written = story.lock().unwrap().records.len();
+        assert!(written >= 100, "it goes on where it was: {written}");
+        read_back(&world, &fakes, &story, 0).await;
+    });
+}
