@@ -20,13 +20,14 @@ use std::time::Duration;
 use async_lock::Mutex as AsyncMutex;
 use event_listener::Event;
 use futures_util::future::select;
-use log::{Cluster, LogError, LogReader, recovery, stripes};
+use log::{Absences, Cluster, LogError, LogReader, exposure, recovery, stripes};
 use protocol::id::{GroupId, LogId, TargetId};
 use protocol::maps::Maps;
 use protocol::registry::RegistryRequest;
 
 use crate::ages::Ages;
 use crate::copier::Copier;
+use crate::exposed::Exposed;
 use crate::managers::{Managers, Unheard};
 use crate::policy::{self, Candidate, Looked, Need, Order, Space, Stripe, Waters};
 use crate::standing::{logs_to_forget, logs_to_seal};
@@ -43,6 +44,10 @@ pub struct CleanerOptions {
     pub batch_bytes: u64,
     /// How many bytes it copies in a second, while room is not nearly gone.
     pub bytes_per_second: u64,
+    /// How many of them for redundancy alone.
+    pub bytes_per_second_exposed: u64,
+    /// How long a target may be away before what lay on it counts as lost.
+    pub patience: Duration,
 }
 
 impl Default for CleanerOptions {
@@ -52,6 +57,8 @@ impl Default for CleanerOptions {
             waters: Waters::default(),
             batch_bytes: 16 << 20,
             bytes_per_second: 200 << 20,
+            bytes_per_second_exposed: 100 << 20,
+            patience: Duration::from_secs(600),
         }
     }
 }
@@ -68,6 +75,8 @@ pub enum Goal {
     /// No judged stripe lies over this target: before it is removed (DESIGN §8, cleaning with a goal). Stripes that open
     /// logs still write are their writers' to move.
     Empty(TargetId),
+    /// No judged stripe lies in a group that is less safe than the current ones (DESIGN §9, lost redundancy).
+    Safe,
 }
 
 /// What a cleaner did since it was started.
@@ -83,6 +92,8 @@ pub struct CleanerStatus {
     pub bytes_copied: u64,
     /// Sealed logs of which nothing was left.
     pub logs_forgotten: u64,
+    /// Data bytes that the last look found less safe than the current groups would keep them.
+    pub bytes_exposed: u64,
     /// Why the last look ended early, if it did.
     pub trouble: Option<String>,
 }
@@ -138,6 +149,8 @@ struct Work {
     looked: Option<Looked>,
     /// The water marks, within the slack that the last look found.
     waters: Waters,
+    absences: Absences,
+    exposed: Exposed,
 }
 
 impl Cleaner {
@@ -145,8 +158,15 @@ impl Cleaner {
     pub async fn start(cluster: Cluster, reader: LogReader, options: CleanerOptions) -> Arc<Cleaner> {
         let managers = Managers::new(cluster.clone());
         let copier = Copier::new(cluster.clone(), reader, managers.clone());
-        let work =
-            Work { copier, ages: Ages::default(), stubborn: BTreeMap::new(), looked: None, waters: options.waters };
+        let work = Work {
+            copier,
+            ages: Ages::default(),
+            stubborn: BTreeMap::new(),
+            looked: None,
+            waters: options.waters,
+            absences: Absences::default(),
+            exposed: Exposed::default(),
+        };
         let cleaner = Arc::new(Cleaner {
             cluster: cluster.clone(),
             managers,
@@ -188,7 +208,13 @@ impl Cleaner {
 
     async fn tick(&self) -> Result<(), CleanError> {
         let mut work = self.work.lock().await;
-        let space = self.space(&self.cluster.maps()).await?;
+        let maps = self.cluster.maps();
+        let space = self.space(&maps).await?;
+        self.expose(&mut work, &maps);
+        // Where room is nearly gone there is none to lay anything anew.
+        if space.free >= work.waters.pressure && work.exposed.is_due() {
+            return self.look(&mut work, Some(Goal::Safe)).await;
+        }
         let mut need = work.waters.need(space, work.looked);
         if need == Need::Nothing
             && let Some(last) = &mut work.looked
@@ -213,6 +239,9 @@ impl Cleaner {
         let settled = work.copier.settle().await;
         self.seal_former(work, &maps).await;
         let survey = survey(&self.cluster, &self.managers, &maps, work.copier.own()).await?;
+        self.expose(work, &maps);
+        let bytes_exposed = work.exposed.looked(&survey.bytes_in);
+        self.noted().bytes_exposed = bytes_exposed;
         work.ages.observe(survey.stripes.clone(), self.cluster.host().now());
         work.stubborn.retain(|stripe, _| survey.stripes.binary_search(stripe).is_ok());
         self.delete(&survey.dead).await;
@@ -232,13 +261,29 @@ impl Cleaner {
         Ok(())
     }
 
-    async fn clean(&self, work: &mut Work, maps: &Maps, alive: Vec<Found>, goal: Goal) -> Result<(), CleanError> {
-        let mut left = self.candidates(work, alive, &groups_of(maps, goal));
+    /// Which groups are less safe than the current ones, now.
+    fn expose(&self, work: &mut Work, maps: &Maps) {
+        let now = self.cluster.host().now();
+        work.absences.observe(maps, now);
+        let given_up = work.absences.given_up(now, self.options.patience);
+        work.exposed.observe(exposure::exposed(maps, &given_up));
+    }
+
+    async fn clean(&self, work: &mut Work, maps: &Maps, mut alive: Vec<Found>, goal: Goal) -> Result<(), CleanError> {
+        let groups = match goal {
+            Goal::Empty(target) => Some(groups_over(maps, target)),
+            Goal::Safe => Some(work.exposed.groups()),
+            Goal::Marks | Goal::Free(_) | Goal::Compact => None,
+        };
+        if goal == Goal::Safe {
+            alive.sort_by_key(|found| (work.exposed.safety(found.group), found.stripe));
+        }
+        let mut left = self.candidates(work, alive, &groups);
         let mut emptied: Vec<Candidate> = Vec::new();
         for _ in 0..BATCHES_MAX {
             self.proceed()?;
             let space = self.space(maps).await?;
-            let order = if matches!(goal, Goal::Empty(_)) { Order::All } else { work.waters.order(space) };
+            let order = if matches!(goal, Goal::Empty(_) | Goal::Safe) { Order::All } else { work.waters.order(space) };
             left = policy::rank(left, order);
             if left.is_empty() || is_reached(goal, space, work.waters) {
                 break;
@@ -248,7 +293,7 @@ impl Cleaner {
             let copied = self.copy(work, &victims).await?;
             emptied.extend(victims);
             emptied = self.delete_emptied(emptied).await?;
-            self.pause(order, copied).await;
+            self.pause((goal, order), copied).await;
         }
         work.copier.settle().await?;
         let stubborn = self.delete_emptied(emptied).await?;
@@ -259,7 +304,8 @@ impl Cleaner {
     fn candidates(&self, work: &Work, alive: Vec<Found>, groups: &Option<BTreeSet<GroupId>>) -> Vec<Candidate> {
         let now = self.cluster.host().now();
         let wanted = alive.into_iter().filter(|found| {
-            let hopeless = work.stubborn.get(&found.stripe) == Some(&found.bytes_live);
+            // Where all are to go, what was left once is tried again.
+            let hopeless = groups.is_none() && work.stubborn.get(&found.stripe) == Some(&found.bytes_live);
             !hopeless && groups.as_ref().is_none_or(|groups| groups.contains(&found.group))
         });
         let candidate = |found: Found| Candidate {
@@ -338,8 +384,10 @@ impl Cleaner {
 
     /// Leaves the disks and the network to others for as long as the budget says; when room is nearly gone, programs
     /// wait for it anyway.
-    async fn pause(&self, order: Order, copied: u64) {
-        let budget = Duration::from_secs_f64(copied as f64 / self.options.bytes_per_second.max(1) as f64);
+    async fn pause(&self, (goal, order): (Goal, Order), copied: u64) {
+        let options = &self.options;
+        let rate = if goal == Goal::Safe { options.bytes_per_second_exposed } else { options.bytes_per_second };
+        let budget = Duration::from_secs_f64(copied as f64 / rate.max(1) as f64);
         let wait = if order == Order::Emptiest { PAUSE } else { budget.max(PAUSE) };
         self.cluster.host().sleep(wait).await;
     }
@@ -361,15 +409,14 @@ fn is_reached(goal: Goal, space: Space, waters: Waters) -> bool {
     match goal {
         Goal::Marks => space.free >= waters.high,
         Goal::Free(part) => space.free >= part,
-        Goal::Compact | Goal::Empty(_) => false,
+        Goal::Compact | Goal::Empty(_) | Goal::Safe => false,
     }
 }
 
-/// The groups whose stripes serve the goal. `None`: all.
-fn groups_of(maps: &Maps, goal: Goal) -> Option<BTreeSet<GroupId>> {
-    let Goal::Empty(target) = goal else { return None };
+/// The groups that lie over a target.
+fn groups_over(maps: &Maps, target: TargetId) -> BTreeSet<GroupId> {
     let over = maps.groups.iter().filter(|(_, group)| group.targets.contains(&target));
-    Some(over.map(|(id, _)| *id).collect())
+    over.map(|(id, _)| *id).collect()
 }
 
 async fn run(cleaner: Arc<Cleaner>) {

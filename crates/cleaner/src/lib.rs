@@ -6,6 +6,7 @@
 //! | [`policy`] | which stripes are worth cleaning, and when: pure |
 //! | `standing` | who may judge a stripe: pure |
 //! | `ages` | how old the bytes of a stripe are: pure, soft |
+//! | `exposed` | when to look for stripes that lack redundancy: pure |
 //! | `pack` | which live pieces become one record: pure |
 //! | `survey` | a look at all stripes |
 //! | `copier` | carries live bytes into the cleaner's own log |
@@ -19,6 +20,7 @@
 mod ages;
 mod cleaner;
 mod copier;
+mod exposed;
 mod managers;
 mod pack;
 pub mod policy;

@@ -54,7 +54,7 @@ pub enum Order {
     Profit,
     /// Least live bytes first: each batch frees the most room that it can.
     Emptiest,
-    /// As they come, full ones too: for a target that is to be emptied.
+    /// As they come, full ones too: where all are to go.
     All,
 }
 
@@ -200,7 +200,7 @@ pub fn rank(mut candidates: Vec<Candidate>, order: Order) -> Vec<Candidate> {
         Order::Emptiest => {
             candidates.sort_by(|a, b| descending(b.utilization(), a.utilization()).then(name(a, b)));
         }
-        Order::All => candidates.sort_by(name),
+        Order::All => {}
     }
     candidates
 }

@@ -1,6 +1,6 @@
 //! A look at all stripes: what is dead, and what may be cleaned. This file awaits; `standing` decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 use log::{Cluster, stripes};
@@ -42,6 +42,8 @@ pub struct Survey {
     pub bytes_dead: f64,
     /// The data bytes of stripes that nobody can judge yet: being written, or behind a mark.
     pub bytes_busy: u64,
+    /// The data bytes of all stripes that are not dead, by the group in which they lie.
+    pub bytes_in: BTreeMap<GroupId, u64>,
 }
 
 /// Looks at all stripes. `own` is the log that this cleaner writes, and its mark, which its fragments may not yet tell.
@@ -83,6 +85,10 @@ pub async fn survey(
         }
     }
     survey.dead.extend(managers.dead(&journals).await?);
+    let dead: BTreeSet<Stripe> = survey.dead.iter().copied().collect();
+    for (_, listed) in listed.iter().filter(|(stripe, _)| !dead.contains(stripe)) {
+        *survey.bytes_in.entry(listed.found.group).or_default() += u64::from(listed.length);
+    }
     Ok(survey)
 }
 

@@ -9,6 +9,8 @@
 //! | [`recovery`] | a crashed writer's log: sealing it, finding its newest mark, scanning its records |
 //! | [`Scrubber`] | the background work that reads everything stored, again and again, and repairs it |
 //! | [`stripes`] | stripes as things to list, verify, repair, delete |
+//! | [`Absences`] | how long targets have been away |
+//! | [`exposure`] | how much may be lost before something is |
 //!
 //! `docs/format-log.md` says how records, stripes and marks lie; `docs/decisions/0003-log-model.md` gives the rules
 //! that writer, recoverer and reader keep, and numbers them.
@@ -16,11 +18,13 @@
 //! *Never*: what a record means; storage's and the registry's code; an inode, a slot, a token.
 
 mod absence;
+mod absences;
 mod buffer;
 mod cluster;
 mod decode;
 mod due;
 mod error;
+pub mod exposure;
 mod fetch;
 mod following;
 mod gather;
@@ -40,6 +44,7 @@ mod stripe;
 pub mod stripes;
 mod writer;
 
+pub use absences::Absences;
 pub use cluster::{Cluster, Lease};
 pub use error::{LogError, ReadError, SealError};
 pub use reader::{Damage, LogReader};

@@ -136,11 +136,13 @@ impl Manager {
         Ok(())
     }
 
-    /// Lets this round store anew what little still lives in mostly dead stripes.
+    /// Lets this round store anew what little still lives in mostly dead stripes, and what is less safe than it could be.
     async fn renew_sparse(&self) -> Result<(), ManagerError> {
+        let exposed = self.exposed();
         let (sparse, slots) = {
             let images = self.images.lock().expect("nobody panics over images");
-            let sparse = images.sparse(u64::from(self.writer.record_size_max()), RENEWED_BYTES_MAX);
+            let mut sparse = images.sparse(u64::from(self.writer.record_size_max()), RENEWED_BYTES_MAX);
+            sparse.extend(images.lying(RENEWED_BYTES_MAX, |log, stripe| exposed.holds(log, stripe)));
             let slots: Vec<SlotId> =
                 self.table.mine().iter().copied().filter(|&slot| images.lies_in(slot, &sparse)).collect();
             (sparse, slots)

@@ -188,11 +188,40 @@ impl Images {
 
     /// Whether this manager needs nothing of a stripe of a manager log.
     pub(crate) fn is_dead(&self, log: LogId, stripe: StripeNumber) -> bool {
+        let journal = self.rolled.contains(&log) || (log == self.log && stripe >= self.read_from());
+        !journal && !self.needed.contains(&(log, stripe))
+    }
+
+    /// From which stripe of our log on a start reads.
+    fn read_from(&self) -> StripeNumber {
         // Until fragments name a mark, a start searches for it from the one before, or from the log's beginning.
         let searched = self.marks.first().filter(|_| self.named).map_or(Position::START, |(mark, _)| *mark);
-        let from = self.journal_from.min(searched).stripe;
-        let journal = self.rolled.contains(&log) || (log == self.log && stripe >= from);
-        !journal && !self.needed.contains(&(log, stripe))
+        self.journal_from.min(searched).stripe
+    }
+
+    /// Whether anything is needed of the stripes that `lies` tells of. Our log has come to the stripe `open`.
+    pub(crate) fn needs_any(&self, open: StripeNumber, lies: impl Fn(LogId, StripeNumber) -> bool) -> bool {
+        let journal = (self.read_from().0..=open.0).any(|stripe| lies(self.log, StripeNumber(stripe)));
+        journal || self.needed.iter().any(|&(log, stripe)| lies(log, stripe))
+    }
+
+    /// Those stripes of images that `lies` tells of, with so little in them together; one at least, if there is any.
+    pub(crate) fn lying(
+        &self,
+        bytes_max: u64,
+        lies: impl Fn(LogId, StripeNumber) -> bool,
+    ) -> BTreeSet<(LogId, StripeNumber)> {
+        let mut live: BTreeMap<(LogId, StripeNumber), u64> = BTreeMap::new();
+        let addresses = self.slots.values().flat_map(|image| image.index.iter().chain(&image.pages));
+        for address in addresses.filter(|address| lies(address.log, address.stripe)) {
+            *live.entry((address.log, address.stripe)).or_default() += u64::from(address.length);
+        }
+        let mut sum = 0;
+        let fits = live.into_iter().enumerate().take_while(|(index, (_, bytes))| {
+            sum += bytes;
+            sum <= bytes_max || *index == 0
+        });
+        fits.map(|(_, (stripe, _))| stripe).collect()
     }
 
     /// Stripes that only little of these images keeps alive, the least first, with `bytes_max` to copy in all: once that
@@ -289,5 +318,10 @@ mod tests {
         let dead = |log, stripe| images.is_dead(LogId(log), StripeNumber(stripe));
         assert!(dead(1, 5) && dead(1, 3) && dead(2, 3) && dead(9, 9));
         assert!(!dead(1, 2) && !dead(2, 4) && !dead(2, 5) && !dead(2, 77));
+        let lying = |bytes| images.lying(bytes, |log, _| log == LogId(2));
+        assert_eq!((lying(100), lying(200).len()), ([(LogId(2), StripeNumber(4))].into(), 2));
+        assert!(images.lying(999, |log, _| log == LogId(7)).is_empty());
+        let needs = |log, stripe| images.needs_any(StripeNumber(6), |at, number| (at.0, number.0) == (log, stripe));
+        assert!(needs(1, 2) && needs(2, 6) && !needs(2, 3) && !needs(2, 7) && !needs(1, 3));
     }
 }

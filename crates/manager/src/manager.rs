@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use host::{BoxFuture, Envelope, Handler, Host, Moment, NodeId};
-use log::{BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record};
+use log::{Absences, BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record};
 use protocol::address::Position;
 use protocol::file::Time;
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
@@ -60,6 +60,8 @@ pub struct ManagerOptions {
     pub root_owner: (u32, u32),
     /// Bytes that a directory's names in one slot may take, 32 and its length each, before half of them move to another.
     pub directory_part_bytes: u64,
+    /// How long a target may be away before what lay on it counts as lost.
+    pub patience: Duration,
 }
 
 impl Default for ManagerOptions {
@@ -71,6 +73,7 @@ impl Default for ManagerOptions {
             orphan_grace: Duration::from_secs(2),
             root_owner: (0, 0),
             directory_part_bytes: 4 << 20,
+            patience: Duration::from_secs(600),
         }
     }
 }
@@ -86,6 +89,8 @@ pub struct Manager {
     pub(crate) replayed: Mutex<Replayed>,
     /// One round of images at a time.
     pub(crate) imaging: async_lock::Mutex<()>,
+    /// Which targets are away, and since when.
+    pub(crate) absences: Mutex<Absences>,
     /// One replay at a time, and no slots arrive meanwhile.
     pub(crate) replaying: async_lock::Mutex<()>,
     /// Orphans to go on freeing, large directories to split: work that nobody waits for.
@@ -128,6 +133,7 @@ impl Manager {
             options,
             replayed: Mutex::default(),
             imaging: async_lock::Mutex::new(()),
+            absences: Mutex::default(),
             replaying: async_lock::Mutex::new(()),
             later: Mutex::default(),
             arriving: AtomicBool::new(false),

@@ -140,7 +140,8 @@ impl Manager {
             // A round after slots arrived makes their earlier logs superfluous.
             let journal = self.journal_bytes.load(Ordering::Relaxed);
             let rolls = self.images.lock().expect("nobody panics over images").rolls_others();
-            let done = match (rolls, quiet.is_idle(journal)) {
+            let is_exposed = self.is_exposed();
+            let done = match (rolls, quiet.is_idle(journal) || is_exposed) {
                 (true, _) => self.checkpoint().await,
                 (false, true) => self.checkpoint_idle().await,
                 (false, false) => self.checkpoint_if_due().await,

@@ -1,0 +1,31 @@
+//! How long targets have been away. Pure, soft: whoever looks first begins to count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use host::Moment;
+use protocol::id::TargetId;
+use protocol::maps::{Maps, TargetState};
+
+/// The targets that failed, and since when that is known here.
+#[derive(Clone, Debug, Default)]
+pub struct Absences {
+    since: BTreeMap<TargetId, Moment>,
+}
+
+impl Absences {
+    /// Takes note of which targets have failed now.
+    pub fn observe(&mut self, maps: &Maps, now: Moment) {
+        let failed = |target: &TargetId| maps.targets.get(target).is_some_and(|it| it.state == TargetState::Failed);
+        self.since.retain(|target, _| failed(target));
+        for &target in maps.targets.keys().filter(|target| failed(target)) {
+            self.since.entry(target).or_insert(now);
+        }
+    }
+
+    /// The targets that have been away for `patience`: nobody counts with them any more.
+    pub fn given_up(&self, now: Moment, patience: Duration) -> BTreeSet<TargetId> {
+        let long = self.since.iter().filter(|(_, since)| now.since(**since) >= patience);
+        long.map(|(&target, _)| target).collect()
+    }
+}

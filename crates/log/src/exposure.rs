@@ -1,0 +1,133 @@
+//! How many machines and targets may be lost before something is: what groups promise, and where the current ones promise
+//! more. Pure.
+//!
+//! Nothing moves unless asked or redundancy was lost (DESIGN §13, promise 6). A stripe over one machine in a cluster of
+//! several lacks redundancy; one of an obsolete group that is as safe as the current ones lacks none, and stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
+use protocol::maps::{GroupEntry, Maps, TargetState};
+
+/// What may be lost, whichever it is, before a byte is. Safer is greater: machines count before targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Safety {
+    /// So many machines.
+    pub machines: usize,
+    /// So many targets.
+    pub targets: usize,
+}
+
+impl Safety {
+    /// Of stripes over `group` without what lay on the targets `absent`. `None`: too little is left to read them.
+    pub fn of_group(maps: &Maps, group: &GroupEntry, absent: &BTreeSet<TargetId>) -> Option<Safety> {
+        let left = group.targets.iter().filter(|target| !absent.contains(target));
+        Safety::of_parts(maps, usize::from(group.geometry.parity), group.targets.len(), left.copied())
+    }
+
+    /// Of a stripe of `parts` fragments, `parity` of which may be lost, of which those on the targets `left` are there.
+    pub fn of_parts(maps: &Maps, parity: usize, parts: usize, left: impl Iterator<Item = TargetId>) -> Option<Safety> {
+        let mut by_machine: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+        left.for_each(|target| *by_machine.entry(maps.targets.get(&target).map(|entry| entry.node)).or_default() += 1);
+        let lost = parts.saturating_sub(by_machine.values().sum());
+        let targets = parity.checked_sub(lost)?;
+        let mut counts: Vec<usize> = by_machine.into_values().collect();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        let mut sum = 0;
+        let machines = counts.into_iter().take_while(|count| {
+            sum += count;
+            sum <= targets
+        });
+        Some(Safety { machines: machines.count(), targets })
+    }
+
+    /// What all current groups promise; `None` when there are none.
+    pub fn of_current(maps: &Maps) -> Option<Safety> {
+        let current = maps.groups.values().filter(|group| group.current);
+        current.map(|group| Safety::of_group(maps, group, &BTreeSet::new())).min().flatten()
+    }
+}
+
+/// The targets that do not give what they should hold.
+pub fn not_whole(maps: &Maps) -> BTreeSet<TargetId> {
+    maps.targets.iter().filter(|(_, entry)| entry.state != TargetState::Whole).map(|(&target, _)| target).collect()
+}
+
+/// The groups whose stripes the current groups would keep more safely, with what they promise without the targets `absent`.
+pub fn exposed(maps: &Maps, absent: &BTreeSet<TargetId>) -> BTreeMap<GroupId, Option<Safety>> {
+    let Some(current) = Safety::of_current(maps) else { return BTreeMap::new() };
+    let safety = maps.groups.iter().map(|(&id, group)| (id, Safety::of_group(maps, group, absent)));
+    safety.filter(|(_, safety)| *safety < Some(current)).collect()
+}
+
+/// The group in which a stripe lies, as the layout of its log says.
+pub fn group_of(maps: &Maps, log: LogId, stripe: StripeNumber) -> Option<GroupId> {
+    let run = maps.logs.get(&log)?.layout.iter().rev().find(|run| run.covers(stripe))?;
+    Some(run.group(stripe))
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::fragment::Geometry;
+    use protocol::id::MapEpoch;
+    use protocol::maps::TargetEntry;
+
+    use super::*;
+
+    /// Targets 0 to 2 on machine 1, 3 on 2, 4 on 3.
+    fn maps(groups: &[(&[u32], u8, bool)]) -> Maps {
+        let nodes = [1, 1, 1, 2, 3];
+        let entry = |node| TargetEntry { node, name: String::new(), state: TargetState::Whole };
+        let group = |&(targets, data, current): &(&[u32], u8, bool)| GroupEntry {
+            targets: targets.iter().copied().map(TargetId).collect(),
+            geometry: Geometry { data, parity: targets.len() as u8 - data, fragment_size: 4096 },
+            current,
+        };
+        Maps {
+            epoch: MapEpoch(1),
+            cluster: 1,
+            parity: 1,
+            fragment_size: 1 << 20,
+            nodes: BTreeMap::new(),
+            targets: (0..).map(TargetId).zip(nodes.map(entry)).collect(),
+            groups: (0..).map(GroupId).zip(groups.iter().map(group)).collect(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            next_log: LogId(1),
+            mounted: None,
+            next_node: 4,
+            next_target: TargetId(9),
+        }
+    }
+
+    fn safety(targets: &[u32], data: u8, absent: &[u32]) -> Option<(usize, usize)> {
+        let maps = maps(&[(targets, data, true)]);
+        let absent = absent.iter().copied().map(TargetId).collect();
+        Safety::of_group(&maps, &maps.groups[&GroupId(0)], &absent).map(|safety| (safety.machines, safety.targets))
+    }
+
+    #[test]
+    fn machines_and_targets_that_may_be_lost_are_counted() {
+        assert_eq!(safety(&[0, 1, 2], 2, &[]), Some((0, 1)), "one machine has all");
+        assert_eq!(safety(&[0, 3, 4], 2, &[]), Some((1, 1)));
+        assert_eq!(safety(&[0, 3, 4], 2, &[3]), Some((0, 0)));
+        assert_eq!(safety(&[0, 3, 4], 2, &[3, 4]), None, "too little is left");
+        assert_eq!(safety(&[0, 1, 3, 4], 2, &[]), Some((1, 2)), "machine 1 may be lost, but no other with it");
+        assert_eq!(safety(&[0], 1, &[]), Some((0, 0)));
+    }
+
+    #[test]
+    fn what_is_less_safe_than_the_current_groups_is_exposed_and_nothing_else() {
+        let exposed = |groups: &[(&[u32], u8, bool)], absent: &[u32]| -> Vec<u32> {
+            let absent = absent.iter().copied().map(TargetId).collect();
+            super::exposed(&maps(groups), &absent).into_keys().map(|group| group.0).collect()
+        };
+        let alone: (&[u32], u8, bool) = (&[0, 1, 2], 2, false);
+        assert_eq!(exposed(&[alone, (&[0, 3, 4], 2, true)], &[]), [0], "its machine may not be lost");
+        assert_eq!(exposed(&[(&[0, 3], 1, false), (&[0, 3, 4], 2, true)], &[]), [0; 0], "it is narrower, and as safe");
+        assert_eq!(exposed(&[(&[0, 3], 1, false), (&[0, 4], 1, true)], &[3]), [0], "what it lost is lacking");
+        assert_eq!(exposed(&[alone, (&[1, 2], 1, true)], &[]), [0; 0], "one machine is all there is");
+        assert_eq!(exposed(&[alone, (&[0], 1, true)], &[]), [0; 0], "the current ones promise less");
+        assert_eq!(exposed(&[alone], &[]), [0; 0], "there is nowhere to go");
+    }
+}
