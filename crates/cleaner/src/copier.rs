@@ -104,7 +104,8 @@ impl Copier {
                 drop(error);
             }
         }
-        let writer = self.open().await?;
+        let longest = gathered.pieces.iter().map(|piece| piece.old.length).max().unwrap_or(0);
+        let writer = self.open_for(longest).await?;
         let (mut bytes, length_max) = (0, writer.record_size_max());
         let mut records = pack(std::mem::take(&mut gathered.pieces), length_max);
         while let Some(record) = take_next(&mut records, left(&writer)) {
@@ -244,10 +245,18 @@ impl Copier {
     }
 
     async fn open(&mut self) -> Result<LogWriter, CleanError> {
-        if let Some(writer) = &self.writer {
-            return Ok(writer.clone());
+        self.open_for(0).await
+    }
+
+    /// A log that takes pieces of this length: what several files share moves only as a whole. Stripes may have been larger
+    /// when it was written, so a log of larger ones takes the place of one that is too narrow.
+    async fn open_for(&mut self, record_size_min: u32) -> Result<LogWriter, CleanError> {
+        match &self.writer {
+            Some(writer) if writer.record_size_max() >= record_size_min => return Ok(writer.clone()),
+            Some(_) => self.close().await?,
+            None => {}
         }
-        let options = WriterOptions { bytes_waiting_max: WAITING_MAX, ..WriterOptions::default() };
+        let options = WriterOptions { bytes_waiting_max: WAITING_MAX, record_size_min, ..WriterOptions::default() };
         let writer = LogWriter::open(self.cluster.clone(), Writer::Cleaner, Room::Clean, options).await?;
         self.reader.attach(&writer);
         (self.mark, self.marking) = (Position::START, None);

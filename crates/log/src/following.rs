@@ -36,6 +36,16 @@ pub(crate) async fn follow(handle: Weak<Shared>) {
     }
 }
 
+/// Brings a log that was just opened into groups where its largest record fits.
+pub(crate) async fn widen(shared: &Arc<Shared>) -> Result<(), LogError> {
+    if shared.lock().fits() {
+        return Ok(());
+    }
+    go_on(shared).await?;
+    let unfit = || LogError::Unavailable("no current group can be given stripes of the size that is needed".into());
+    if shared.lock().fits() { Ok(()) } else { Err(unfit()) }
+}
+
 /// Goes on in the current groups, if they are others. Whatever was there before is complete in them when this returns: a
 /// log that nobody writes to is as redundant as one that is written.
 async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
@@ -90,7 +100,9 @@ fn wanted(shared: &Arc<Shared>) -> Result<Option<Vec<GroupEntry>>, LogError> {
     }
     let parity_min = if shared.options.degrade_allowed { 0 } else { maps.parity };
     let geometry = state.opened.groups[0].geometry;
-    let need = Need { geometry, capacity: state.capacity_needed(), parity: maps.parity, parity_min };
+    // Stripes that are begun before the new run is in the layout are as large as those of the present groups.
+    let present = state.opened.groups.iter().map(|group| group.geometry.stripe_size()).max().unwrap_or(0);
+    let need = Need { geometry, capacity: state.capacity_needed().max(present), parity: maps.parity, parity_min };
     let wanted = regroup(&maps, &state.opened.groups, need);
     if wanted.is_none() {
         state.considered = current(&maps);

@@ -29,10 +29,11 @@ pub(crate) fn regroup(maps: &Maps, present: &[Group], need: Need) -> Option<Vec<
     let wanted: Vec<GroupEntry> = allowed.filter_map(|group| fitting(group, need.capacity)).collect();
     let is_wanted = |group: &Group| {
         let (shape, targets) = (group.geometry, &group.targets);
+        let takes = shape.stripe_size() >= need.capacity;
         let alike = |entry: &GroupEntry| {
             (entry.geometry.data, entry.geometry.parity) == (shape.data, shape.parity) && entry.targets == *targets
         };
-        wanted.iter().any(alike)
+        takes && wanted.iter().any(alike)
     };
     (!wanted.is_empty() && !present.iter().all(is_wanted)).then_some(wanted)
 }

@@ -69,8 +69,10 @@ impl Shared {
                 _ => state.target_failed(target),
             }
         }
+        state.widen(options.record_size_min);
         let (state, changed) = (Mutex::new(state), Event::new());
         let shared = Arc::new(Shared { log, cluster, options, state, changed });
+        following::widen(&shared).await?;
         shared.cluster.host().spawn(following::follow(Arc::downgrade(&shared)));
         Ok(shared)
     }

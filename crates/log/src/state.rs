@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::address::{LogAddress, Position};
+use protocol::checksum::BLOCK_SIZE;
 use protocol::fragment::Part;
 use protocol::id::{FenceEpoch, GroupId, LogId, RunNumber, StripeNumber, TargetId};
 use protocol::record::HEADER_SIZE;
@@ -112,7 +113,7 @@ impl State {
             previous_end: 0,
             end: Position::START,
             acknowledged: [Position::START; 2],
-            record_size_max: stripe_size.min(RECORD_SIZE_MAX) - protocol::checksum::BLOCK_SIZE as u32,
+            record_size_max: stripe_size.min(RECORD_SIZE_MAX) - BLOCK_SIZE as u32,
         }
     }
 
@@ -366,6 +367,21 @@ impl State {
         self.advance();
     }
 
+    /// From now on records of this size are taken. Before the first of them the log goes on in groups where they fit.
+    pub(crate) fn widen(&mut self, record_size: u32) {
+        assert!(self.stripes.is_empty(), "nothing was appended yet");
+        self.record_size_max = self.record_size_max.max(record_size.min(RECORD_SIZE_MAX - BLOCK_SIZE as u32));
+        if !self.fits() {
+            self.considered.clear();
+        }
+    }
+
+    /// Whether the largest record fits a stripe of the present groups.
+    pub(crate) fn fits(&self) -> bool {
+        let least = self.opened.groups.iter().map(|group| group.geometry.stripe_size()).min().unwrap_or(0);
+        least >= self.record_size_max + BLOCK_SIZE as u32
+    }
+
     /// Whether all stripes through `last` are complete, and on disk.
     pub(crate) fn is_laid(&self, last: StripeNumber) -> bool {
         self.stripes.front().is_none_or(|first| first.number > last)
@@ -373,7 +389,7 @@ impl State {
 
     /// How many bytes a group must take so that every stripe in memory fits.
     pub(crate) fn capacity_needed(&self) -> u32 {
-        self.incomplete().map(|stripe| stripe.capacity).max().unwrap_or(0).max(self.record_size_max + 4096)
+        self.incomplete().map(|stripe| stripe.capacity).max().unwrap_or(0).max(self.record_size_max + BLOCK_SIZE as u32)
     }
 
     /// Whoever comes first clears the way for another attempt; whoever comes again is told why it did not help.

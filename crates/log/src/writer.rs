@@ -66,13 +66,15 @@ pub struct Appended {
 pub struct WriterOptions {
     /// Appended bytes that may wait in memory before [`LogWriter::room`] makes writers wait.
     pub bytes_waiting_max: usize,
+    /// The least that the largest record must be able to hold, whatever the stripes of the current groups are.
+    pub record_size_min: u32,
     /// Whether to go on with less redundancy than the class asks when too few targets live.
     pub degrade_allowed: bool,
 }
 
 impl Default for WriterOptions {
     fn default() -> Self {
-        WriterOptions { bytes_waiting_max: 32 << 20, degrade_allowed: true }
+        WriterOptions { bytes_waiting_max: 32 << 20, record_size_min: 0, degrade_allowed: true }
     }
 }
 

@@ -56,23 +56,30 @@ pub(super) fn run(tx: &mut Transaction<'_>, moves: &[Moved]) -> Result<Done, Sto
     Ok(Answer::Done.into())
 }
 
-/// Moves the extents of the file that still lie within the old address, whole or in parts.
+/// Moves what the file's extents still have of the old address, whole extents or parts: a stripe may be smaller than the
+/// extent that is to be moved there.
 fn move_owned(tx: &mut Transaction<'_>, moved: &Moved) -> Result<(), Stop> {
     let slot = moved.inode.slot();
     let (mut at, end) = (moved.file_offset, moved.file_offset.saturating_add(u64::from(moved.old.length)));
     while let Some(mapped) = tx.extent(moved.inode, at, end)? {
         at = mapped.end;
         let Backing::Owned(live) = mapped.backing else { continue };
-        if !within(moved.old, live) {
+        let Some((from, to)) = overlap(moved.old, live) else { continue };
+        let (left, skip, length) = (from - live.offset, from - moved.old.offset, to - from);
+        let start = mapped.start + u64::from(left);
+        if start != moved.file_offset + u64::from(skip) {
             continue;
         }
-        let skip = live.offset - moved.old.offset;
-        if mapped.start != moved.file_offset + u64::from(skip) {
-            continue;
+        if left > 0 {
+            tx.put(slot, key::extent(moved.inode, start), encode(&mapped.backing.part(0, left)))?;
         }
-        let new = moved.new.part(skip, live.length);
-        tx.put(slot, key::extent(moved.inode, mapped.end), encode(&Backing::Owned(new)))?;
-        tx.died(slot, live)?;
+        let right = live.length - left - length;
+        if right > 0 {
+            tx.put(slot, key::extent(moved.inode, mapped.end), encode(&mapped.backing.part(left + length, right)))?;
+        }
+        let new = moved.new.part(skip, length);
+        tx.put(slot, key::extent(moved.inode, start + u64::from(length)), encode(&Backing::Owned(new)))?;
+        tx.died(slot, live.part(left, length))?;
         tx.born(slot, new)?;
     }
     Ok(())
@@ -100,4 +107,11 @@ fn move_shared(tx: &mut Transaction<'_>, moved: &Moved) -> Result<(), Stop> {
 fn within(whole: LogAddress, part: LogAddress) -> bool {
     let end = |address: LogAddress| u64::from(address.offset) + u64::from(address.length);
     (whole.log, whole.stripe) == (part.log, part.stripe) && whole.offset <= part.offset && end(part) <= end(whole)
+}
+
+/// The offsets between which two addresses name the same bytes.
+fn overlap(one: LogAddress, other: LogAddress) -> Option<(u32, u32)> {
+    let from = one.offset.max(other.offset);
+    let to = one.offset.saturating_add(one.length).min(other.offset.saturating_add(other.length));
+    ((one.log, one.stripe) == (other.log, other.stripe) && from < to).then_some((from, to))
 }

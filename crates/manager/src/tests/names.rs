@@ -482,8 +482,15 @@ impl Trial {
             let Ok(Answer::Pieces(pieces)) = self.bench.ask(request) else { panic!("pieces are told") };
             let mut moves = Vec::new();
             for piece in pieces {
-                let bytes = self.read(piece.old).to_vec();
-                moves.push(Moved { new: self.append(MOVED, &bytes), ..piece });
+                // Stripes may be smaller than pieces.
+                let (first, size) = (moves.len(), piece.old.length.div_ceil(1 + moves.len() as u32 % 3).max(1));
+                for skip in (0..piece.old.length).step_by(size as usize) {
+                    let old = piece.old.part(skip, size.min(piece.old.length - skip));
+                    let bytes = self.read(old).to_vec();
+                    let file_offset = piece.file_offset + u64::from(skip);
+                    moves.push(Moved { file_offset, old, new: self.append(MOVED, &bytes), ..piece });
+                }
+                assert!(moves.len() > first, "a piece has bytes");
                 let stale = LogAddress { log: LogId(77), ..piece.old };
                 moves.push(Moved { old: stale, new: piece.old, ..piece });
             }
