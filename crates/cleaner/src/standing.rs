@@ -11,8 +11,8 @@
 
 use protocol::address::Position;
 use protocol::fragment::FragmentHeader;
-use protocol::id::{LogId, StripeNumber};
-use protocol::maps::{LogState, Maps, Writer};
+use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
+use protocol::maps::{LogState, Maps, TargetState, Writer};
 
 use crate::policy::Stripe;
 
@@ -80,11 +80,21 @@ pub fn logs_to_seal(maps: &Maps, node: u32, own: Option<LogId>) -> Vec<LogId> {
     old.map(|(log, _)| *log).collect()
 }
 
-/// Sealed logs that no slot has to roll and that are not among `stored`, the logs that have stripes.
+/// Sealed logs that no slot has to roll and that are not among `stored`, the logs that have stripes. Of logs of which more
+/// targets are away, or behind, than parity makes up for, nobody can tell: what comes back of a log that was forgotten is
+/// deleted.
 pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
+    let is_whole = |target: &TargetId| maps.targets.get(target).is_some_and(|it| it.state == TargetState::Whole);
+    let hides = |group: &GroupId| {
+        maps.groups.get(group).is_some_and(|group| {
+            let unsure = group.targets.iter().filter(|target| !is_whole(target)).count();
+            unsure > usize::from(group.geometry.parity)
+        })
+    };
+    let may_hide = |log: &LogId| maps.logs[log].layout.iter().flat_map(|run| &run.groups).any(hides);
     let rolled = |log: &LogId| maps.slots.values().any(|slot| slot.logs.iter().any(|listed| listed.log == *log));
     let sealed = maps.logs.iter().filter(|(_, entry)| matches!(entry.state, LogState::Sealed(_)));
-    sealed.map(|(log, _)| *log).filter(|log| !stored.contains(log) && !rolled(log)).collect()
+    sealed.map(|(log, _)| *log).filter(|log| !stored.contains(log) && !rolled(log) && !may_hide(log)).collect()
 }
 
 #[cfg(test)]
@@ -92,8 +102,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use protocol::fragment::{FragmentId, Geometry, Part};
-    use protocol::id::{FenceEpoch, GroupId, MapEpoch, RunNumber, TargetId};
-    use protocol::maps::{LogEntry, SlotEntry, SlotLog};
+    use protocol::id::{FenceEpoch, MapEpoch, RunNumber};
+    use protocol::maps::{GroupEntry, LogEntry, Run, SlotEntry, SlotLog, TargetEntry};
 
     use super::*;
 
@@ -181,5 +191,23 @@ mod tests {
         assert_eq!(logs_to_seal(&maps, 1, Some(LogId(2))), [LogId(1)]);
         assert_eq!(logs_to_seal(&maps, 2, None), []);
         assert_eq!(logs_to_forget(&maps, &[LogId(5)]), [LogId(4)]);
+    }
+
+    #[test]
+    fn a_log_that_may_come_back_with_its_targets_is_not_forgotten() {
+        let mut maps = maps(&[(1, Writer::Client, LogState::Sealed(Position::START))]);
+        let geometry = Geometry { data: 1, parity: 1, fragment_size: 4096 };
+        let targets = vec![TargetId(0), TargetId(1)];
+        maps.groups.insert(GroupId(0), GroupEntry { targets, geometry, current: false });
+        let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![GroupId(0)] };
+        maps.logs.get_mut(&LogId(1)).unwrap().layout.push(run);
+        let mut forgotten = |states: [TargetState; 2]| {
+            let entry = |state| TargetEntry { node: 1, name: String::new(), state };
+            maps.targets = (0..).map(TargetId).zip(states.map(entry)).collect();
+            !logs_to_forget(&maps, &[]).is_empty()
+        };
+        assert!(forgotten([TargetState::Whole, TargetState::Whole]));
+        assert!(forgotten([TargetState::Whole, TargetState::Failed]));
+        assert!(!forgotten([TargetState::Behind, TargetState::Failed]), "one was emptied, the other is just away");
     }
 }
