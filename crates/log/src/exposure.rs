@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
 use protocol::maps::{GroupEntry, Maps, TargetState};
 
+use crate::stripes::StripeState;
+
 /// What may be lost, whichever it is, before a byte is. Safer is greater: machines count before targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Safety {
@@ -60,6 +62,38 @@ pub fn exposed(maps: &Maps, absent: &BTreeSet<TargetId>) -> BTreeMap<GroupId, Op
     safety.filter(|(_, safety)| *safety < Some(current)).collect()
 }
 
+/// How much of what is stored is how safe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Data bytes that are as safe as the current groups keep them, or safer.
+    pub bytes_full: u64,
+    /// The others, by what may still be lost of them. `None`: too little is left, or answers.
+    pub bytes_exposed: BTreeMap<Option<Safety>, u64>,
+}
+
+impl Tally {
+    /// Of all stripes, as their targets told of them.
+    pub fn of(maps: &Maps, states: &[StripeState]) -> Tally {
+        let mut tally = Tally::default();
+        let current = Safety::of_current(maps);
+        for state in states.iter().filter(|state| !state.cut_off) {
+            let Some(group) = maps.groups.get(&state.group) else { continue };
+            let mut absent: BTreeSet<TargetId> = state.missing.iter().map(|damage| damage.target).collect();
+            // Nobody knows what is missing of a stripe that is still written.
+            if !state.ended {
+                absent = not_whole(maps);
+            }
+            let safety = Safety::of_group(maps, group, &absent);
+            let bytes = u64::from(state.length);
+            match safety < current {
+                true => *tally.bytes_exposed.entry(safety).or_default() += bytes,
+                false => tally.bytes_full += bytes,
+            }
+        }
+        tally
+    }
+}
+
 /// The group in which a stripe lies, as the layout of its log says.
 pub fn group_of(maps: &Maps, log: LogId, stripe: StripeNumber) -> Option<GroupId> {
     let run = maps.logs.get(&log)?.layout.iter().rev().find(|run| run.covers(stripe))?;
@@ -68,11 +102,12 @@ pub fn group_of(maps: &Maps, log: LogId, stripe: StripeNumber) -> Option<GroupId
 
 #[cfg(test)]
 mod tests {
-    use protocol::fragment::Geometry;
-    use protocol::id::MapEpoch;
+    use protocol::fragment::{FragmentId, Geometry, Part};
+    use protocol::id::{MapEpoch, RunNumber};
     use protocol::maps::TargetEntry;
 
     use super::*;
+    use crate::Damage;
 
     /// Targets 0 to 2 on machine 1, 3 on 2, 4 on 3.
     fn maps(groups: &[(&[u32], u8, bool)]) -> Maps {
@@ -129,5 +164,21 @@ mod tests {
         assert_eq!(exposed(&[alone, (&[1, 2], 1, true)], &[]), [0; 0], "one machine is all there is");
         assert_eq!(exposed(&[alone, (&[0], 1, true)], &[]), [0; 0], "the current ones promise less");
         assert_eq!(exposed(&[alone], &[]), [0; 0], "there is nowhere to go");
+    }
+
+    #[test]
+    fn bytes_are_told_by_what_may_be_lost_of_them() {
+        let maps = maps(&[(&[0, 1, 2], 2, false), (&[0, 3, 4], 2, true)]);
+        let state = |number: u64, group: u32, length: u32, missing: &[u32]| {
+            let (log, number, group) = (LogId(1), StripeNumber(number), GroupId(group));
+            let id = FragmentId { log, stripe: number, run: RunNumber(0), part: Part::Data(0) };
+            let missing = missing.iter().map(|&target| Damage { id, target: TargetId(target) }).collect();
+            StripeState { log, number, length, ended: true, group, cut_off: false, missing }
+        };
+        let states = [state(0, 0, 100, &[]), state(1, 1, 20, &[]), state(2, 1, 3, &[3]), state(3, 1, 7, &[3, 4])];
+        let tally = Tally::of(&maps, &states);
+        let safety = |machines, targets| Some(Safety { machines, targets });
+        assert_eq!(tally.bytes_full, 20);
+        assert_eq!(tally.bytes_exposed, [(None, 7), (safety(0, 0), 3), (safety(0, 1), 100)].into());
     }
 }

@@ -8,6 +8,7 @@
 //! | [`LogReader`] | bytes by log address, verified, decoded where a target fails |
 //! | [`recovery`] | a crashed writer's log: sealing it, finding its newest mark, scanning its records |
 //! | [`Scrubber`] | the background work that reads everything stored, again and again, and repairs it |
+//! | [`Rebuilder`] | the background work that makes targets whole again that were away |
 //! | [`stripes`] | stripes as things to list, verify, repair, delete |
 //! | [`Absences`] | how long targets have been away |
 //! | [`exposure`] | how much may be lost before something is |
@@ -31,6 +32,8 @@ mod gather;
 mod image;
 mod lay;
 mod reader;
+mod rebuilder;
+mod rebuilding;
 pub mod recovery;
 mod reform;
 mod regroup;
@@ -48,5 +51,6 @@ pub use absences::Absences;
 pub use cluster::{Cluster, Lease};
 pub use error::{LogError, ReadError, SealError};
 pub use reader::{Damage, LogReader};
+pub use rebuilder::{RebuildOptions, RebuildStatus, Rebuilder};
 pub use scrubber::{ScrubOptions, ScrubStatus, Scrubber};
 pub use writer::{Appended, BodyPart, LogWriter, Record, WriterOptions, WriterStatus};

@@ -1,0 +1,132 @@
+//! What a rebuilder does: in which order, and when a target lacks nothing any more. Pure.
+//!
+//! A target that was away is *behind* until what it lacks was rebuilt (DESIGN §3, targets that come back). From then on what
+//! it does not show counts as deleted, so the rule is strict: a stripe that nobody shows, because those who hold it are away
+//! too, would be taken for one that never was.
+//!
+//! 1. Every fragment that it should hold of the stripes that are known is there.
+//! 2. No stripe can be unknown: an ended stripe has at least m+1 fragments, so of each of its groups fewer than m others
+//!    must be unheard.
+//! 3. Those that were away for long are not waited for: their stripes are laid anew without them.
+
+use std::collections::BTreeSet;
+
+use protocol::id::TargetId;
+use protocol::maps::{Maps, TargetState};
+
+use crate::stripes::StripeState;
+
+/// The stripes that lack something on a target that serves, those first of which the least more may be lost.
+pub(crate) fn in_order(maps: &Maps, states: Vec<StripeState>) -> Vec<StripeState> {
+    let serves = |target| maps.targets.get(&target).is_some_and(|entry| entry.state != TargetState::Failed);
+    let lacks = |state: &StripeState| state.ended && state.missing.iter().any(|damage| serves(damage.target));
+    let mut lacking: Vec<StripeState> = states.into_iter().filter(lacks).collect();
+    let spare = |state: &StripeState| {
+        let parity = maps.groups.get(&state.group).map_or(0, |group| usize::from(group.geometry.parity));
+        parity as isize - state.missing.len() as isize
+    };
+    lacking.sort_by_key(|state| (spare(state), state.log, state.number));
+    lacking
+}
+
+/// The targets that were behind and lack nothing any more. `silent` did not answer when the stripes were listed.
+pub(crate) fn whole_again(
+    maps: &Maps,
+    states: &[StripeState],
+    silent: &BTreeSet<TargetId>,
+    given_up: &BTreeSet<TargetId>,
+) -> Vec<TargetId> {
+    let lacking: BTreeSet<TargetId> =
+        states.iter().flat_map(|state| &state.missing).map(|damage| damage.target).collect();
+    let unheard = |target: &TargetId| {
+        let failed = maps.targets.get(target).is_none_or(|entry| entry.state == TargetState::Failed);
+        (failed || silent.contains(target)) && !given_up.contains(target)
+    };
+    let nothing_hides = |target: TargetId| {
+        let mut groups = maps.groups.values().filter(|group| group.targets.contains(&target));
+        groups.all(|group| {
+            let others = group.targets.iter().filter(|&&other| other != target && unheard(&other)).count();
+            others < usize::from(group.geometry.parity).max(1)
+        })
+    };
+    let behind = maps.targets.iter().filter(|(_, entry)| entry.state == TargetState::Behind).map(|(&target, _)| target);
+    behind.filter(|target| !lacking.contains(target) && !silent.contains(target) && nothing_hides(*target)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use protocol::fragment::{FragmentId, Geometry, Part};
+    use protocol::id::{GroupId, LogId, MapEpoch, RunNumber, StripeNumber};
+    use protocol::maps::{GroupEntry, TargetEntry};
+
+    use super::*;
+    use crate::Damage;
+
+    const WHOLE: TargetState = TargetState::Whole;
+    const BEHIND: TargetState = TargetState::Behind;
+    const FAILED: TargetState = TargetState::Failed;
+
+    /// One group over targets in these states, each on a machine of its own.
+    fn maps(states: &[TargetState], parity: u8) -> Maps {
+        let entry = |(node, &state): (u32, &TargetState)| TargetEntry { node, name: String::new(), state };
+        let geometry = Geometry { data: states.len() as u8 - parity, parity, fragment_size: 4096 };
+        let targets: Vec<_> = (0..states.len() as u32).map(TargetId).collect();
+        Maps {
+            epoch: MapEpoch(1),
+            cluster: 1,
+            parity,
+            fragment_size: 4096,
+            nodes: BTreeMap::new(),
+            targets: targets.iter().copied().zip((1..).zip(states).map(entry)).collect(),
+            groups: [(GroupId(0), GroupEntry { targets, geometry, current: false })].into(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            next_log: LogId(1),
+            mounted: None,
+            next_node: 9,
+            next_target: TargetId(9),
+        }
+    }
+
+    fn lacking(number: u64, targets: &[u32]) -> StripeState {
+        let id = |part| FragmentId { log: LogId(1), stripe: StripeNumber(number), run: RunNumber(0), part };
+        let damage = |&target: &u32| Damage { id: id(Part::Data(0)), target: TargetId(target) };
+        let missing = targets.iter().map(damage).collect();
+        let (log, number) = (LogId(1), StripeNumber(number));
+        StripeState { log, number, length: 9, ended: true, group: GroupId(0), cut_off: false, missing }
+    }
+
+    fn whole(maps: &Maps, states: &[StripeState], silent: &[u32], given_up: &[u32]) -> Vec<u32> {
+        let set = |list: &[u32]| list.iter().copied().map(TargetId).collect();
+        whole_again(maps, states, &set(silent), &set(given_up)).into_iter().map(|target| target.0).collect()
+    }
+
+    #[test]
+    fn the_most_exposed_stripes_come_first_and_those_of_targets_that_are_away_not_at_all() {
+        let maps = maps(&[BEHIND, BEHIND, FAILED, WHOLE, WHOLE], 2);
+        let states =
+            vec![lacking(1, &[0]), lacking(2, &[]), lacking(3, &[2]), lacking(4, &[0, 1]), lacking(5, &[1, 2])];
+        let order: Vec<u64> = in_order(&maps, states).iter().map(|state| state.number.0).collect();
+        assert_eq!(order, [4, 5, 1]);
+    }
+
+    #[test]
+    fn a_target_is_whole_when_it_lacks_nothing_that_anybody_knows() {
+        let maps = maps(&[BEHIND, WHOLE, WHOLE], 1);
+        assert_eq!(whole(&maps, &[lacking(1, &[])], &[], &[]), [0]);
+        assert_eq!(whole(&maps, &[lacking(1, &[0])], &[], &[]), [0; 0]);
+        assert_eq!(whole(&maps, &[lacking(1, &[1])], &[], &[]), [0], "the other's lack is the other's");
+        assert_eq!(whole(&maps, &[], &[0], &[]), [0; 0], "it did not answer");
+    }
+
+    #[test]
+    fn a_target_is_not_whole_while_stripes_may_hide_on_others_that_are_away() {
+        assert_eq!(whole(&maps(&[BEHIND, WHOLE], 1), &[], &[1], &[]), [0; 0]);
+        assert_eq!(whole(&maps(&[BEHIND, FAILED], 1), &[], &[], &[]), [0; 0]);
+        assert_eq!(whole(&maps(&[BEHIND, FAILED], 1), &[], &[], &[1]), [0], "nobody waits for it any more");
+        assert_eq!(whole(&maps(&[BEHIND, FAILED, WHOLE, WHOLE], 2), &[], &[], &[]), [0], "one cannot hide a stripe");
+        assert_eq!(whole(&maps(&[BEHIND, FAILED, WHOLE, WHOLE], 2), &[], &[2], &[]), [0; 0]);
+    }
+}
