@@ -94,6 +94,8 @@ pub struct CleanerStatus {
     pub logs_forgotten: u64,
     /// Data bytes that the last look found less safe than the current groups would keep them.
     pub bytes_exposed: u64,
+    /// Live bytes copied because of that.
+    pub bytes_laid_anew: u64,
     /// Why the last look ended early, if it did.
     pub trouble: Option<String>,
 }
@@ -291,6 +293,9 @@ impl Cleaner {
             let bytes = self.batch_bytes(work, space).await?;
             let victims: Vec<Candidate> = left.drain(..policy::batch(&left, bytes)).collect();
             let copied = self.copy(work, &victims).await?;
+            if goal == Goal::Safe {
+                self.noted().bytes_laid_anew += copied;
+            }
             emptied.extend(victims);
             emptied = self.delete_emptied(emptied).await?;
             self.pause((goal, order), copied).await;

@@ -128,7 +128,7 @@ async fn whole_again(parts: &Parts, lacking: &BTreeMap<TargetId, Vec<String>>) -
 fn not_whole(name: &str, state: TargetState) -> Option<String> {
     match state {
         TargetState::Whole => None,
-        TargetState::Behind => Some(format!("{name} missed writes; `dazzle repair` rebuilds what it lacks")),
+        TargetState::Behind => Some(format!("{name} missed writes; what it lacks is being rebuilt")),
         TargetState::Failed => Some(format!(
             "{name} is missing: what lies on it has less redundancy; bring it back or put an empty one in its place, then \
              `dazzle up` and `dazzle repair`"

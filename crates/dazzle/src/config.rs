@@ -16,6 +16,9 @@ const READ_MIN: u64 = 16 << 20;
 /// Ten years.
 const SCRUB_DAYS_MAX: u32 = 3650;
 
+/// Thirty days.
+const REBUILD_MINUTES_MAX: u32 = 43_200;
+
 /// What stands above the settings in the file.
 const EXPLANATION: &str = "\
 # The settings of a Dazzle file system; they are read when its daemon starts.
@@ -27,6 +30,9 @@ const EXPLANATION: &str = "\
 # metadata   memory for inodes, names and maps of files
 #            beside cache and metadata the daemon takes up to 128 MiB, and a quarter of metadata: docs/limits.md
 # scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never
+# rebuild    so many bytes a second are read to bring lost redundancy back: to make targets whole that come back, and to
+#            lay anew what lies on too few machines
+# rebuild_minutes  a target that is away for so long counts as lost, and what lay on it is laid anew over the others
 # [cluster]  name and address (host:port) of this machine in its cluster, and the peers it asks first; kept by dazzle
 # [[target]] path: a directory, block device or preallocated file, relative to this directory or absolute
 #            limit: the most that it may take of the file system it lies in; sizes read \"64 MiB\" or \"1.5 GiB\"
@@ -54,6 +60,12 @@ pub struct Config {
     /// In so many days everything stored is read once, and repaired where bits have rotted; 0: never.
     #[serde(default = "Config::default_scrub_days")]
     pub scrub_days: u32,
+    /// So many bytes a second are read to bring lost redundancy back.
+    #[serde(default = "Config::default_rebuild")]
+    pub rebuild: Size,
+    /// A target that is away for so many minutes counts as lost, and what lay on it is laid anew over the others.
+    #[serde(default = "Config::default_rebuild_minutes")]
+    pub rebuild_minutes: u32,
     /// Its part in a cluster of machines; absent: it is alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterConfig>,
@@ -134,6 +146,17 @@ impl Config {
         7
     }
 
+    /// The half of what a slow network or a single disk carries: programs come first.
+    fn default_rebuild() -> Size {
+        Size(64 << 20)
+    }
+
+    /// A machine that reboots, for new software or after a failure of the power, is back by then; and a second loss within
+    /// that time is less likely than the load of moving all that it holds would be a nuisance.
+    fn default_rebuild_minutes() -> u32 {
+        10
+    }
+
     /// Settings with all defaults.
     pub fn new(parity: u8, mount: Option<PathBuf>, targets: Vec<TargetConfig>) -> Config {
         Config {
@@ -143,6 +166,8 @@ impl Config {
             dirty: Config::default_dirty(),
             metadata: Config::default_metadata(),
             scrub_days: Config::default_scrub_days(),
+            rebuild: Config::default_rebuild(),
+            rebuild_minutes: Config::default_rebuild_minutes(),
             cluster: None,
             targets,
         }
@@ -191,6 +216,10 @@ impl Config {
         at_least("cache", self.cache, 32 << 20)?;
         at_least("dirty", self.dirty, 16 << 20)?;
         at_least("metadata", self.metadata, 16 << 20)?;
+        at_least("rebuild", self.rebuild, 1 << 20)?;
+        if self.rebuild_minutes > REBUILD_MINUTES_MAX {
+            return Err(format!("rebuild_minutes = {} is more than {REBUILD_MINUTES_MAX}", self.rebuild_minutes));
+        }
         if self.scrub_days > SCRUB_DAYS_MAX {
             return Err(format!("scrub_days = {} is more than {SCRUB_DAYS_MAX}; 0 turns it off", self.scrub_days));
         }

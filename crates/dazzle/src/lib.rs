@@ -24,6 +24,7 @@ mod membership;
 mod meter;
 mod node;
 mod oracle;
+mod redundancy;
 mod targets;
 
 pub use command::{Arguments, run};

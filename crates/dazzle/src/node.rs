@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cleaner::Cleaner;
+use cleaner::{Cleaner, CleanerOptions};
 use client::{Above, Client, ClientError, ClientOptions};
 use host::{BoxFuture, Host, NodeId};
-use log::{Cluster, LogReader, ScrubOptions, Scrubber};
+use log::{Cluster, LogReader, RebuildOptions, Rebuilder, ScrubOptions, Scrubber};
 use manager::{Manager, ManagerOptions};
 use protocol::id::{InodeId, SlotId, TargetId};
 use protocol::maps::TargetState;
@@ -73,6 +73,7 @@ pub(crate) struct Parts {
     pub(crate) manager: Arc<Manager>,
     pub(crate) client: Client,
     pub(crate) cleaner: Arc<Cleaner>,
+    pub(crate) rebuilder: Arc<Rebuilder>,
     /// Unless the settings turn it off.
     pub(crate) scrubber: Option<Arc<Scrubber>>,
     /// Targets that do not serve since the start, and why.
@@ -119,7 +120,7 @@ impl Node {
             self.parts.cluster.maps().targets.values().filter(|entry| entry.state == TargetState::Behind).count();
         let advice = match behind {
             0 => String::new(),
-            _ => format!("\n{behind} target(s) missed writes; `dazzle repair {dir}` rebuilds what they lack"),
+            _ => format!("\n{behind} target(s) missed writes; what they lack is being rebuilt"),
         };
         first + &absent.collect::<String>() + &advice
     }
@@ -185,7 +186,8 @@ impl Parts {
         }
         let reader = LogReader::new(cluster.clone());
         let (memory_bytes, root_owner) = (config.metadata.0 as usize, process::user());
-        let manager_options = ManagerOptions { memory_bytes, root_owner, ..Default::default() };
+        let patience = Duration::from_secs(u64::from(config.rebuild_minutes) * 60);
+        let manager_options = ManagerOptions { memory_bytes, root_owner, patience, ..Default::default() };
         let manager = Manager::start(cluster.clone(), reader.clone(), manager_options)
             .await
             .map_err(|error| error.to_string())?;
@@ -196,7 +198,11 @@ impl Parts {
         };
         let client =
             Client::start(cluster.clone(), reader.clone(), client_options).await.map_err(|error| error.to_string())?;
-        let cleaner = Cleaner::start(cluster.clone(), reader, Default::default()).await;
+        let bytes_per_second = config.rebuild.0;
+        let cleaner_options =
+            CleanerOptions { bytes_per_second_exposed: bytes_per_second, patience, ..Default::default() };
+        let cleaner = Cleaner::start(cluster.clone(), reader, cleaner_options).await;
+        let rebuilder = Rebuilder::start(cluster.clone(), RebuildOptions { bytes_per_second, patience });
         let pass = Duration::from_secs(u64::from(config.scrub_days) * 24 * 3600);
         let scrubber = (!pass.is_zero()).then(|| Scrubber::start(cluster.clone(), ScrubOptions { pass }));
         let (dir, meter, stopped) = (dir.to_owned(), Meter::default(), OnceCell::new());
@@ -211,6 +217,7 @@ impl Parts {
             manager,
             client,
             cleaner,
+            rebuilder,
             scrubber,
             absent,
             meter,
@@ -254,6 +261,7 @@ impl Parts {
             leave(mount, users).await?;
         }
         let stop_all = async {
+            self.rebuilder.stop();
             if let Some(scrubber) = &self.scrubber {
                 scrubber.stop();
             }

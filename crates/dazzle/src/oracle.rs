@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use host::BoxFuture;
-use log::ScrubStatus;
+use log::exposure::Tally;
+use log::{ScrubStatus, stripes};
 use protocol::address::LogAddress;
 use protocol::fragment::Part;
 use protocol::id::{InodeId, TargetId};
@@ -20,6 +21,7 @@ use crate::edge::fuse_device::Mount;
 use crate::edge::mount::Users;
 use crate::edge::process;
 use crate::node::Parts;
+use crate::redundancy;
 
 /// Answers for one node.
 pub(crate) struct NodeOracle {
@@ -84,12 +86,16 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         .map(|(id, log)| json!({"id": id.0, "writer": format!("{:?}", log.writer), "state": log_state(log.state)}))
         .collect();
     let rates = parts.meter.rates();
+    // As long as it takes to list all that is stored: nothing else tells the truth about it.
+    let tally = Tally::of(&maps, &stripes::list(&parts.cluster, None).await);
+    let redundancy = redundancy::in_json(&maps, &tally, &parts.cleaner.status(), &parts.rebuilder.status());
     let scrubbed = parts.scrubber.as_ref().map(|scrubber| scrubber.status()).unwrap_or_default();
+    let health = redundancy::health(&maps, &tally, scrubbed.fragments_lost);
     Ok(json!({
-        "mount": parts.config.mount, "health": health(&maps, scrubbed.fragments_lost), "parity": maps.parity,
+        "mount": parts.config.mount, "health": health, "parity": maps.parity,
         "inodes": space.inodes_total - space.inodes_free,
         "space": {"total": space.bytes_total, "free": space.bytes_free, "used": space.bytes_total - space.bytes_free},
-        "memory": memory(parts), "slots": slots(&maps),
+        "redundancy": redundancy, "memory": memory(parts), "slots": slots(&maps),
         "rates": {"read": rates.bytes_read, "written": rates.bytes_written},
         "targets": targets, "groups": groups, "logs": logs, "scrub": scrub(parts, &scrubbed),
     }))
@@ -130,34 +136,6 @@ fn why_absent(parts: &Parts, target: TargetId) -> Option<&str> {
         return serving.failure();
     }
     parts.absent.iter().find(|absent| absent.target == target).map(|absent| absent.why.as_str())
-}
-
-fn health(maps: &Maps, fragments_lost: u64) -> String {
-    if fragments_lost > 0 {
-        return format!(
-            "damaged: {fragments_lost} fragment(s) cannot be made again from the others; bring back targets that are \
-             missing; `dazzle check --thorough` names the stripes"
-        );
-    }
-    let count = |state| maps.targets.values().filter(|target| target.state == state).count();
-    let (missing, behind, parity) = (count(TargetState::Failed), count(TargetState::Behind), usize::from(maps.parity));
-    match (missing, behind) {
-        (0, 0) if parity == 0 => "healthy, without redundancy".to_owned(),
-        (0, 0) => format!("healthy, any {parity} target(s) may be lost"),
-        (0, behind) => format!("degraded: {behind} target(s) missed writes; `dazzle repair` rebuilds what they lack"),
-        (missing, 0) if missing <= parity => format!(
-            "degraded: {missing} target(s) missing, nothing lost; bring them back, or put empty directories in their \
-             place, and run `dazzle up` and `dazzle repair`"
-        ),
-        (missing, behind) if missing + behind <= parity => format!(
-            "degraded: {missing} target(s) missing, {behind} missed writes, nothing lost; `dazzle repair` rebuilds what \
-             can be"
-        ),
-        (missing, behind) => format!(
-            "broken: {missing} target(s) missing, {behind} missed writes, and parity makes up for {parity}; bring the \
-             missing ones back to reach what they hold"
-        ),
-    }
 }
 
 fn target_state(state: TargetState) -> &'static str {

@@ -39,6 +39,7 @@ impl Status {
             size(&answer["space"]["free"]),
             answer["inodes"]
         );
+        redundancy(&answer["redundancy"]);
         let memory = |field: &str| size(&answer["memory"][field]);
         say!(
             "memory     {}: {} of {} metadata, {} of {} read cache, {} of {} not yet stored",
@@ -106,5 +107,28 @@ impl Status {
             say!("log {:<6} {:<8} {}", log["id"].to_string(), text("writer"), text("state"));
         }
         Ok(())
+    }
+}
+
+/// What may be lost of what is stored, and what is done about it.
+fn redundancy(answer: &serde_json::Value) {
+    let size = |value: &serde_json::Value| Size(value.as_u64().unwrap_or(0)).to_string();
+    let exposed = answer["exposed"].as_array().map_or(&[][..], Vec::as_slice);
+    let bytes = exposed.iter().filter_map(|some| some["bytes"].as_u64()).sum();
+    say!(
+        "redundancy {} stored as safely as can be, {} less; {} laid anew by this machine since it started",
+        size(&answer["full"]),
+        Size(bytes),
+        size(&answer["laid_anew"])
+    );
+    let rebuild = &answer["rebuild"];
+    if rebuild["stripes"].as_u64().unwrap_or(0) > 0 {
+        say!(
+            "rebuild    {} of {} stripes looked at; {} fragments made again, {} targets whole again since the start",
+            rebuild["stripes_done"],
+            rebuild["stripes"],
+            rebuild["mended"],
+            rebuild["targets_whole"]
+        );
     }
 }

@@ -1,0 +1,132 @@
+//! What `status` says of redundancy: what may be lost of that which is stored, as its targets tell; not what the maps
+//! promise for what is written next. Pure.
+
+use cleaner::CleanerStatus;
+use log::RebuildStatus;
+use log::exposure::{Safety, Tally};
+use protocol::maps::{Maps, TargetState};
+use serde_json::{Value, json};
+
+use crate::config::Size;
+
+/// How it is, in a sentence.
+pub(crate) fn health(maps: &Maps, tally: &Tally, fragments_lost: u64) -> String {
+    if fragments_lost > 0 {
+        return format!(
+            "damaged: {fragments_lost} fragment(s) cannot be made again from the others; bring back targets that are \
+             missing; `dazzle check --thorough` names the stripes"
+        );
+    }
+    let count = |state| maps.targets.values().filter(|target| target.state == state).count();
+    let (missing, behind) = (count(TargetState::Failed), count(TargetState::Behind));
+    let promise = Safety::of_current(maps).map_or_else(|| "nothing can be written".to_owned(), promise);
+    let unreadable = tally.bytes_exposed.get(&None).copied().unwrap_or(0);
+    let exposed = tally.bytes_exposed.values().sum::<u64>();
+    if unreadable > 0 {
+        return format!(
+            "broken: of {} too little is left, with {missing} target(s) missing and {behind} that missed writes; bring the \
+             missing ones back to reach it",
+            Size(unreadable)
+        );
+    }
+    match (missing + behind, exposed) {
+        (0, 0) => format!("healthy, {promise}"),
+        (0, exposed) => format!("{promise}: not yet; {} and is being laid anew", whereabouts(tally, exposed)),
+        (_, 0) if behind == 0 => format!("healthy without {missing} missing target(s), {promise}"),
+        _ => format!(
+            "degraded: {missing} target(s) missing, {behind} missed writes, nothing lost; what they lack is rebuilt, and what \
+             lies on those that stay away is laid anew over the others; {} lacks redundancy until then",
+            Size(exposed)
+        ),
+    }
+}
+
+fn promise(safety: Safety) -> String {
+    match safety {
+        Safety { machines: 0, targets: 0 } => "without redundancy".to_owned(),
+        Safety { machines: 0, targets } => format!("any {targets} target(s) may be lost"),
+        Safety { machines, .. } => format!("any {machines} machine(s) may be lost"),
+    }
+}
+
+fn whereabouts(tally: &Tally, exposed: u64) -> String {
+    let no_machine = tally.bytes_exposed.keys().all(|safety| safety.is_none_or(|safety| safety.machines == 0));
+    if no_machine {
+        format!("{} would not survive the loss of one machine", Size(exposed))
+    } else {
+        format!("{} would survive fewer", Size(exposed))
+    }
+}
+
+/// The numbers behind it, and how far what is done about it is.
+pub(crate) fn in_json(maps: &Maps, tally: &Tally, cleaner: &CleanerStatus, rebuild: &RebuildStatus) -> Value {
+    let exposed = tally.bytes_exposed.iter().map(|(safety, bytes)| {
+        let (machines, targets) = (safety.map(|safety| safety.machines), safety.map(|safety| safety.targets));
+        json!({"machines": machines, "targets": targets, "bytes": bytes})
+    });
+    let current = Safety::of_current(maps);
+    json!({
+        "machines": current.map(|safety| safety.machines), "targets": current.map(|safety| safety.targets),
+        "full": tally.bytes_full, "exposed": exposed.collect::<Vec<_>>(),
+        "laid_anew": cleaner.bytes_laid_anew, "trouble": cleaner.trouble,
+        "rebuild": {"stripes": rebuild.stripes, "stripes_done": rebuild.stripes_done, "mended": rebuild.fragments_mended,
+                    "targets_whole": rebuild.targets_whole},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use protocol::fragment::Geometry;
+    use protocol::id::{GroupId, LogId, MapEpoch, TargetId};
+    use protocol::maps::{GroupEntry, TargetEntry};
+
+    use super::*;
+
+    /// A current group of two targets, on as many machines.
+    fn maps(nodes: [u32; 2], state: TargetState) -> Maps {
+        let entry = |(node, state)| TargetEntry { node, name: String::new(), state };
+        let geometry = Geometry { data: 1, parity: 1, fragment_size: 1 << 20 };
+        let targets = vec![TargetId(0), TargetId(1)];
+        Maps {
+            epoch: MapEpoch(1),
+            cluster: 1,
+            parity: 1,
+            fragment_size: 1 << 20,
+            nodes: BTreeMap::new(),
+            targets: (0..).map(TargetId).zip([(nodes[0], TargetState::Whole), (nodes[1], state)].map(entry)).collect(),
+            groups: [(GroupId(0), GroupEntry { targets, geometry, current: true })].into(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            next_log: LogId(1),
+            mounted: None,
+            next_node: 3,
+            next_target: TargetId(2),
+        }
+    }
+
+    fn tally(exposed: &[(Option<(usize, usize)>, u64)]) -> Tally {
+        let safety = |&(safety, bytes): &(Option<(usize, usize)>, u64)| {
+            (safety.map(|(machines, targets)| Safety { machines, targets }), bytes)
+        };
+        Tally { bytes_full: 1, bytes_exposed: exposed.iter().map(safety).collect() }
+    }
+
+    #[test]
+    fn status_promises_only_what_holds_for_all_that_is_stored() {
+        let (two, whole) = (maps([1, 2], TargetState::Whole), maps([1, 1], TargetState::Whole));
+        let away = maps([1, 2], TargetState::Failed);
+        assert_eq!(health(&two, &tally(&[]), 0), "healthy, any 1 machine(s) may be lost");
+        assert_eq!(health(&whole, &tally(&[]), 0), "healthy, any 1 target(s) may be lost");
+        let exposed = health(&two, &tally(&[(Some((0, 1)), 3 << 30)]), 0);
+        assert_eq!(
+            exposed,
+            "any 1 machine(s) may be lost: not yet; 3 GiB would not survive the loss of one machine and is being laid anew"
+        );
+        assert!(health(&away, &tally(&[(Some((0, 0)), 1)]), 0).starts_with("degraded: 1 target(s) missing, 0 missed"));
+        assert!(health(&away, &tally(&[]), 0).starts_with("healthy without 1 missing"));
+        assert!(health(&away, &tally(&[(None, 1)]), 0).starts_with("broken: "));
+        assert!(health(&two, &tally(&[]), 2).starts_with("damaged: "));
+    }
+}
