@@ -412,8 +412,51 @@ end_lab() {
 }
 
 # Every host in turn is killed under load and brought back; nobody else may see more of it than a pause.
-hosts_killed() {
+lab_kills() {
     "$dazzle" lab up "$work/killed" --hosts 3 || return 1
     "$programs/hosts.py" "$dazzle" "$work/killed" --rounds "${ROUNDS:-6}" --seed "${SEED:-$RANDOM}" || return 1
     "$dazzle" lab down "$work/killed"
+}
+
+# Three hosts mount one file system: what is done on one is seen on the others at once.
+many_mounts() {
+    local lab=$work/lab
+    [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
+    "$dazzle" lab up "$lab" --hosts 3 && echo "from host 2" >"$lab/mnt-2/note" &&
+        [ "$("$dazzle" lab exec "$lab" 3 -- cat "$lab/mnt-3/note")" = "from host 2" ] &&
+        "$programs/many_mounts.py" "$lab"/mnt-{1,2,3} && git_on_all "$lab" && host_dies "$lab" && "$dazzle" lab down "$lab"
+}
+
+# One repository, worked on from three hosts.
+git_on_all() {
+    local lab=$1 host changed
+    local git=(git -c user.name=test -c user.email=test@example.org -c safe.directory='*' -c init.defaultBranch=main)
+    "${git[@]}" init -q "$lab/mnt-1/origin" && cp -r "$top/crates" "$lab/mnt-1/origin/" || return 1
+    "${git[@]}" -C "$lab/mnt-2/origin" add . && "${git[@]}" -C "$lab/mnt-2/origin" commit -qm first || return 1
+    "${git[@]}" clone -q "$lab/mnt-3/origin" "$lab/mnt-3/clone" || return 1
+    for host in 1 2 3; do
+        changed=$("${git[@]}" -C "$lab/mnt-$host/clone" status --porcelain) || return 1
+        [ -z "$changed" ] || { echo "host $host sees changes that nobody made: $changed"; return 1; }
+    done
+    echo more >>"$lab/mnt-1/clone/crates/host/Cargo.toml"
+    changed=$("${git[@]}" -C "$lab/mnt-2/clone" status --porcelain)
+    [ "$changed" = " M crates/host/Cargo.toml" ] || { echo "host 2 does not see what host 1 changed: $changed"; return 1; }
+    "${git[@]}" -C "$lab/mnt-3/clone" commit -qam second && "${git[@]}" -C "$lab/mnt-1/clone" push -q origin HEAD:side || return 1
+    "${git[@]}" -C "$lab/mnt-2/origin" log side --oneline | grep -q second || { echo "host 2 lacks the commit"; return 1; }
+    "${git[@]}" -C "$lab/mnt-1/origin" fsck --strict && rm -r "$lab/mnt-2/clone" && [ ! -e "$lab/mnt-3/clone" ]
+}
+
+# A host that dies with a file open keeps the others waiting no longer than a few leases, and what it fsynced is there.
+host_dies() {
+    local lab=$1 began=$SECONDS
+    python3 -c 'import os, sys
+file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+os.write(file, b"lasting")
+os.fsync(file)
+os.pwrite(file, b"forgetting", 0)' "$lab/mnt-2/testament" || return 1
+    "$dazzle" lab kill "$lab" 2 || return 1
+    grep -q "^lasting\|^forgetting" "$lab/mnt-1/testament" || { echo "what host 2 fsynced is gone"; return 1; }
+    echo over >"$lab/mnt-3/testament" && [ "$(cat "$lab/mnt-1/testament")" = over ] || return 1
+    [ $((SECONDS - began)) -lt 30 ] || { echo "it took $((SECONDS - began)) s to go on without host 2"; return 1; }
+    umount -l "$lab/mnt-2" && "$dazzle" lab start "$lab" 2 && [ "$(cat "$lab/mnt-2/testament")" = over ]
 }

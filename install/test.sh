@@ -84,7 +84,8 @@ run fill-and-empty "fill to the last byte and empty" fill_and_empty
 run full-beneath "the disk beneath a target fills up" full_beneath
 run bad-input "bad input" bad_input
 run bad-mounts "no /dev/fuse, a busy mount point, a dead daemon's mount, an ordinary user" bad_mounts
-run hosts-killed "each host of three is killed in turn under load" hosts_killed
+run lab-mounts "three hosts see each other's changes at once" many_mounts
+run lab-kills "each host of three is killed in turn under load" lab_kills
 run devices "preallocated files and block devices as targets" devices
 
 [ "${chosen[0]:-}" != --list ] || exit 0

@@ -20,8 +20,8 @@ use crate::tokens::{Demand, Kept};
 /// How long a call-back waits for the answer that grants what it calls back. It was sent before; or it is lost.
 const GRANT_WAIT: Duration = Duration::from_millis(500);
 /// How long the kernel may take to forget a file while calls wait, and how often that is tried.
-const FORGET_WAIT: Duration = Duration::from_millis(10);
-const FORGET_TRIES: u32 = 20;
+const FORGET_WAIT: Duration = Duration::from_millis(2);
+const FORGET_TRIES: u32 = 50;
 
 /// What lies above the client and keeps copies of its own: a kernel.
 pub trait Above: Send + Sync {

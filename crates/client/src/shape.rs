@@ -117,7 +117,7 @@ impl Client {
             for piece in pieces {
                 let count = piece.len() as u64;
                 match self.write(range.target, WriteAt::Offset(range.target_offset + copied), piece).await {
-                    Ok(()) => copied += count,
+                    Ok(_) => copied += count,
                     Err(_) if copied > 0 => return Ok(copied),
                     Err(error) => return Err(error),
                 }

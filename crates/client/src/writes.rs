@@ -20,19 +20,19 @@ pub enum WriteAt {
 }
 
 impl Client {
-    /// Writes all of `bytes`, which are kept by reference when they are many.
-    pub async fn write(&self, inode: InodeId, at: WriteAt, bytes: Bytes) -> Result<(), ClientError> {
+    /// Writes all of `bytes`, which are kept by reference when they are many; tells where.
+    pub async fn write(&self, inode: InodeId, at: WriteAt, bytes: Bytes) -> Result<u64, ClientError> {
         // Room first: a write that waits for it holds no token.
         let granted = self.0.admit(bytes.len() as u64).await?;
         let (file, _pin) = self.0.known(inode, TokenMode::Write).await?;
-        let run = {
+        let (offset, is_long_run) = {
             let _shape = file.shape.read().await;
             self.0.take_in(&file, at, bytes, granted)?
         };
-        if let Some(offset) = run {
+        if is_long_run {
             self.0.append_long_run(&file, offset).await;
         }
-        Ok(())
+        Ok(offset)
     }
 }
 
@@ -74,14 +74,14 @@ impl Inner {
         }
     }
 
-    /// Puts the bytes in their place; tells where, if many are dirty in a row there.
+    /// Puts the bytes in their place; tells where, and whether many are dirty in a row there.
     fn take_in(
         &self,
         file: &OpenFile,
         at: WriteAt,
         bytes: Bytes,
         mut granted: Granted<'_>,
-    ) -> Result<Option<u64>, ClientError> {
+    ) -> Result<(u64, bool), ClientError> {
         let mut state = lock(&file.state);
         let known = state.known();
         let offset = match at {
@@ -96,7 +96,7 @@ impl Inner {
         // What overwrites dirty bytes adds none; the rest of the grant goes back.
         before.bytes += std::mem::take(&mut granted.bytes);
         self.budget.change(before, known.weight());
-        Ok(known.long_run(offset).map(|_| offset))
+        Ok((offset, known.long_run(offset).is_some()))
     }
 
     /// Appends what a writer in order has gathered, so that parity and sending overlap with writing. Waits while the log

@@ -189,7 +189,7 @@ fn what_was_accepted_fits() {
         loop {
             let bytes = Bytes::from(vec![written as u8 | 1; 64 << 10]);
             match client.write(inode, WriteAt::End, bytes).await {
-                Ok(()) => written += 64 << 10,
+                Ok(_) => written += 64 << 10,
                 Err(ClientError::NoRoom) => break,
                 Err(error) => panic!("{error}"),
             }

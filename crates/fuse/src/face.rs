@@ -40,7 +40,7 @@ mod xattrs;
 use std::fmt;
 use std::future::{Future, ready};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use call_backs::Notifier;
@@ -67,6 +67,9 @@ struct Shared {
     set_ids: set_ids::SetIds,
     told: told::Told,
     waits: waits::Waits,
+    forgotten: call_backs::Forgotten,
+    /// The way to this face's kernel, once it is mounted.
+    notifier: OnceLock<Arc<dyn Notifier>>,
 }
 
 /// One request under way: what it is named, about which inode, and for whom.
@@ -92,6 +95,8 @@ impl Face {
             set_ids: set_ids::SetIds::default(),
             told: told::Told::default(),
             waits: waits::Waits::default(),
+            forgotten: call_backs::Forgotten::default(),
+            notifier: OnceLock::new(),
         }))
     }
 
@@ -150,7 +155,8 @@ impl Face {
 
     /// The kernel of this mount, for the client to tell what it must forget.
     pub fn kernel(&self, notifier: Arc<dyn Notifier>) -> Arc<dyn Above> {
-        Arc::new(call_backs::Kernel { shared: self.0.clone(), notifier })
+        assert!(self.0.notifier.set(notifier).is_ok(), "a face is mounted once");
+        Arc::new(call_backs::Kernel(self.0.clone()))
     }
 
     /// Tells managers what they are told late, for a clean stop; no request may come any more.

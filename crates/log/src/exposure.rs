@@ -129,7 +129,6 @@ mod tests {
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             next_log: LogId(1),
-            mounted: None,
             next_node: 4,
             next_target: TargetId(9),
         }

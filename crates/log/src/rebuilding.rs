@@ -84,7 +84,6 @@ mod tests {
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             next_log: LogId(1),
-            mounted: None,
             next_node: 9,
             next_target: TargetId(9),
         }

@@ -81,7 +81,6 @@ mod tests {
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             next_log: LogId(1),
-            mounted: None,
             next_node: 2,
             next_target: TargetId(9),
         }

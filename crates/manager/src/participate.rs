@@ -133,13 +133,9 @@ impl Manager {
     /// Tells and asks for outcomes until all know, and follows the manager map.
     pub(crate) async fn keep_settling(self: Arc<Self>) {
         let mut before: Option<BTreeSet<IntentionId>> = None;
-        let mut epoch = None;
         while !self.stopping.load(Ordering::Relaxed) {
-            let maps = self.cluster.maps();
-            if epoch != Some(maps.epoch) {
-                epoch = Some(maps.epoch);
-                self.table.placement().learn(OpenSlots::new(runs(&maps)));
-            }
+            // Slots that come or go bring a placement that knows of no others.
+            self.table.placement().learn(OpenSlots::new(runs(&self.cluster.maps())));
             let open = self.open();
             let ids = open.held.keys().chain(open.decided.keys()).copied().collect();
             // What began of late ends by itself; at a start, nothing does.

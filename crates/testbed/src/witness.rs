@@ -137,7 +137,7 @@ impl Witness {
         if written == Err(ClientError::NoRoom) {
             file.contents.pop();
         }
-        written
+        written.map(drop)
     }
 
     async fn fsync(&mut self, client: &Client, index: usize) -> Result<(), ClientError> {

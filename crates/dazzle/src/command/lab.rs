@@ -246,15 +246,22 @@ impl Laboratory {
         self.dazzle(host, &["up".as_ref(), dir.as_ref(), "--mount".as_ref(), mount.as_ref()])
     }
 
+    fn stop(&self, host: HostNumber) -> Result<(), String> {
+        let dir = host.directory(&self.dir);
+        // A frozen one does not hear.
+        let _ = namespaces::strike(&lock_path(&dir), Blow::Thaw);
+        let stopped = self.dazzle(host, &["down".as_ref(), dir.as_ref()]);
+        stopped.map(drop).map_err(|error| format!("host {}: {error}", host.0))
+    }
+
     fn down(&self) -> Outcome {
-        let mut failed = Vec::new();
-        for host in self.lab.all().filter(|&host| self.runs(host)) {
-            // A frozen one does not hear.
-            let _ = namespaces::strike(&lock_path(&host.directory(&self.dir)), Blow::Thaw);
-            if let Err(error) = self.dazzle(host, &["down".as_ref(), host.directory(&self.dir).as_ref()]) {
-                failed.push(format!("host {}: {error}", host.0));
-            }
-        }
+        // All at once: each has something to store at the others, while these still answer.
+        let failed: Vec<String> = thread::scope(|scope| {
+            let running = self.lab.all().filter(|&host| self.runs(host));
+            let threads: Vec<_> = running.map(|host| scope.spawn(move || self.stop(host))).collect();
+            let ended = threads.into_iter().map(|thread| thread.join().expect("a stop does not panic"));
+            ended.filter_map(Result::err).collect()
+        });
         if !failed.is_empty() {
             return Err(Failure::from(failed.join("\n")));
         }

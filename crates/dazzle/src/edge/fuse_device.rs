@@ -81,7 +81,7 @@ impl Mount {
         runtime: Handle,
     ) -> Result<Mount, MountError> {
         let threads = SERVING_THREADS;
-        // One node mounts the file system, until more machines join.
+        // What others change the client has the kernel forget; on its own guesses the kernel would drop what is good.
         let wishes = Wishes { alone: true, ..Wishes::default() };
         let options = MountOptions {
             uid: rustix::process::getuid().as_raw(),

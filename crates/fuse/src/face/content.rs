@@ -135,7 +135,8 @@ impl Call {
         let appends = OpenFlags(write.open_flags).appends() && !write.from_page_cache;
         let at = if appends { WriteAt::End } else { WriteAt::Offset(write.offset) };
         let size = u32::try_from(write.data.len()).expect("a request has less than 4 GiB");
-        self.client().write(self.inode, at, write.data).await?;
+        let offset = self.client().write(self.inode, at, write.data).await?;
+        self.shared.drop_mistaken_pages(self.inode, (write.offset, size), offset).await;
         Ok(reply::written(self.unique, size))
     }
 

@@ -126,6 +126,8 @@ fn a_copy_between_two_managers_has_what_was_written_before() {
         let ((node, writer), (other, copier)) = (machines.client(0), machines.client(1));
         let known = Arc::new(Mutex::new(Known { begun: 1, ended: 1, working: 1 }));
         let making = writer.clone();
+        // Managers learn of each other.
+        world.sleep(Duration::from_secs(1)).await;
         let made = world.spawn(&world.host(node), async move {
             let apart = make_apart(&making).await;
             let files = (make(&making, apart.first, "source").await, make(&making, apart.second, "target").await);

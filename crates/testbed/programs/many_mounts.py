@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+"""What programs on several machines see of one file system, mounted on each of them.
+
+    many_mounts.py MOUNT MOUNT [MOUNT...]
+
+Every mount shows the same file system. Each check changes something on one and looks on all, at once: through names that
+were looked up before, through descriptors that were open before, and through mappings.
+"""
+import fcntl
+import mmap
+import multiprocessing
+import os
+import shutil
+import signal
+import struct
+import sys
+import time
+
+SIDE = "many-mounts"
+SECONDS = float(os.environ.get("SECONDS_EACH", "4"))
+
+
+class Machine:
+    """One mount, and short ways to work on it."""
+
+    def __init__(self, number, mount):
+        self.number, self.top = number, os.path.join(mount, SIDE)
+
+    def path(self, name):
+        return os.path.join(self.top, name)
+
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+    def write(self, name, content, mode="wb"):
+        with open(self.path(name), mode) as file:
+            file.write(content)
+
+
+def same(told, expected, what):
+    assert told == expected, f"{what}: {told!r:.80} instead of {expected!r:.80}"
+
+
+def each_pair(machines):
+    return [(one, other) for one in machines for other in machines if one is not other]
+
+
+# ---- one thing after the other ----
+
+
+def written_files_are_read(machines):
+    for step in range(10):
+        for one, other in each_pair(machines):
+            content = b"%d of %d for %d\n" % (step, one.number, other.number) * (1 + 300 * step)
+            one.write("written", content)
+            same(other.read("written"), content, f"written on {one.number}, read on {other.number}")
+
+
+def appended_and_cut(machines):
+    expected = b""
+    for step in range(10):
+        for one in machines:
+            line = b"line %d of %d\n" % (step, one.number)
+            one.write("appended", line, "ab")
+            expected += line
+            for other in machines:
+                same(other.read("appended"), expected, f"appended on {one.number}, read on {other.number}")
+    for one in machines:
+        expected = expected[: len(expected) // 2]
+        os.truncate(one.path("appended"), len(expected))
+        for other in machines:
+            same(os.stat(other.path("appended")).st_size, len(expected), f"size, cut on {one.number}")
+            same(other.read("appended"), expected, f"cut on {one.number}, read on {other.number}")
+
+
+def names_come_and_go(machines):
+    for step in range(5):
+        for one, other in each_pair(machines):
+            old, new, directory = f"old-{step}", f"new-{step}", f"directory-{step}"
+            for machine in machines:
+                # What is not there is remembered, too.
+                assert not os.path.exists(machine.path(old)) and not os.path.exists(machine.path(directory))
+            one.write(old, b"x")
+            os.mkdir(one.path(directory))
+            assert os.path.exists(other.path(old)), f"made on {one.number}, not found on {other.number}"
+            assert os.path.isdir(other.path(directory)) and directory in os.listdir(other.top)
+            os.rename(other.path(old), other.path(f"{directory}/{new}"))
+            assert not os.path.exists(one.path(old)), f"renamed on {other.number}, still found on {one.number}"
+            same(one.read(f"{directory}/{new}"), b"x", "renamed")
+            same(os.listdir(one.path(directory)), [new], "listed")
+            os.chmod(one.path(f"{directory}/{new}"), 0o600)
+            same(os.stat(other.path(f"{directory}/{new}")).st_mode & 0o777, 0o600, "mode")
+            os.unlink(other.path(f"{directory}/{new}"))
+            assert not os.path.exists(one.path(f"{directory}/{new}")), f"removed on {other.number}, found"
+            os.rmdir(one.path(directory))
+            assert not os.path.exists(other.path(directory)) and directory not in os.listdir(other.top)
+
+
+def open_descriptors_see_it(machines):
+    machines[0].write("open", b"0" * 10000)
+    files = [os.open(machine.path("open"), os.O_RDWR) for machine in machines]
+    for step in range(1, 10):
+        for one, file in zip(machines, files):
+            content = b"%d" % step * (10000 + 100 * step + one.number)
+            os.pwrite(file, content, 0)
+            for other, its in zip(machines, files):
+                told = os.pread(its, 1 << 20, 0)
+                same(told, content, f"descriptor of {other.number}, written on {one.number}")
+                same(os.fstat(its).st_size, len(content), f"size at {other.number}, written on {one.number}")
+            os.ftruncate(file, 5)
+            same([os.pread(its, 99, 0) for its in files], [content[:5]] * len(files), "cut short")
+    for file in files:
+        os.close(file)
+
+
+def mappings_see_it(machines):
+    size = 1 << 20
+    machines[0].write("mapped", b"." * size)
+    files = [open(machine.path("mapped"), "r+b") for machine in machines]
+    maps = [mmap.mmap(file.fileno(), size) for file in files]
+    for step in range(1, 10):
+        for one, file, own in zip(machines, files, maps):
+            word = struct.pack("<II", step, one.number)
+            for place in (0, 4096 * step, size - 8):
+                os.pwrite(file.fileno(), word, place)
+                told = [its[place : place + 8] for its in maps]
+                same(told, [word] * len(maps), f"written on {one.number}, seen through mappings")
+            word = struct.pack("<II", one.number, step)
+            own[64:72] = word
+            own.flush()
+            told = [its[64:72] for its in maps] + [os.pread(its.fileno(), 8, 64) for its in files]
+            same(told, [word] * 2 * len(maps), f"stored through a mapping of {one.number}")
+    for own, file in zip(maps, files):
+        own.close()
+        file.close()
+
+
+def appenders_with_open_files_read_the_truth(machines):
+    machines[0].write("grown", b"")
+    files = [os.open(machine.path("grown"), os.O_RDWR | os.O_APPEND) for machine in machines]
+    expected = b""
+    for step in range(40):
+        for one, file in zip(machines, files):
+            line = b"%d of %d " % (step, one.number) * (1 + step * one.number * 7)
+            os.write(file, line)
+            expected += line
+            if step % 3 == one.number % 3:
+                told = [os.pread(its, 1 << 20, 0) for its in files]
+                same([it == expected for it in told], [True] * len(files), f"appended on {one.number}")
+        told = [os.pread(its, len(expected), 0) for its in files]
+        same([it == expected for it in told], [True] * len(files), "appended by all")
+    for file in files:
+        os.close(file)
+
+
+def listings_are_fresh(machines):
+    os.mkdir(machines[-1].path("listed"))
+    expected = set()
+    for step in range(20):
+        for one in machines:
+            for other in machines:
+                same(set(os.listdir(other.path("listed"))), expected, f"listed on {other.number}")
+            one.write(f"listed/{step}-{one.number}", b"")
+            expected.add(f"{step}-{one.number}")
+            for other in machines:
+                same(set(os.listdir(other.path("listed"))), expected, f"listed on {other.number}, made on {one.number}")
+        gone = expected.pop()
+        os.unlink(machines[step % len(machines)].path(f"listed/{gone}"))
+
+
+def sizes_are_true_while_somebody_writes(machines):
+    machines[0].write("size", b"")
+    for one, other in each_pair(machines):
+        with open(one.path("size"), "wb", buffering=0) as file:
+            for step in range(1, 30):
+                file.write(b"x" * 1000)
+                same(os.stat(other.path("size")).st_size, 1000 * step, f"size on {other.number}, written on {one.number}")
+
+
+def removed_files_stay_open(machines):
+    for one, other in each_pair(machines):
+        one.write("doomed", b"still here")
+        file = os.open(other.path("doomed"), os.O_RDONLY)
+        os.unlink(one.path("doomed"))
+        same(os.pread(file, 99, 0), b"still here", f"open on {other.number}, removed on {one.number}")
+        os.close(file)
+
+
+def locks_hold(machines):
+    machines[0].write("locked", b"x" * 100)
+    files = [open(machine.path("locked"), "r+b") for machine in machines]
+    for (one, file), (other, its) in each_pair(list(zip(machines, files))):
+        for lock, unlock in (
+            (lambda it: fcntl.flock(it, fcntl.LOCK_EX | fcntl.LOCK_NB), lambda it: fcntl.flock(it, fcntl.LOCK_UN)),
+            (lambda it: fcntl.lockf(it, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 5), lambda it: fcntl.lockf(it, fcntl.LOCK_UN)),
+        ):
+            lock(file)
+            try:
+                lock(its)
+                raise AssertionError(f"locked on {one.number}, and on {other.number}")
+            except BlockingIOError:
+                pass
+            unlock(file)
+            lock(its)
+            unlock(its)
+    for file in files:
+        file.close()
+
+
+# ---- all at once ----
+
+
+def at_once(works):
+    """Runs functions as processes; all must end well."""
+    running = [multiprocessing.Process(target=work, args=arguments) for work, *arguments in works]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+    same([process.exitcode for process in running], [0] * len(running), "programs that ran at once")
+
+
+def append_lines(machine, count):
+    file = os.open(machine.path("lines"), os.O_WRONLY | os.O_APPEND)
+    for number in range(count):
+        line = b"%d %d %s\n" % (machine.number, number, b"x" * (number % 200))
+        same(os.write(file, line), len(line), "a short write")
+    os.close(file)
+
+
+def appends_at_once_lose_nothing(machines):
+    count = 300
+    machines[0].write("lines", b"")
+    at_once([(append_lines, machine, count) for machine in machines])
+    expected = sorted(b"%d %d %s" % (it.number, n, b"x" * (n % 200)) for it in machines for n in range(count))
+    for machine in machines:
+        same(sorted(machine.read("lines").splitlines()), expected, f"lines on {machine.number}")
+
+
+def count_up(machine, times):
+    with open(machine.path("counter"), "r+b", buffering=0) as file:
+        for _ in range(times):
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            number = int(os.pread(file.fileno(), 20, 0))
+            os.pwrite(file.fileno(), b"%020d" % (number + 1), 0)
+            fcntl.lockf(file, fcntl.LOCK_UN)
+
+
+def locked_counting_is_exact(machines):
+    machines[0].write("counter", b"%020d" % 0)
+    at_once([(count_up, machine, 50) for machine in machines])
+    for machine in machines:
+        same(int(machine.read("counter")), 50 * len(machines), f"counter on {machine.number}")
+
+
+def write_numbers(machine, newest, until):
+    file = os.open(machine.path("numbers"), os.O_WRONLY)
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        os.pwrite(file, struct.pack("<Q", number) * 1024, 0)
+        newest.value = number
+    os.close(file)
+
+
+def read_numbers(machine, newest, until, through_mapping):
+    with open(machine.path("numbers"), "rb", buffering=0) as file, mmap.mmap(
+        file.fileno(), 8192, prot=mmap.PROT_READ
+    ) as mapped:
+        looks = 0
+        while time.monotonic() < until or looks == 0:
+            least = newest.value
+            bytes_now = mapped[8184:8192] if through_mapping else os.pread(file.fileno(), 8, 4096)
+            (number,) = struct.unpack("<Q", bytes_now)
+            assert number >= least, f"{number} was read on {machine.number} after {least} was written"
+            looks += 1
+
+
+def readers_never_see_the_past(machines):
+    machines[0].write("numbers", bytes(8192))
+    newest = multiprocessing.Value("Q", 0)
+    until = time.monotonic() + SECONDS
+    readers = [(read_numbers, it, newest, until, how) for it in machines for how in (True, False)]
+    at_once([(write_numbers, machines[0], newest, until)] + readers)
+    assert newest.value > 10, f"only {newest.value} writes got through"
+    print(f"     {newest.value} writes in {SECONDS:.0f} s", flush=True)
+
+
+CHECKS = [
+    written_files_are_read,
+    appended_and_cut,
+    names_come_and_go,
+    open_descriptors_see_it,
+    mappings_see_it,
+    appenders_with_open_files_read_the_truth,
+    listings_are_fresh,
+    sizes_are_true_while_somebody_writes,
+    removed_files_stay_open,
+    locks_hold,
+    appends_at_once_lose_nothing,
+    locked_counting_is_exact,
+    readers_never_see_the_past,
+]
+
+
+def main():
+    machines = [Machine(number, mount) for number, mount in enumerate(sys.argv[1:], 1)]
+    if len(machines) < 2:
+        sys.exit(__doc__)
+    shutil.rmtree(machines[0].top, ignore_errors=True)
+    os.makedirs(machines[0].top)
+    chosen = os.environ.get("CHECKS", "").split()
+    failed = 0
+    for check in CHECKS:
+        if chosen and check.__name__ not in chosen:
+            continue
+        began = time.monotonic()
+        # No call may hang for ever.
+        signal.alarm(180)
+        try:
+            check(machines)
+            print(f"ok   {check.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
+        except (AssertionError, OSError, ValueError) as error:
+            failed += 1
+            print(f"FAIL {check.__name__}: {error}", flush=True)
+        signal.alarm(0)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
