@@ -442,7 +442,8 @@ git_on_all() {
     changed=$("${git[@]}" -C "$lab/mnt-2/clone" status --porcelain)
     [ "$changed" = " M crates/host/Cargo.toml" ] || { echo "host 2 does not see what host 1 changed: $changed"; return 1; }
     "${git[@]}" -C "$lab/mnt-3/clone" commit -qam second && "${git[@]}" -C "$lab/mnt-1/clone" push -q origin HEAD:side || return 1
-    "${git[@]}" -C "$lab/mnt-2/origin" log side --oneline | grep -q second || { echo "host 2 lacks the commit"; return 1; }
+    changed=$("${git[@]}" -C "$lab/mnt-2/origin" log -1 --format=%s side)
+    [ "$changed" = second ] || { echo "host 2 does not see the commit: $changed"; return 1; }
     "${git[@]}" -C "$lab/mnt-1/origin" fsck --strict && rm -r "$lab/mnt-2/clone" && [ ! -e "$lab/mnt-3/clone" ]
 }
 

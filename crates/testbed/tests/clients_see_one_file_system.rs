@@ -11,8 +11,12 @@
 mod copies;
 #[path = "many_clients/history.rs"]
 mod history;
+#[path = "many_clients/kernel.rs"]
+mod kernel;
 #[path = "many_clients/machines.rs"]
 mod machines;
+#[path = "many_clients/pages.rs"]
+mod pages;
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};

@@ -25,7 +25,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("cleaner", &["protocol", "host", "log"]),
     ("fuse", &["protocol", "host", "client"]),
     ("dazzle", &["protocol", "host", "storage", "log", "registry", "manager", "client", "cleaner", "fuse"]),
-    ("testbed", &["protocol", "host", "storage", "log", "registry", "manager", "client", "cleaner"]),
+    ("testbed", &["protocol", "host", "storage", "log", "registry", "manager", "client", "cleaner", "fuse"]),
 ];
 
 /// Names that say nothing. A thing has a noun or no home yet.

@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use client::{Above, Client, ClientOptions};
+use client::{Client, ClientOptions};
 use host::sim::{Dice, DiskOptions, Stop, World};
 use host::{BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
 use log::{Cluster, LogReader};
 use manager::{Manager, ManagerOptions};
-use protocol::id::{InodeId, SlotId, TargetId};
+use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetEntry, TargetState};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use registry::change;
 use storage::{Storage, TargetOptions};
+
+use super::kernel::Kernel;
 
 const CLUSTER: u128 = 79;
 const STORE: NodeId = NodeId(9);
@@ -37,31 +39,12 @@ impl Handler for Registry {
     }
 }
 
-/// Nobody above keeps anything.
-struct Nothing(Host);
-
-impl Above for Nothing {
-    fn forget_file(&self, _inode: InodeId) -> BoxFuture<'static, ()> {
-        self.take_a_while()
-    }
-
-    fn forget_names(&self, _slot: SlotId, _files: Vec<InodeId>) -> BoxFuture<'static, ()> {
-        self.take_a_while()
-    }
-}
-
-impl Nothing {
-    fn take_a_while(&self) -> BoxFuture<'static, ()> {
-        let host = self.0.clone();
-        Box::pin(async move { host.sleep(Duration::from_nanos(host.random() % 2_000_000)).await })
-    }
-}
-
 /// The machines that run.
 pub struct Machines {
     world: World,
     asking: Host,
     clients: BTreeMap<u32, (NodeId, Client)>,
+    kernels: BTreeMap<u32, Arc<Kernel>>,
 }
 
 impl Machines {
@@ -70,7 +53,8 @@ impl Machines {
         let storing = world.add_node(STORE);
         store(world, &storing).await;
         let asking = world.add_node(ASKER);
-        let mut machines = Machines { world: world.clone(), asking, clients: BTreeMap::new() };
+        let mut machines =
+            Machines { world: world.clone(), asking, clients: BTreeMap::new(), kernels: BTreeMap::new() };
         machines.tell(RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true }).await;
         world.add_node(MANAGERS[1]);
         for &node in &MANAGERS[..managers] {
@@ -101,6 +85,11 @@ impl Machines {
     /// A client, and its machine.
     pub fn client(&self, number: u32) -> (NodeId, Client) {
         self.clients[&number].clone()
+    }
+
+    /// The kernel above a client.
+    pub fn kernel(&self, number: u32) -> Arc<Kernel> {
+        self.kernels[&number].clone()
     }
 
     /// A machine dies, and soon its session is found to be over.
@@ -172,12 +161,14 @@ impl Machines {
             let reader = LogReader::new(cluster.clone());
             let options = ClientOptions { cache_bytes: 1 << 20, dirty_bytes: 1 << 20, ..ClientOptions::default() };
             let client = Client::start(cluster, reader, options).await.expect("the client starts");
-            client.answer_managers(Arc::new(Nothing(starting)));
-            client
+            let (kernel, above) = Kernel::mount(client.clone(), starting);
+            client.answer_managers(above);
+            (client, kernel)
         });
-        let client = started.await.expect("nobody stops it while it starts");
+        let (client, kernel) = started.await.expect("nobody stops it while it starts");
         let number = node.0 - MANAGERS[1].0 - 1;
         self.clients.insert(number, (node, client));
+        self.kernels.insert(number, kernel);
     }
 }
 

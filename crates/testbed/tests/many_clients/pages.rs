@@ -1,0 +1,106 @@
+//! The danger: a kernel goes on showing pages that others have overwritten, or that its own WRITE should have; or it waits for
+//! a page whose reader waits for the call-back that drops it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::{Client, WriteAt};
+use host::sim::{self, Dice, World};
+use protocol::id::InodeId;
+
+use super::history::{NOTHING, Register};
+use super::kernel::{Kernel, PAGE_BYTES};
+use super::machines::Machines;
+use super::{CALL_MAX, plain};
+
+/// Pages of the file.
+const PAGES: u64 = 4;
+
+/// What happened to each page, and the newest value.
+struct Told {
+    pages: Vec<Register>,
+    values: u64,
+}
+
+/// A program on one machine.
+struct Program {
+    kernel: Arc<Kernel>,
+    node: u32,
+    world: World,
+    inode: InodeId,
+    told: Arc<Mutex<Told>>,
+    dice: Dice,
+}
+
+impl Program {
+    async fn run(mut self, steps: u64) {
+        for _ in 0..steps {
+            let page = self.dice.below(PAGES);
+            let began = self.world.now();
+            if self.dice.below(5) == 0 {
+                self.write(page, began.0).await;
+            } else {
+                let value = self.kernel.read(self.inode, page).await.expect("it can be read");
+                let time = began.0..self.world.now().0;
+                if let Some(value) = value {
+                    self.told.lock().unwrap().pages[page as usize].read(value, self.node, time);
+                }
+            }
+            assert!(self.world.now() - began < CALL_MAX, "a call took too long");
+            if self.dice.coin() {
+                let magnitude = self.dice.within(8..24);
+                self.world.sleep(Duration::from_nanos(self.dice.below(1 << magnitude))).await;
+            }
+        }
+    }
+
+    async fn write(&mut self, page: u64, began: u64) {
+        let value = {
+            let mut told = self.told.lock().unwrap();
+            told.values += 1;
+            let value = told.values;
+            told.pages[page as usize].begin(value, self.node, began);
+            value
+        };
+        self.kernel.write(self.inode, page, value).await.expect("there is room");
+        self.told.lock().unwrap().pages[page as usize].end(value, self.world.now().0);
+    }
+}
+
+async fn make_file(client: &Client) -> InodeId {
+    let made = client.create_open(InodeId::ROOT, Bytes::from_static(b"file"), plain()).await;
+    let inode = made.expect("the name is new").inode;
+    let zeros = Bytes::from(vec![0; (PAGES * PAGE_BYTES) as usize]);
+    client.write(inode, WriteAt::Offset(0), zeros).await.expect("there is room");
+    inode
+}
+
+#[test]
+fn no_kernel_shows_the_past() {
+    sim::explore(0..32, async |world, _| {
+        let mut dice = world.dice();
+        let machines = Machines::start(&world, 1 + dice.below(2) as usize, 2 + dice.below(2) as u32).await;
+        let (node, client) = machines.client(0);
+        let made = world.spawn(&world.host(node), async move { make_file(&client).await });
+        let inode = made.await.unwrap();
+        let pages = (0..PAGES).map(|_| Register::default()).collect();
+        let told = Arc::new(Mutex::new(Told { pages, values: NOTHING }));
+        let mut programs = Vec::new();
+        for number in 0..machines.clients() {
+            for _ in 0..1 + dice.below(3) {
+                let (kernel, (node, _)) = (machines.kernel(number), machines.client(number));
+                let (world, told, dice) = (world.clone(), told.clone(), Dice::new(dice.roll()));
+                let program = Program { kernel, node: node.0, world: world.clone(), inode, told, dice };
+                programs.push(world.spawn(&world.host(node), program.run(60)));
+            }
+        }
+        for program in programs {
+            program.await.unwrap();
+        }
+        for (page, register) in told.lock().unwrap().pages.iter().enumerate() {
+            let wrong = register.contradiction();
+            assert!(wrong.is_none(), "seed {}, page {page}: {}", world.seed(), wrong.unwrap());
+        }
+    });
+}
