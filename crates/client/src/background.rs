@@ -16,6 +16,7 @@ use protocol::storage::{Durability, TargetStat};
 
 use crate::ClientError;
 use crate::client::{Inner, lock};
+use crate::flush::gone;
 use crate::opens::OpenFile;
 use crate::outbox::Sending;
 use crate::space::{margin, usable};
@@ -139,7 +140,7 @@ impl Inner {
         let files = pinned.iter().map(|(file, _)| *file).filter(|file| lock(&file.state).file.is_some());
         let files: Vec<_> = files.collect();
         for file in &files {
-            self.base(file).await?;
+            self.base(file).await.or_else(gone)?;
         }
         // A file whose shape is being changed has its turn later.
         let held: Vec<_> = files.iter().filter_map(|file| Some((file, file.shape.try_read()?))).collect();

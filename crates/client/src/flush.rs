@@ -9,6 +9,7 @@ use protocol::address::{LogAddress, Position};
 use protocol::checksum::BLOCK_SIZE;
 use protocol::delta::{Change, Delta};
 use protocol::id::InodeId;
+use protocol::manager::ManagerError;
 use protocol::record::{HEADER_SIZE, Owner, RecordKind};
 use protocol::storage::Durability;
 
@@ -62,7 +63,7 @@ impl Client {
         for file in &files {
             let _pin = self.0.pin_held(file.inode).await;
             if lock(&file.state).file.is_some() {
-                self.0.write_out(file).await?;
+                self.0.write_out(file).await.or_else(gone)?;
             }
         }
         let recorded = lock(&self.0.outbox).end();
@@ -232,6 +233,14 @@ impl Inner {
                 state.failed = Some(error.clone());
             }
         }
+    }
+}
+
+/// A file that others removed keeps nobody from storing the rest: what was written there is dropped by then.
+pub(crate) fn gone(error: ClientError) -> Result<(), ClientError> {
+    match error {
+        ClientError::Manager(ManagerError::Stale | ManagerError::NotFound) => Ok(()),
+        error => Err(error),
     }
 }
 

@@ -9,6 +9,8 @@
 
 #[path = "many_clients/copies.rs"]
 mod copies;
+#[path = "many_clients/deaths.rs"]
+mod deaths;
 #[path = "many_clients/history.rs"]
 mod history;
 #[path = "many_clients/kernel.rs"]
@@ -17,6 +19,8 @@ mod kernel;
 mod machines;
 #[path = "many_clients/pages.rs"]
 mod pages;
+#[path = "many_clients/removals.rs"]
+mod removals;
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
