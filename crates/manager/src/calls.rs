@@ -225,9 +225,35 @@ impl Manager {
                 self.table.with(slot, |state| state.tokens.forget(node));
             }
             self.tokens_moved.notify();
-            self.lives.lock().expect("nobody panics over lives").insert(node, log);
+            let before = self.lives.lock().expect("nobody panics over lives").insert(node, log);
+            if before.is_some() {
+                self.forget_uses(node);
+            }
         }
         Ok(self.reply_at(Answer::Done, self.writer.end()))
+    }
+
+    /// Locks and open files of clients whose log is sealed are nobody's. Their tokens go when somebody wants them.
+    pub(crate) fn forget_dead(&self) {
+        let maps = self.cluster.maps();
+        let is_over = |log: &LogId| match maps.logs.get(log) {
+            Some(entry) => matches!(entry.state, LogState::Sealed(_)),
+            None => *log < maps.next_log,
+        };
+        let lives = self.lives.lock().expect("nobody panics over lives").clone();
+        let over: Vec<u32> = lives.into_iter().filter(|(_, log)| is_over(log)).map(|(node, _)| node).collect();
+        over.into_iter().for_each(|node| self.forget_uses(node));
+    }
+
+    fn forget_uses(&self, node: u32) {
+        self.locks.forget_node(node);
+        let mine = self.table.mine();
+        let used = |slot: &&SlotId| self.table.with(**slot, |state| state.opens.forget(node)) == Some(true);
+        let used: Vec<SlotId> = mine.iter().filter(used).copied().collect();
+        if !used.is_empty() {
+            // What it held open without a name is freed.
+            self.untidy.lock().expect("nobody panics over arrivals").insert(0, (self.host().now(), used));
+        }
     }
 
     // ---- what a writer knows better ----
@@ -320,7 +346,10 @@ impl Manager {
         let answer = self.ask_client(node, ClientRequest::Claim(arrived.to_vec())).await;
         let Ok(ClientAnswer::Claim { log, slots, inodes }) = answer else { return false };
         // Its first word may come later, and must not void what it just claimed.
-        self.lives.lock().expect("nobody panics over lives").insert(node, log);
+        let before = self.lives.lock().expect("nobody panics over lives").insert(node, log);
+        if before.is_some_and(|before| before != log) {
+            self.forget_uses(node);
+        }
         for slot in slots.into_iter().filter(|slot| arrived.contains(slot)) {
             self.table.with(slot, |state| state.tokens.claim_slot(node));
         }

@@ -114,6 +114,14 @@ impl FileLocks {
         state.grant(granted);
     }
 
+    /// A node's life is over: its locks are given up, and nobody waits for it any more.
+    pub(crate) fn forget_node(&self, node: u32) {
+        let mut state = self.lock();
+        let (granted, given_up) = state.locks.forget_node(node);
+        given_up.into_iter().for_each(|ticket| state.end(ticket, Err(ManagerError::Interrupted)));
+        state.grant(granted);
+    }
+
     /// A held lock that stands in the way.
     pub(crate) fn test(&self, inode: InodeId, lock: &Lock) -> Option<Lock> {
         self.lock().locks.test(inode, lock)

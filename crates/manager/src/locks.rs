@@ -82,6 +82,16 @@ impl Locks {
         self.release_where(inode, |lock| lock.owner == owner)
     }
 
+    /// Gives up all that owners on a node hold, or wait for. Also tells whose waiting is over without a lock.
+    pub(crate) fn forget_node(&mut self, node: u32) -> (Vec<Ticket>, Vec<Ticket>) {
+        let mut given_up = Vec::new();
+        for locks in self.inodes.values_mut() {
+            let gone = locks.waiting.extract_if(.., |waiter| waiter.lock.owner.node == node);
+            given_up.extend(gone.map(|waiter| waiter.ticket));
+        }
+        (self.release_where(None, |lock| lock.owner.node == node), given_up)
+    }
+
     /// Gives up waiting. False when the ticket does not wait: never did, or holds its lock by now.
     pub(crate) fn cancel(&mut self, inode: InodeId, ticket: Ticket) -> bool {
         let Some(locks) = self.inodes.get_mut(&inode) else { return false };

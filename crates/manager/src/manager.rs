@@ -111,7 +111,7 @@ pub struct Manager {
     /// One greeting at a time; and which log each node's client writes, as it said.
     pub(crate) greeting: async_lock::Mutex<()>,
     pub(crate) lives: Mutex<BTreeMap<u32, LogId>>,
-    locks: FileLocks,
+    pub(crate) locks: FileLocks,
     evict_hand: AtomicUsize,
 }
 

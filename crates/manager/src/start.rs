@@ -163,6 +163,7 @@ impl Manager {
             if self.cluster.refresh().await.is_ok() {
                 let _ = self.follow_map().await;
                 let _ = self.seal_dead().await;
+                self.forget_dead();
             }
         }
     }

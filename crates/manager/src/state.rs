@@ -46,6 +46,13 @@ impl Opens {
         self.0.remove(&(inode, node));
     }
 
+    /// A life of `node` is over. Whether it held anything open.
+    pub(crate) fn forget(&mut self, node: u32) -> bool {
+        let before = self.0.len();
+        self.0.retain(|&(_, holder)| holder != node);
+        self.0.len() < before
+    }
+
     /// How many nodes hold `inode` open.
     pub(crate) fn count(&self, inode: InodeId) -> usize {
         self.0.range((inode, 0)..=(inode, u32::MAX)).count()

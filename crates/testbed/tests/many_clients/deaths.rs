@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::{Client, WriteAt};
 use host::sim;
-use protocol::file::SetAttributes;
+use protocol::file::{Lock, LockFamily, SetAttributes};
 use protocol::id::InodeId;
 
 use super::machines::Machines;
@@ -27,11 +27,17 @@ async fn leave(client: &Client, name: Bytes) -> InodeId {
     say(client, inode, 1).await;
     client.fsync(inode, false).await.expect("it is stored");
     say(client, inode, 2).await;
+    client.lock(inode, lock(client)).await.expect("nobody else has it");
     inode
 }
 
 async fn hear(client: &Client, inode: InodeId) -> Vec<u8> {
     client.read(inode, 0, 2 * BYTES as u32).await.expect("it can be read").concat()
+}
+
+fn lock(client: &Client) -> Lock {
+    let owner = client.lock_owner(5);
+    Lock { family: LockFamily::Flock, owner, pid: 1, exclusive: true, start: 0, last: u64::MAX }
 }
 
 /// What is left of a file may be what was fsynced, or what was written last.
@@ -42,6 +48,7 @@ async fn inherit(client: Client, deed: u64, name: Bytes) {
         assert!(whole && told.len() as u64 == length, "{} bytes, the first {}", told.len(), told[0]);
     };
     match deed {
+        4 => client.lock_waiting(inode, lock(&client)).await.expect("the dead hold no locks"),
         0 => is_left(&hear(&client, inode).await, BYTES),
         1 => {
             say(&client, inode, 3).await;
@@ -76,7 +83,7 @@ fn others_wait_for_what_a_dead_client_left_and_no_longer() {
         }
         let leaving = name.clone();
         world.spawn(&world.host(node), async move { leave(&client, leaving).await }).await.unwrap();
-        let inheriting = inherit(heir, dice.below(4), name);
+        let inheriting = inherit(heir, dice.below(5), name);
         let mut inheriting = std::pin::pin!(world.spawn(&world.host(heir_node), inheriting));
         machines.die(node, &mut dice).await;
         let over = world.now();
