@@ -204,12 +204,8 @@ impl Laboratory {
         let (made, new): (Vec<_>, Vec<_>) =
             self.lab.all().partition(|host| host.directory(&self.dir).join(crate::config::FILE_NAME).exists());
         // Those that were there know each other; they may need each other to begin.
-        let starting = made.into_iter().filter(|&host| !self.runs(host));
-        let starts: Vec<Result<String, String>> = thread::scope(|scope| {
-            let threads: Vec<_> = starting.map(|host| scope.spawn(move || self.start(host))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("a start does not panic")).collect()
-        });
-        for told in starts {
+        let starting: Vec<HostNumber> = made.into_iter().filter(|&host| !self.runs(host)).collect();
+        for told in self.on_each(&starting, |host| self.start(host)) {
             say!("{}", told?);
         }
         for host in new {
@@ -246,22 +242,35 @@ impl Laboratory {
         self.dazzle(host, &["up".as_ref(), dir.as_ref(), "--mount".as_ref(), mount.as_ref()])
     }
 
+    /// Works on hosts at once.
+    fn on_each<T: Send>(&self, hosts: &[HostNumber], work: impl Fn(HostNumber) -> T + Sync) -> Vec<T> {
+        let work = &work;
+        thread::scope(|scope| {
+            let threads: Vec<_> = hosts.iter().map(|&host| scope.spawn(move || work(host))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no work panics")).collect()
+        })
+    }
+
+    fn store(&self, host: HostNumber) {
+        // A frozen one does not hear.
+        let _ = namespaces::strike(&lock_path(&host.directory(&self.dir)), Blow::Thaw);
+        let mut sync = Namespaces(&self.lab).command(host, "sync");
+        // What fails here the stop tells.
+        let _ = namespaces::output(sync.arg("--file-system").arg(host.mount(&self.dir)));
+    }
+
     fn stop(&self, host: HostNumber) -> Result<(), String> {
         let dir = host.directory(&self.dir);
-        // A frozen one does not hear.
-        let _ = namespaces::strike(&lock_path(&dir), Blow::Thaw);
         let stopped = self.dazzle(host, &["down".as_ref(), dir.as_ref()]);
         stopped.map(drop).map_err(|error| format!("host {}: {error}", host.0))
     }
 
     fn down(&self) -> Outcome {
-        // All at once: each has something to store at the others, while these still answer.
-        let failed: Vec<String> = thread::scope(|scope| {
-            let running = self.lab.all().filter(|&host| self.runs(host));
-            let threads: Vec<_> = running.map(|host| scope.spawn(move || self.stop(host))).collect();
-            let ended = threads.into_iter().map(|thread| thread.join().expect("a stop does not panic"));
-            ended.filter_map(Result::err).collect()
-        });
+        let running: Vec<HostNumber> = self.lab.all().filter(|&host| self.runs(host)).collect();
+        // Each has something to store at the others, while all of these still answer.
+        self.on_each(&running, |host| self.store(host));
+        let failed: Vec<String> =
+            self.on_each(&running, |host| self.stop(host)).into_iter().filter_map(Result::err).collect();
         if !failed.is_empty() {
             return Err(Failure::from(failed.join("\n")));
         }
