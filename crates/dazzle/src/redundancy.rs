@@ -100,7 +100,6 @@ mod tests {
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             next_log: LogId(1),
-            mounted: None,
             next_node: 3,
             next_target: TargetId(2),
         }

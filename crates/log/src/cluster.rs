@@ -139,7 +139,7 @@ impl Cluster {
     }
 
     /// Wakes when newer maps are learnt than those known now.
-    pub(crate) fn newer_maps(&self) -> EventListener {
+    pub fn newer_maps(&self) -> EventListener {
         self.learnt.listen()
     }
 

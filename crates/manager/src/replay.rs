@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use log::recovery::{self, DataBodies};
 use protocol::address::Position;
 use protocol::delta::Delta;
@@ -52,10 +53,9 @@ impl Manager {
         let maps = self.cluster.maps();
         let node = self.host().node().0;
         let mine: Vec<LogId> = maps.dead_logs().filter(|&log| heir(&maps, log) == Some(node)).collect();
-        for log in mine {
-            seal(&self.cluster, log).await?;
-        }
-        Ok(())
+        // Side by side: what waits for one of them waits for all.
+        let sealed = join_all(mine.into_iter().map(|log| seal(&self.cluster, log))).await;
+        sealed.into_iter().try_for_each(|length| length.map(drop))
     }
 
     /// Waits until the logs of all dead clients are sealed; seals those itself that nobody does in time.

@@ -2,10 +2,12 @@
 //! left for later. Awaits.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::{join, select};
 use host::Port;
 use log::{Cluster, LogError, LogReader, LogWriter, ReadError, SealError, WriterOptions};
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
@@ -158,13 +160,14 @@ impl Manager {
     /// Takes slots over and gives them up as the manager map says.
     async fn keep_following(self: Arc<Self>) {
         while !self.stopping.load(Ordering::Relaxed) {
-            self.host().sleep(self.options.flush_interval).await;
+            let newer = self.cluster.newer_maps();
             // What fails is tried again.
             if self.cluster.refresh().await.is_ok() {
-                let _ = self.follow_map().await;
-                let _ = self.seal_dead().await;
+                // What slots need of dead clients is sealed while their images are read.
+                let _ = join(self.follow_map(), self.seal_dead()).await;
                 self.forget_dead();
             }
+            select(pin!(newer), pin!(self.host().sleep(self.options.flush_interval))).await;
         }
     }
 

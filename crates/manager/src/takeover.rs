@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use log::recovery::{self, DataBodies, Scanned};
@@ -20,7 +21,7 @@ use log::{Cluster, LogReader, SealError};
 use protocol::address::{LogAddress, Position};
 use protocol::id::{LogId, SLOT_COUNT, SlotId};
 use protocol::manager::ManagerRequest;
-use protocol::maps::{Maps, SlotLog};
+use protocol::maps::{LogState, Maps, SlotLog};
 use protocol::record::RecordKind;
 use protocol::registry::{RegistryError, RegistryRequest};
 
@@ -35,6 +36,9 @@ use crate::slot::Slot;
 use crate::start::{SEAL_PAUSE, SEAL_TRIES, StartError};
 use crate::state::SlotState;
 use crate::tokens::SlotTokens;
+
+/// How often is looked whether another recoverer has sealed a log.
+const SEAL_LOOK: Duration = Duration::from_millis(20);
 
 /// A run of slots of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,11 +201,26 @@ pub(crate) async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, Star
             Ok(length) => return Ok(length),
             Err(SealError::Lost | SealError::Unavailable(_)) if tries < SEAL_TRIES => {
                 tries += 1;
-                cluster.host().sleep(SEAL_PAUSE).await;
+                if let Some(length) = sealed_meanwhile(cluster, log).await {
+                    return Ok(length);
+                }
             }
             Err(error) => return Err(StartError::Seal { log, error }),
         }
     }
+}
+
+/// Waits a while for another recoverer; where the log ends when that one is done.
+async fn sealed_meanwhile(cluster: &Cluster, log: LogId) -> Option<Position> {
+    let until = cluster.host().now() + SEAL_PAUSE;
+    while cluster.host().now() < until {
+        cluster.host().sleep(SEAL_LOOK).await;
+        let maps = cluster.refresh().await.ok()?;
+        if let Some(LogState::Sealed(length)) = maps.logs.get(&log).map(|entry| entry.state) {
+            return Some(length);
+        }
+    }
+    None
 }
 
 impl Recovered {

@@ -16,7 +16,7 @@ use crate::runtime::within;
 use crate::voters::{self, Members, Step};
 
 /// How often a node looks whether it leads, and a leader who is up to date.
-const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(100);
 /// How long a change of the members may take.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(5);
 /// Who lacks more entries than this does not vote yet.

@@ -365,9 +365,9 @@ impl Registry {
 fn config() -> Config {
     Config {
         cluster_name: "dazzle".into(),
-        heartbeat_interval: 150,
-        election_timeout_min: 450,
-        election_timeout_max: 900,
+        heartbeat_interval: 100,
+        election_timeout_min: 300,
+        election_timeout_max: 600,
         install_snapshot_timeout: 20_000,
         // Each entry is a change of the maps: a start carries so many out again, and reads and writes the maps once more.
         snapshot_policy: SnapshotPolicy::LogsSinceLast(128),

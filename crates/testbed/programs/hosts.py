@@ -112,8 +112,8 @@ class Patient(Worker):
 class Crew:
     """All that works on one host's mount."""
 
-    def __init__(self, host, mount, dice, promised):
-        root = os.path.join(mount, f"from-{host}")
+    def __init__(self, run, host, mount, dice, promised):
+        root = os.path.join(mount, f"hosts-{run}", f"from-{host}")
         os.makedirs(root, exist_ok=True)
         self.host, self.mount = host, mount
         self.pulse = Pulse(root, host)
@@ -191,7 +191,7 @@ def rounds(arguments):
     promised, operations, stalls = {}, 0, []
     for number in range(arguments.rounds):
         victim = everyone[number % len(everyone)]
-        crews = [Crew(host, mount, dice, promised) for host, mount in lab.mounted().items()]
+        crews = [Crew(arguments.seed, host, mount, dice, promised) for host, mount in lab.mounted().items()]
         time.sleep(HEALTHY)
         wait_for_all(crews, [crew.counts() for crew in crews], "before any host is killed")
         healthy = max(crew.pulse.longest for crew in crews)

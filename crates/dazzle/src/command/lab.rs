@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{Failure, Outcome, existing, lock_path, print_json};
+use crate::edge::mount::{self, Users};
 use crate::edge::namespaces::{self, Blow, Link, Namespaces};
 use crate::edge::process::DirectoryLock;
 use crate::edge::storage_place;
@@ -273,6 +274,10 @@ impl Laboratory {
             self.on_each(&running, |host| self.stop(host)).into_iter().filter_map(Result::err).collect();
         if !failed.is_empty() {
             return Err(Failure::from(failed.join("\n")));
+        }
+        for host in self.lab.all() {
+            // Of a daemon that was killed the mount is still there, and answers nobody.
+            let _ = mount::unmount(&host.mount(&self.dir), Users::Dismiss);
         }
         Namespaces(&self.lab).remove();
         say!("{} is down; what was stored is still there", self.dir.display());

@@ -148,5 +148,8 @@ pub(crate) fn strike(lock: &Path, blow: Blow) -> Result<bool, String> {
         Blow::Thaw => Signal::CONT,
     };
     rustix::process::kill_process(daemon, signal).map_err(|error| error.to_string())?;
+    if blow == Blow::Kill {
+        super::process::DirectoryLock::wait(lock).map_err(|error| format!("{}: {error}", lock.display()))?;
+    }
     Ok(true)
 }
