@@ -136,8 +136,10 @@ fn watch(world: &World, cluster: &Cluster, history: &History) {
     let seen: Vec<_> = nodes.iter().filter_map(|node| Some(cluster.started(*node)?.maps())).collect();
     seen.iter().for_each(|maps| history.saw(maps));
     let is_over = |maps: &Maps, node: u32, session: u64| {
-        let entry = &maps.nodes[&node];
-        entry.session > session || (entry.session == session && entry.state == NodeState::Gone)
+        // Who starts again with maps of long ago may not know the node yet.
+        maps.nodes.get(&node).is_some_and(|entry| {
+            entry.session > session || (entry.session == session && entry.state == NodeState::Gone)
+        })
     };
     for &node in &nodes {
         let Some(session) = cluster.session(node) else { continue };
