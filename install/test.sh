@@ -67,7 +67,7 @@ source "$top/install/scenarios.sh"
 [ -n "${DAZZLE:-}" ] || [ "${chosen[0]:-}" = --list ] || cargo build --release --quiet -p dazzle || exit 1
 
 run gate "format, lints and tidy" make --silent check
-run units "unit, property, model and simulation tests" cargo test --workspace --quiet
+run units "unit, property, model and simulation tests" cargo test --workspace --quiet --no-fail-fast
 run details "posix details" on_fresh details --targets 5 -- "$programs/posix_details.py" --quiet
 run pjdfstest "pjdfstest as ext4" on_fresh pjd --targets 5 -- "$programs/pjdfstest.sh"
 run programs "real programs" real_programs

@@ -12,6 +12,7 @@ macro_rules! say {
 mod check;
 mod daemon;
 mod down;
+mod guard;
 mod join;
 mod lab;
 mod repair;
@@ -66,6 +67,9 @@ enum Command {
     /// Run as the daemon, in the foreground (what `up` starts).
     #[command(hide = true)]
     Daemon(daemon::Daemon),
+    /// Run beside a daemon that has mounted (what that one starts).
+    #[command(hide = true)]
+    Guard(guard::Guard),
 }
 
 /// How a command ended, when it did not do what it was to do.
@@ -103,6 +107,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Repair(repair) => repair.run(),
         Command::Lab(lab) => lab.run(),
         Command::Daemon(daemon) => daemon.run(),
+        Command::Guard(guard) => guard.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -26,6 +26,7 @@ use tracing::warn;
 
 use super::blocking;
 use super::buffers::{Buffer, BufferPool};
+use super::guard;
 use super::mount::{self, MountError, UnmountError, Users};
 
 /// Most requests end in memory on the thread that read them; the others are there for those that wait for a disk.
@@ -93,6 +94,9 @@ impl Mount {
         let refused = |reason: String| MountError::Refused(path.clone(), reason);
         let session = shake_hands(&device, &wishes).map_err(refused)?;
         mount::raise_read_ahead(&path, READ_AHEAD_KIB);
+        if rustix::process::geteuid().is_root() {
+            guard::start(&path).map_err(|error| refused(format!("its guard cannot be started: {error}")))?;
+        }
         let server = Arc::new(Server {
             face: face.clone(),
             runtime,

@@ -132,6 +132,11 @@ pub fn raise_read_ahead(path: &Path, kib: u32) {
     let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.device), kib.to_string());
 }
 
+/// The number of the device that is mounted on exactly `path`, as in `0:51`.
+pub fn device(path: &Path) -> Option<String> {
+    mounts().into_iter().rev().find(|mounted| mounted.point == path).map(|mounted| mounted.device)
+}
+
 /// Whether something is mounted on exactly `path`.
 pub fn is_mount_point(path: &Path) -> bool {
     path.canonicalize().is_ok_and(|path| mounts().iter().any(|mounted| mounted.point == path))

@@ -1,0 +1,77 @@
+//! Ends the calls of programs on the mount of a daemon that was killed.
+//!
+//! Linux ends them when the last descriptor of the FUSE device is closed. A thread that tells the kernel to forget a file waits
+//! in the kernel for pages that other calls have locked, and these for answers that a killed daemon does not give: the thread
+//! never ends, the descriptor stays open, and programs, the lock of the directory and the next daemon wait for ever. So a
+//! small process beside the daemon learns of its death and has the kernel break the connection.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal};
+use tracing::warn;
+
+use super::{mount, process};
+
+/// How often a daemon is looked at that should be about to end.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Starts the guard of this process's mount on `point`.
+pub fn start(point: &Path) -> io::Result<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("guard").arg(std::process::id().to_string()).arg(point);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/").process_group(0);
+    // The kernel tells a child of the end of the thread that began it: this one ends with the process and not before.
+    let begin = move || match command.spawn().and_then(|mut guard| guard.wait()) {
+        Ok(status) => warn!(%status, "the guard of the mount ended; programs may hang there if this daemon is killed"),
+        Err(error) => warn!(%error, "the mount has no guard; programs may hang there if this daemon is killed"),
+    };
+    std::thread::Builder::new().name("guard".into()).spawn(begin).map(drop)
+}
+
+/// Is the guard of what the daemon with this process number has mounted on `point`.
+pub fn run(daemon: i32, point: &Path) -> io::Result<()> {
+    let device = mount::device(point);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let asked_to_be_told = async {
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+            // It may have died before that.
+            if rustix::process::getppid() == Pid::from_raw(daemon) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = process::stop_signal() => {}
+            () = asked_to_be_told => {}
+        }
+        while is_alive(daemon) {
+            tokio::time::sleep(LOOK).await;
+        }
+    });
+    // Another daemon may have mounted there since.
+    if device.is_some() && mount::device(point) == device {
+        break_connection(point);
+    }
+    Ok(())
+}
+
+/// Whether a process has not ended; one of which threads are left is at its end.
+fn is_alive(process: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start().as_bytes().first().copied());
+    !matches!(state, None | Some(None | Some(b'Z' | b'X')))
+}
+
+/// From here on every call on the mount fails, as on one whose daemon has ended; it stays there.
+fn break_connection(point: &Path) {
+    // What is held open is not unmounted, whoever else uses it; nothing is asked of the file system for it.
+    let _held = rustix::fs::open(point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let _ = rustix::mount::unmount(point, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+}
