@@ -6,8 +6,8 @@
 LAB is the directory of a laboratory that is up. On every host that mounts the file system, workers write, append,
 overwrite, rename and remove, and note what fsync acknowledged; beside them a pulse makes small calls all the time and
 notes the longest. In every round one host's daemon is killed. On the others no call may fail, none may take longer than
---most, and work must go on. Then the host is started again and repaired, and every acknowledged byte must be there, seen
-through every mount. The seed, the rounds and the longest calls are printed.
+--most, and work must go on. Then the host is started again; redundancy must come back by itself, and every acknowledged
+byte be there, seen through every mount. The seed, the rounds and the longest calls are printed.
 """
 
 import argparse
@@ -45,6 +45,14 @@ class Lab:
         done = subprocess.run([self.dazzle, "lab", act, self.directory, str(host)], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Broken(f"dazzle lab {act} {host}: {done.stdout}{done.stderr}")
+
+    def wait_until_safe(self, host):
+        """Until what is stored is as safe as before: nobody gives a command for it."""
+        deadline = time.monotonic() + PATIENCE
+        while not (health := json.loads(self.ask(host, "status", "--json"))["health"]).startswith("healthy"):
+            if time.monotonic() > deadline:
+                raise Broken(f"redundancy is not back after {PATIENCE:.0f} s: {health}")
+            time.sleep(0.2)
 
     def ask(self, host, *words):
         """A command about a host's own part of the file system."""
@@ -200,7 +208,7 @@ def rounds(arguments):
             crew.end()
             if crew.host != victim:
                 crew.look("at the end of the round")
-        lab.ask(victim, "repair")
+        lab.wait_until_safe(victim)
         mounts = lab.mounted()
         for crew in crews:
             operations += sum(crew.counts())
