@@ -31,6 +31,19 @@ pub trait Above: Send + Sync {
     fn forget_names(&self, slot: SlotId, files: Vec<InodeId>) -> BoxFuture<'static, ()>;
 }
 
+/// Above a client that is mounted nowhere.
+pub struct NothingAbove;
+
+impl Above for NothingAbove {
+    fn forget_file(&self, _inode: InodeId) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn forget_names(&self, _slot: SlotId, _files: Vec<InodeId>) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
 impl Client {
     /// Answers managers from now on. `above` is told what to forget. Once in a node's life.
     pub fn answer_managers(&self, above: Arc<dyn Above>) {

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cleaner::{Cleaner, CleanerOptions};
-use client::{Above, Client, ClientError, ClientOptions};
-use host::{BoxFuture, Host, NodeId};
+use client::{Client, ClientError, ClientOptions, NothingAbove};
+use host::{Host, NodeId};
 use log::{Cluster, LogReader, RebuildOptions, Rebuilder, ScrubOptions, Scrubber};
 use manager::{Manager, ManagerOptions};
-use protocol::id::{InodeId, SlotId, TargetId};
+use protocol::id::TargetId;
 use protocol::maps::TargetState;
 use registry::Session;
 use storage::{Storage, TargetOptions};
@@ -44,19 +44,6 @@ pub(crate) struct Node {
     parts: Arc<Parts>,
     mount: Option<Arc<Mount>>,
     stop: Arc<Notify>,
-}
-
-/// What lies above a client that is mounted nowhere: nothing to forget.
-struct Unmounted;
-
-impl Above for Unmounted {
-    fn forget_file(&self, _inode: InodeId) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn forget_names(&self, _slot: SlotId, _files: Vec<InodeId>) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
-    }
 }
 
 /// What commands ask about.
@@ -94,7 +81,7 @@ impl Node {
         let mount = match &parts.config.mount {
             Some(point) => Some(parts.mount(point, runtime)?),
             None => {
-                parts.client.answer_managers(Arc::new(Unmounted));
+                parts.client.answer_managers(Arc::new(NothingAbove));
                 None
             }
         };

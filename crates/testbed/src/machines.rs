@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cleaner::{Cleaner, CleanerOptions};
-use client::{Client, ClientOptions};
+use client::{Client, ClientOptions, NothingAbove};
 use host::sim::{DiskOptions, SimDisk, Stop, World};
 use host::{BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
 use log::exposure::Tally;
@@ -155,7 +155,9 @@ impl Machines {
         let (cluster, reader) = (on.cluster.clone(), on.reader.clone());
         let options = ClientOptions { cache_bytes: 4 << 20, dirty_bytes: 4 << 20, ..ClientOptions::default() };
         let started = self.world.spawn(&host, async move { Client::start(cluster, reader, options).await });
-        started.await.expect("nobody stops it while it starts").expect("a client starts")
+        let client = started.await.expect("nobody stops it while it starts").expect("a client starts");
+        client.answer_managers(Arc::new(NothingAbove));
+        client
     }
 
     /// How safe what is stored is.
