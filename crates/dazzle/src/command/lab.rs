@@ -252,12 +252,12 @@ impl Laboratory {
         })
     }
 
-    fn store(&self, host: HostNumber) {
+    fn store(&self, host: HostNumber) -> Result<(), String> {
         // A frozen one does not hear.
         let _ = namespaces::strike(&lock_path(&host.directory(&self.dir)), Blow::Thaw);
         let mut sync = Namespaces(&self.lab).command(host, "sync");
-        // What fails here the stop tells.
-        let _ = namespaces::output(sync.arg("--file-system").arg(host.mount(&self.dir)));
+        let stored = namespaces::output(sync.arg("--file-system").arg(host.mount(&self.dir)));
+        stored.map(drop).map_err(|error| format!("host {} did not store everything: {error}", host.0))
     }
 
     fn stop(&self, host: HostNumber) -> Result<(), String> {
@@ -269,9 +269,13 @@ impl Laboratory {
     fn down(&self) -> Outcome {
         let running: Vec<HostNumber> = self.lab.all().filter(|&host| self.runs(host)).collect();
         // Each has something to store at the others, while all of these still answer.
-        self.on_each(&running, |host| self.store(host));
-        let failed: Vec<String> =
-            self.on_each(&running, |host| self.stop(host)).into_iter().filter_map(Result::err).collect();
+        let mut failed: Vec<String> =
+            self.on_each(&running, |host| self.store(host)).into_iter().filter_map(Result::err).collect();
+        // Who stops last may find nobody left to agree with; the next start recovers what its stop could not tidy up.
+        let late = self.on_each(&running, |host| self.stop(host)).into_iter().filter_map(Result::err);
+        late.for_each(|told| eprintln!("{told}"));
+        failed
+            .extend(running.iter().filter(|&&host| self.runs(host)).map(|host| format!("host {} still runs", host.0)));
         if !failed.is_empty() {
             return Err(Failure::from(failed.join("\n")));
         }
