@@ -58,4 +58,5 @@ long-test: packages ## 10,000 simulated worlds, the models checked further, 200 
 	@ROUNDS=200 install/test.sh crash
 	@ROUNDS=20 install/test.sh fill-and-empty
 	@SPACE=full install/test.sh overwritten
+	@ROUNDS=51 MOST=5 install/test.sh lab-kills
 	@install/test.sh
