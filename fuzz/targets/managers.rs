@@ -195,7 +195,9 @@ fn of_the_rest(feed: &mut Feed<'_>, choice: u8) -> ManagerRequest {
             let request = postcard::from_bytes(feed.run()).unwrap_or(ManagerRequest::Why(inode));
             // Who waits for a lock, or for the journal to get somewhere, may wait for ever: nobody else is here.
             match request {
-                ManagerRequest::Lock { wait: true, .. } | ManagerRequest::Flush(_) => ManagerRequest::ListXattrs(inode),
+                ManagerRequest::Lock { wait: true, .. } | ManagerRequest::Flush(..) => {
+                    ManagerRequest::ListXattrs(inode)
+                }
                 other => other,
             }
         }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dazzle_fuzz::feed::Feed;
-use host::sim::{DiskOptions, World};
 use host::NodeId;
+use host::sim::{DiskOptions, World};
 use libfuzzer_sys::fuzz_target;
 use protocol::address::Position;
 use protocol::fragment::{Geometry, Part, WIDTH_MAX};
 use protocol::id::{FenceEpoch, GroupId, LogId, StripeNumber, TargetId};
-use protocol::maps::{GroupEntry, LogState, Maps, TargetEntry, TargetState, Writer};
+use protocol::maps::{GroupEntry, LogState, Maps, SlotLog, TargetEntry, TargetState, Writer};
 use protocol::registry::RegistryRequest;
 use registry::{Registry, Replica, change};
 
@@ -97,7 +97,8 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         8 => RegistryRequest::ForgetLogs(feed.run().iter().map(|&id| LogId(id.into())).collect()),
         9 | 10 => {
             let (first, last) = (feed.number() as u16, feed.number() as u16);
-            let logs = feed.run().iter().map(|&id| LogId(id.into())).collect();
+            let listed = |&id: &u8| SlotLog { log: LogId(id.into()), from: Position::START };
+            let logs = feed.run().iter().map(listed).collect();
             RegistryRequest::SetSlots { first, last, node: feed.word(), logs, epoch: maps.epoch.0 }
         }
         _ => {

@@ -92,7 +92,7 @@ fn made(bytes: &[u8]) {
     let mut words = bytes.split(|&byte| byte == b'\n').map(|word| OsString::from_vec(word.to_vec()));
     let limit = words.next().and_then(|word| word.to_str()?.parse::<Size>().ok());
     let mount = words.next().filter(|word| !word.is_empty()).map(Into::into);
-    let targets: Vec<_> = words.take(5).map(|path| TargetConfig { path: path.into(), limit }).collect();
+    let targets: Vec<_> = words.take(5).map(|path| TargetConfig { path: path.into(), limit, id: None }).collect();
     let config = Config::new(u8::from(targets.len() > 1), mount, targets);
     if config.verify().is_ok() {
         written(&config);
