@@ -6,14 +6,16 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use client::{Allocate, AllocateMode, Client, ClientError, WriteAt};
-use host::Host;
+use client::{Allocate, AllocateMode, Client, ClientError, NothingAbove, WriteAt};
 use host::sim::{self, Dice, DiskOptions, World};
+use host::{Address, Host, Port};
 use protocol::file::SetAttributes;
-use protocol::id::InodeId;
+use protocol::id::{InodeId, SLOT_COUNT, SlotId};
+use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest, TokenVersion};
 use support::{Site, plain_file};
 
 const SIZE_MAX: u64 = 3 << 20;
@@ -217,6 +219,24 @@ fn an_fsync_flushes_the_managers_journal_once() {
         client.write(inode, WriteAt::End, Bytes::from_static(b"still open")).await.expect("there is room");
         assert_eq!(read_all(&client, inode, 0..1000).await.len(), 80);
         client.close(inode).await;
+        client.stop().await.expect("nothing is left to write");
+    });
+}
+
+/// What a peer says of slots that there are not must end no daemon.
+#[test]
+fn slots_that_there_are_not_are_nobodys() {
+    sim::run(6, async |world: World, host: Host| {
+        let site = Site::start(&world, &host, DiskOptions::default()).await;
+        let client = site.client().await;
+        client.answer_managers(Arc::new(NothingAbove));
+        let to = Address { node: host.node(), port: Port(CLIENT_PORT) };
+        let ask = async |request| host.call::<ClientRequest, ClientAnswer>(to, request).await.expect("it answers");
+        let ClientAnswer::Claim { log: life, .. } = ask(ClientRequest::Claim(vec![SlotId(u16::MAX)])).await else {
+            panic!("a claim is answered with one");
+        };
+        let beyond = ClientRequest::GiveUpSlot { slot: SlotId(SLOT_COUNT), life, version: TokenVersion::default() };
+        assert!(matches!(ask(beyond).await, ClientAnswer::Failed(_)));
         client.stop().await.expect("nothing is left to write");
     });
 }
