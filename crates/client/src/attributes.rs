@@ -15,7 +15,9 @@ use crate::whole::whole;
 impl Client {
     /// `stat`: what the manager knows, with this client's unwritten changes over it.
     pub async fn attributes(&self, inode: InodeId) -> Result<Attributes, ClientError> {
-        self.0.attributes(inode).await
+        let attributes = self.0.attributes(inode).await?;
+        self.0.confirm().await?;
+        Ok(attributes)
     }
 
     /// `chmod`, `chown`, `utimens`, `truncate`, any of them at once. Answers what is then true.

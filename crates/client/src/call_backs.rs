@@ -29,6 +29,8 @@ pub trait Above: Send + Sync {
     fn forget_file(&self, inode: InodeId) -> BoxFuture<'static, ()>;
     /// Forgets the names of all directories of the slot, and attributes: of those, and of `files`.
     fn forget_names(&self, slot: SlotId, files: Vec<InodeId>) -> BoxFuture<'static, ()>;
+    /// Forgets all names and attributes, and what it has of the content of `files`: all that are in use.
+    fn forget_all(&self, files: Vec<InodeId>) -> BoxFuture<'static, ()>;
 }
 
 /// Above a client that is mounted nowhere.
@@ -42,11 +44,17 @@ impl Above for NothingAbove {
     fn forget_names(&self, _slot: SlotId, _files: Vec<InodeId>) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
+
+    fn forget_all(&self, _files: Vec<InodeId>) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 impl Client {
     /// Answers managers from now on. `above` is told what to forget. Once in a node's life.
     pub fn answer_managers(&self, above: Arc<dyn Above>) {
+        let (inner, told) = (self.0.clone(), above.clone());
+        self.0.host.spawn(async move { inner.watch_lease(told).await });
         self.0.host.listen(Port(CLIENT_PORT), Arc::new(Door { inner: self.0.clone(), above }));
     }
 

@@ -36,6 +36,9 @@ pub enum ClientError {
     /// A part answered with something that is no answer to the question (`EIO`).
     #[error("the answer does not belong to the question: {0}")]
     Foreign(&'static str),
+    /// The lease of this machine is lost, and with it what was written here and not fsynced (`ENOTCONN`).
+    #[error("this machine was cut off for so long that others took over; what it had fsynced is safe")]
+    Expelled,
     /// The client was stopped (`EIO`).
     #[error("the client was stopped")]
     Stopped,

@@ -34,6 +34,7 @@ mod error;
 mod file;
 mod flush;
 mod journals;
+mod lease;
 mod locks;
 mod names;
 mod numbers;

@@ -28,27 +28,32 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 impl Client {
     /// The bytes from `offset`, in pieces, `length` in all or up to the end of the file.
     pub async fn read(&self, inode: InodeId, offset: u64, length: u32) -> Result<Vec<Bytes>, ClientError> {
-        let (file, _pin) = self.0.known(inode, TokenMode::Read).await?;
-        let range = offset..offset.saturating_add(u64::from(length));
-        let pieces = self.0.plan(&file, &range).await?;
-        let ahead = lock(&file.state).known().streams.read(&range);
-        // The demanded bytes are asked for first, but what lies ahead is asked for before anyone waits.
-        if let Some(ahead) = ahead {
-            self.0.read_ahead(&file, ahead);
-        }
-        match self.0.fetch_all(&pieces).await {
-            Ok(bytes) => Ok(bytes),
-            Err(_) => {
-                // A cleaner may have moved the bytes and deleted the stripe: ask the manager, once (DESIGN §3, reading).
-                lock(&file.state).known().forget();
-                let pieces = self.0.plan(&file, &range).await?;
-                Ok(self.0.fetch_all(&pieces).await?)
-            }
-        }
+        let bytes = self.0.read(inode, offset..offset.saturating_add(u64::from(length))).await?;
+        self.0.confirm().await?;
+        Ok(bytes)
     }
 }
 
 impl Inner {
+    async fn read(self: &Arc<Self>, inode: InodeId, range: Range<u64>) -> Result<Vec<Bytes>, ClientError> {
+        let (file, _pin) = self.known(inode, TokenMode::Read).await?;
+        let pieces = self.plan(&file, &range).await?;
+        let ahead = lock(&file.state).known().streams.read(&range);
+        // The demanded bytes are asked for first, but what lies ahead is asked for before anyone waits.
+        if let Some(ahead) = ahead {
+            self.read_ahead(&file, ahead);
+        }
+        match self.fetch_all(&pieces).await {
+            Ok(bytes) => Ok(bytes),
+            Err(_) => {
+                // A cleaner may have moved the bytes and deleted the stripe: ask the manager, once (DESIGN §3, reading).
+                lock(&file.state).known().forget();
+                let pieces = self.plan(&file, &range).await?;
+                Ok(self.fetch_all(&pieces).await?)
+            }
+        }
+    }
+
     /// What the bytes of `range` are, asking for the map where it is not known.
     async fn plan(&self, file: &OpenFile, range: &Range<u64>) -> Result<Vec<Piece>, ClientError> {
         loop {

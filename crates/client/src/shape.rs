@@ -72,7 +72,10 @@ impl Client {
         loop {
             let found = lock(&file.state).known().seek(offset, kind);
             match found {
-                Ok(place) => return place.ok_or(ClientError::NothingThere),
+                Ok(place) => {
+                    self.0.confirm().await?;
+                    return place.ok_or(ClientError::NothingThere);
+                }
                 Err(missing) => self.0.learn_map(&file, missing).await?,
             }
         }

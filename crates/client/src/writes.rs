@@ -32,6 +32,7 @@ impl Client {
         if is_long_run {
             self.0.append_long_run(&file, offset).await;
         }
+        self.0.confirm().await?;
         Ok(offset)
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use cleaner::{Cleaner, CleanerOptions};
 use client::{Client, ClientError, ClientOptions, NothingAbove};
-use host::{Host, NodeId};
-use log::{Cluster, LogReader, RebuildOptions, Rebuilder, ScrubOptions, Scrubber};
+use host::{BoxFuture, Host, NodeId};
+use log::{Cluster, Lease, LogReader, RebuildOptions, Rebuilder, ScrubOptions, Scrubber};
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
 use protocol::maps::TargetState;
@@ -305,9 +305,31 @@ async fn begin(cluster: &Cluster, config: &Config) -> Result<Session, String> {
                  vote must run")
     })?;
     cluster.refresh().await.map_err(|error| error.to_string())?;
-    let (lease, clock) = (session.clone(), host.clone());
-    cluster.lease_by(Box::new(move || lease.holds(clock.now())));
+    cluster.lease_by(Box::new(OwnLease(session.clone(), host.clone())));
     Ok(session)
+}
+
+/// The lease of this node's session.
+struct OwnLease(Session, Host);
+
+impl Lease for OwnLease {
+    fn holds(&self) -> bool {
+        self.0.holds(self.1.now())
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    fn lapse(&self) -> BoxFuture<'static, ()> {
+        let session = self.0.clone();
+        Box::pin(async move { session.lost().await })
+    }
+
+    fn outcome(&self) -> BoxFuture<'static, ()> {
+        let session = self.0.clone();
+        Box::pin(async move { session.settled().await })
+    }
 }
 
 /// Unmounts, where nobody else has, and waits until the last call was answered.

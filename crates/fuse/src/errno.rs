@@ -59,6 +59,7 @@ errors! {
     EPROTO = 71, "The protocol is broken.";
     EOVERFLOW = 75, "Too large for the answer.";
     EOPNOTSUPP = 95, "Not supported for this file.";
+    ENOTCONN = 107, "The daemon is gone, or has lost what it answered from.";
     ETIMEDOUT = 110, "No answer within the stated time.";
     ESTALE = 116, "The inode is gone.";
     EDQUOT = 122, "The quota is used up.";

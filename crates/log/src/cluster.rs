@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use event_listener::{Event, EventListener};
 use futures_util::future::{Either, select};
-use host::{Address, Host, NodeId, Port};
+use host::{Address, BoxFuture, Host, NodeId, Port};
 use protocol::id::TargetId;
 use protocol::maps::Maps;
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
@@ -36,11 +36,20 @@ pub struct Cluster {
     maps: Arc<Mutex<Arc<Maps>>>,
     /// Newer maps were learnt.
     learnt: Arc<Event>,
-    lease: Arc<OnceLock<Lease>>,
+    lease: Arc<OnceLock<Box<dyn Lease>>>,
 }
 
-/// Tells whether this node's lease holds now.
-pub type Lease = Box<dyn Fn() -> bool + Send + Sync>;
+/// The lease of this node, as it knows it itself (DESIGN §6, the one lease).
+pub trait Lease: Send + Sync {
+    /// Whether it holds now: then nobody else can have been given what is ours.
+    fn holds(&self) -> bool;
+    /// Whether it will never hold again. Until then nobody else has been given anything.
+    fn is_over(&self) -> bool;
+    /// Returns when it does not hold.
+    fn lapse(&self) -> BoxFuture<'static, ()>;
+    /// Returns when it holds, or is over.
+    fn outcome(&self) -> BoxFuture<'static, ()>;
+}
 
 impl Cluster {
     /// Fetches the maps for the first time, from the registry of one node that is asked ever after.
@@ -87,14 +96,41 @@ impl Cluster {
     }
 
     /// From now on this node answers for what it was given only while `lease` says that its lease holds.
-    pub fn lease_by(&self, lease: Lease) {
+    pub fn lease_by(&self, lease: Box<dyn Lease>) {
         // A node has one session in its life.
         let _ = self.lease.set(lease);
     }
 
     /// Whether nobody can have been given what is ours: the lease holds, or there is nobody else.
     pub fn is_trusted(&self) -> bool {
-        self.lease.get().is_none_or(|lease| lease() || self.maps().nodes.len() == 1)
+        self.lease.get().is_none_or(|lease| lease.holds() || self.maps().nodes.len() == 1)
+    }
+
+    /// Returns when others may soon be given what is ours.
+    pub async fn distrust(&self) {
+        loop {
+            let newer = self.newer_maps();
+            if !self.is_trusted() {
+                return;
+            }
+            match self.lease.get() {
+                Some(lease) if self.maps().nodes.len() > 1 => lease.lapse().await,
+                // Alone: others join with newer maps.
+                _ => newer.await,
+            }
+        }
+    }
+
+    /// Returns when it is known whether they were. False: what was ours others have, or will be given.
+    pub async fn is_trusted_again(&self) -> bool {
+        loop {
+            match self.lease.get() {
+                _ if self.is_trusted() => return true,
+                Some(lease) if lease.is_over() => return false,
+                Some(lease) => lease.outcome().await,
+                None => return true,
+            }
+        }
     }
 
     /// Whether the work that one node does for all is this one's: the first living one's that stores.

@@ -98,6 +98,17 @@ impl Session {
         }
     }
 
+    /// Returns when the lease holds, or never will again.
+    pub async fn settled(&self) {
+        loop {
+            let listener = self.0.changed.listen();
+            if self.holds(self.0.host.now()) || self.is_over() {
+                return;
+            }
+            listener.await;
+        }
+    }
+
     /// Gives the lease back, for a clean stop. From here on it does not hold.
     pub async fn end(self) -> Result<(), RegistryError> {
         self.0.finish();

@@ -15,6 +15,8 @@ mod deaths;
 mod history;
 #[path = "many_clients/kernel.rs"]
 mod kernel;
+#[path = "many_clients/lease.rs"]
+mod lease;
 #[path = "many_clients/machines.rs"]
 mod machines;
 #[path = "many_clients/pages.rs"]
@@ -39,6 +41,9 @@ use protocol::token::CLIENT_PORT;
 /// Cells of a file, and the bytes of each: a number written over and over.
 const CELLS: u64 = 6;
 const CELL_BYTES: u64 = 200;
+/// Two of the deeds of a program.
+const READ: u64 = 4;
+const PAUSE: u64 = 11;
 /// No call takes longer: it asks up to three questions, of which each is given up after 40 seconds.
 const CALL_MAX: Duration = Duration::from_secs(120);
 
@@ -55,6 +60,8 @@ struct Story {
     values: u64,
     /// What an fsync that ended has covered.
     lasting: Vec<u64>,
+    /// Whose lease runs out.
+    parting: Option<u32>,
     calls: u64,
     failed: u64,
 }
@@ -90,13 +97,16 @@ impl Program {
         for _ in 0..steps {
             let begin = now(&self.told);
             let file = self.dice.below(self.loose.len() as u64) as usize;
-            let outcome = match self.dice.below(12) {
+            // All else waits for the others.
+            let is_parting = self.told.lock().unwrap().parting == Some(self.node);
+            let deed = if is_parting { *self.dice.pick(&[READ, PAUSE]).unwrap() } else { self.dice.below(12) };
+            let outcome = match deed {
                 0..=3 => self.write(file).await,
-                4..=7 => self.read(file).await,
+                READ..=7 => self.read(file).await,
                 8 => self.resize(file).await,
                 9 => self.look(file).await,
                 10 => self.fsync(file).await,
-                _ => {
+                PAUSE.. => {
                     let pause = Duration::from_micros(self.dice.below(1 << 20));
                     let world = self.told.lock().unwrap().world.clone();
                     world.sleep(pause).await;
@@ -107,9 +117,12 @@ impl Program {
             assert!(took < CALL_MAX, "a call of node {} took {took:?}", self.node);
             let mut told = self.told.lock().unwrap();
             told.calls += 1;
-            if let Err(error) = outcome {
-                assert!(matches!(error, ClientError::Unreachable(_)), "node {}: {error}", self.node);
-                told.failed += 1;
+            match outcome {
+                Ok(()) => {}
+                // Nothing more can come of it, in this life.
+                Err(ClientError::Expelled | ClientError::Log(_)) if told.parting == Some(self.node) => return,
+                Err(ClientError::Unreachable(_)) => told.failed += 1,
+                Err(error) => panic!("node {}: {error}", self.node),
             }
         }
     }
@@ -220,6 +233,7 @@ enum Harm {
     Losses,
     DyingClients,
     DyingManagers,
+    LostLeases,
 }
 
 async fn tell_a_story(world: World, harm: Harm, calls: &Cell<u64>, failed: &Cell<u64>) {
@@ -230,7 +244,8 @@ async fn tell_a_story(world: World, harm: Harm, calls: &Cell<u64>, failed: &Cell
     let count = 1 + dice.below(3);
     let made = world.spawn(&world.host(first.0), async move { make_files(&first.1, count).await });
     let files = made.await.unwrap();
-    let story = Story { world: world.clone(), files, values: NOTHING, lasting: Vec::new(), calls: 0, failed: 0 };
+    let story =
+        Story { world: world.clone(), files, values: NOTHING, lasting: Vec::new(), parting: None, calls: 0, failed: 0 };
     let told: Told = Arc::new(Mutex::new(story));
     if harm == Harm::Losses {
         let slow = Duration::from_micros(1 + dice.below(50_000));
@@ -258,8 +273,22 @@ async fn tell_a_story(world: World, harm: Harm, calls: &Cell<u64>, failed: &Cell
             world.sleep(Duration::from_millis(dice.below(3000))).await;
             machines.die(node, &mut dice).await;
         }
+        let mut parted = None;
+        if harm == Harm::LostLeases {
+            let node = machines.client(dice.below(u64::from(machines.clients())) as u32).0;
+            told.lock().unwrap().parting = Some(node.0);
+            world.sleep(Duration::from_millis(dice.below(3000))).await;
+            parted = machines.part(node, dice.coin(), &mut dice).await.then_some(node);
+            if parted.is_none() {
+                told.lock().unwrap().parting = None;
+            }
+        }
         for (node, program) in programs {
             assert!(program.await.is_ok() || Some(node) == dying, "only programs of a machine that died are gone");
+        }
+        if let Some(node) = parted {
+            told.lock().unwrap().lose(node.0);
+            machines.begin_again(node).await;
         }
         if let Some(node) = dying {
             told.lock().unwrap().lose(node.0);
@@ -336,4 +365,9 @@ fn what_was_fsynced_outlives_its_client() {
 #[test]
 fn tokens_outlive_their_manager() {
     explore(Harm::DyingManagers, 8);
+}
+
+#[test]
+fn whoever_lost_its_lease_answers_nothing_from_memory() {
+    explore(Harm::LostLeases, 12);
 }

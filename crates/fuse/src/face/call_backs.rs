@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::Above;
-use futures_util::future::select;
+use futures_util::future::{join, join_all, select};
 use host::{BoxFuture, Moment};
 use protocol::id::{InodeId, SlotId};
 
@@ -41,6 +41,14 @@ impl Above for Kernel {
         let directories = self.0.told.of_slot(slot);
         let attributes = directories.into_iter().chain(files).map(|inode| forget(inode, Pages::None));
         self.0.tell([Notification::IncrementEpoch].into_iter().chain(attributes).collect())
+    }
+
+    fn forget_all(&self, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
+        let attributes = self.0.told.all().into_iter().map(|inode| forget(inode, Pages::None));
+        let names = self.0.tell([Notification::IncrementEpoch].into_iter().chain(attributes).collect());
+        // Each for itself: a page that is being read keeps waiting whoever drops the pages of its file, and nobody else.
+        let pages: Vec<_> = files.into_iter().map(|file| self.forget_file(file)).collect();
+        Box::pin(async move { drop(join(names, join_all(pages)).await) })
     }
 }
 

@@ -14,6 +14,8 @@ impl From<ClientError> for Errno {
             ClientError::NothingThere => Errno::ENXIO,
             ClientError::Unsupported => Errno::EOPNOTSUPP,
             ClientError::Invalid => Errno::EINVAL,
+            // As on a mount whose daemon has ended, which this one is about to do.
+            ClientError::Expelled => Errno::ENOTCONN,
             // Nothing that a program could do about it, and nothing that it should take for an answer.
             ClientError::Log(_)
             | ClientError::Read(_)

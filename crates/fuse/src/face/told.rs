@@ -46,6 +46,11 @@ impl Told {
         behind.take_while(|inode| inode.slot() == slot).collect()
     }
 
+    /// All directories and special files that the kernel was told of.
+    pub(crate) fn all(&self) -> Vec<InodeId> {
+        lock(&self.0).keys().copied().collect()
+    }
+
     /// The kernel has forgotten the inodes. It may have asked for one again meanwhile, and have to ask once more.
     pub(crate) fn forget(&self, inodes: impl Iterator<Item = InodeId>) {
         let mut told = lock(&self.0);

@@ -11,11 +11,12 @@ use log::{Cluster, LogReader};
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetEntry, TargetState};
-use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
+use protocol::registry::{DRIFT, REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use registry::change;
 use storage::{Storage, TargetOptions};
 
 use super::kernel::Kernel;
+use super::lease::TestLease;
 
 const CLUSTER: u128 = 79;
 const STORE: NodeId = NodeId(9);
@@ -45,6 +46,7 @@ pub struct Machines {
     asking: Host,
     clients: BTreeMap<u32, (NodeId, Client)>,
     kernels: BTreeMap<u32, Arc<Kernel>>,
+    leases: BTreeMap<NodeId, TestLease>,
 }
 
 impl Machines {
@@ -53,8 +55,13 @@ impl Machines {
         let storing = world.add_node(STORE);
         store(world, &storing).await;
         let asking = world.add_node(ASKER);
-        let mut machines =
-            Machines { world: world.clone(), asking, clients: BTreeMap::new(), kernels: BTreeMap::new() };
+        let mut machines = Machines {
+            world: world.clone(),
+            asking,
+            clients: BTreeMap::new(),
+            kernels: BTreeMap::new(),
+            leases: BTreeMap::new(),
+        };
         machines.tell(RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true }).await;
         world.add_node(MANAGERS[1]);
         for &node in &MANAGERS[..managers] {
@@ -98,6 +105,43 @@ impl Machines {
         self.world.sleep(Duration::from_millis(dice.below(3000))).await;
         let session = self.session(node).await;
         self.tell(RegistryRequest::Expire { node: node.0, session }).await;
+    }
+
+    /// A client's machine is cut off or stands still, and cannot renew its lease. Later it goes on. True: its session is over
+    /// by then, and a while later it hears of that.
+    pub async fn part(&mut self, node: NodeId, stands_still: bool, dice: &mut Dice) -> bool {
+        let (lease, left) = (self.leases[&node].clone(), Duration::from_millis(dice.below(3000)));
+        lease.run_out(left);
+        if stands_still {
+            self.world.pause(node);
+        } else {
+            self.world.isolate(node);
+        }
+        self.world.sleep(left + DRIFT).await;
+        let is_over = dice.coin();
+        if is_over {
+            let session = self.session(node).await;
+            self.tell(RegistryRequest::Expire { node: node.0, session }).await;
+        }
+        self.world.sleep(Duration::from_millis(dice.below(8000))).await;
+        if stands_still {
+            self.world.resume(node);
+        } else {
+            self.world.heal_all();
+        }
+        self.world.sleep(Duration::from_millis(dice.below(2000))).await;
+        if is_over {
+            lease.end()
+        } else {
+            lease.renew()
+        }
+        is_over
+    }
+
+    /// A machine whose session is over starts anew.
+    pub async fn begin_again(&mut self, node: NodeId) {
+        self.world.crash(node, Stop::Kill);
+        self.come_back(node).await;
     }
 
     /// It comes back.
@@ -156,8 +200,11 @@ impl Machines {
     async fn serve(&mut self, node: NodeId) {
         let host = self.world.host(node);
         let starting = host.clone();
+        let lease = TestLease::new(host.clone());
+        let own = lease.clone();
         let started = self.world.spawn(&host, async move {
             let cluster = Cluster::connect(starting.clone(), STORE).await.expect("the registry answers");
+            cluster.lease_by(Box::new(own));
             let reader = LogReader::new(cluster.clone());
             let options = ClientOptions { cache_bytes: 1 << 20, dirty_bytes: 1 << 20, ..ClientOptions::default() };
             let client = Client::start(cluster, reader, options).await.expect("the client starts");
@@ -169,6 +216,7 @@ impl Machines {
         let number = node.0 - MANAGERS[1].0 - 1;
         self.clients.insert(number, (node, client));
         self.kernels.insert(number, kernel);
+        self.leases.insert(node, lease);
     }
 }
 
