@@ -6,7 +6,7 @@
 #     install/test.sh --list                what there is
 #
 # Environment: DAZZLE_TEST_DIR, where file systems are made (default: a fresh directory under /var/tmp);
-# DAZZLE, the program (default: the release binary, built first).
+# DAZZLE, the program (default: that of the dev profile, built first: with assertions, and with nothing built twice).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 top=$PWD
@@ -15,7 +15,7 @@ programs=$top/crates/testbed/programs
 work=$(mktemp -d "${DAZZLE_TEST_DIR:-/var/tmp}/dz.XXXXXX")
 # Programs run as other users, too, and must get through.
 chmod 711 "$work"
-dazzle=${DAZZLE:-$top/target/release/dazzle}
+dazzle=${DAZZLE:-$top/target/debug/dazzle}
 chosen=("$@")
 passed=0 failed=0 broken=""
 
@@ -64,7 +64,10 @@ end() { "$dazzle" check "$work/$1" && "$dazzle" down "$work/$1"; }
 # shellcheck source=/dev/null
 source "$top/install/scenarios.sh"
 
-[ -n "${DAZZLE:-}" ] || [ "${chosen[0]:-}" = --list ] || cargo build --release --quiet -p dazzle || exit 1
+# For all tests everything is built at once: features of libraries differ between a part and the whole.
+what=(--workspace --all-targets)
+[ ${#chosen[@]} -eq 0 ] || what=(-p dazzle)
+[ -n "${DAZZLE:-}" ] || [ "${chosen[0]:-}" = --list ] || cargo build --quiet "${what[@]}" || exit 1
 
 run gate "format, lints and tidy" make --silent check
 run units "unit, property, model and simulation tests" cargo test --workspace --quiet --no-fail-fast
@@ -85,7 +88,7 @@ run full-beneath "the disk beneath a target fills up" full_beneath
 run bad-input "bad input" bad_input
 run bad-mounts "no /dev/fuse, a busy mount point, a dead daemon's mount, an ordinary user" bad_mounts
 run lab-mounts "three hosts see each other's changes at once" many_mounts
-run lab-kills "each host of three is killed in turn under load" lab_kills
+run lab-kills "hosts of three are killed, frozen and cut off in turn under load" lab_kills
 run devices "preallocated files and block devices as targets" devices
 
 [ "${chosen[0]:-}" != --list ] || exit 0
