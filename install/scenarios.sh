@@ -415,7 +415,8 @@ end_lab() {
 # seconds that may be; a machine that is busy with other things adds some to the five that are promised.
 lab_kills() {
     "$dazzle" lab up "$work/killed" --hosts 3 || return 1
-    "$programs/hosts.py" "$dazzle" "$work/killed" --rounds "${ROUNDS:-6}" --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" || return 1
+    "$programs/hosts.py" "$dazzle" "$work/killed" --blows "${BLOWS:-kill,freeze,cut,kill}" --rounds "${ROUNDS:-4}" \
+        --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" || return 1
     "$dazzle" lab down "$work/killed"
 }
 

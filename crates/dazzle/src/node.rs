@@ -46,6 +46,15 @@ pub(crate) struct Node {
     stop: Arc<Notify>,
 }
 
+/// How a node's life ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// As it was asked to.
+    Stopped,
+    /// Others have what it managed; it may begin another life.
+    Expelled,
+}
+
 /// What commands ask about.
 pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
@@ -112,21 +121,35 @@ impl Node {
         first + &absent.collect::<String>() + &advice
     }
 
-    /// Runs until asked to stop, by command or signal or by unmounting, and stores everything.
-    pub(crate) async fn run(self) {
+    /// Runs until asked to stop, by command or signal or by unmounting, and stores everything; or until its lease is lost.
+    pub(crate) async fn run(self) -> Ending {
         tokio::select! {
             // A command has stopped everything and has its answer.
-            () = self.stop.notified() => return,
+            () = self.stop.notified() => return Ending::Stopped,
             () = process::stop_signal() => info!("asked to stop by a signal"),
             () = self.unmounted() => info!("unmounted by somebody else"),
             () = self.parts.expelled() => {
-                error!("the lease of this node ran out, and others have taken over what it managed; it ends here. What was \
-                        fsynced is safe. Start it again with `dazzle up`");
-                std::process::exit(1);
+                error!("this machine did not renew its lease in time, and others have taken over what it managed: this daemon ends. \
+                        What was fsynced is safe; programs that have files open here get errors for them");
+                self.dismiss().await;
+                return Ending::Expelled;
             }
         }
         if let Err(error) = self.parts.stop(self.mount.clone(), Users::Dismiss).await {
             error!(error, "stopping was not clean; the next start recovers from the logs");
+        }
+        Ending::Stopped
+    }
+
+    /// Unmounts with nothing stored, which cannot be any more.
+    async fn dismiss(&self) {
+        let Some(mount) = self.mount.clone() else { return };
+        let unmounting = tokio::task::spawn_blocking(move || mount.unmount(Users::Dismiss));
+        tokio::select! {
+            unmounted = unmounting => if let Ok(Err(error)) = unmounted {
+                warn!(%error, "the mount stays until this daemon has ended");
+            },
+            () = self.parts.cluster.host().sleep(WATCH_INTERVAL) => {}
         }
     }
 

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Kills the hosts of a laboratory one after the other under load and looks whether the others notice.
+"""Kills, freezes or cuts off the hosts of a laboratory one after the other under load and looks whether the others notice.
 
-    hosts.py DAZZLE LAB [--rounds N] [--seed S] [--most SECONDS]
+    hosts.py DAZZLE LAB [--blows kill,freeze,cut] [--rounds N] [--seed S] [--most SECONDS]
 
 LAB is the directory of a laboratory that is up. On every host that mounts the file system, workers write, append,
 overwrite, rename and remove, and note what fsync acknowledged; beside them a pulse makes small calls all the time and
-notes the longest. In every round one host's daemon is killed. On the others no call may fail, none may take longer than
---most, and work must go on. Then the host is started again; redundancy must come back by itself, and every acknowledged
-byte be there, seen through every mount. The seed, the rounds and the longest calls are printed.
+notes the longest. In every round one host's daemon is killed, or stopped by a signal, or its links are cut. On the others
+no call may fail, none may take longer than --most, and work must go on. Then a killed host is started again; a frozen or a
+cut one goes on by itself, and must mount again. Redundancy must come back by itself, and every acknowledged byte be there,
+seen through every mount. On the host that is struck a watcher reads all the time what another host writes, and must never
+see anything older than what was written when it began to read. The seed, the rounds and the longest calls are printed.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import subprocess
@@ -23,8 +26,17 @@ import traceback
 from crash import Worker
 from daemon import Broken
 
-# How long everything works before a host is killed, while it is dead, and until it is seen to work again.
+# How long everything works before a host is struck, while it is away, and until it is seen to work again.
 HEALTHY, DEAD, PATIENCE = 2.0, 8.0, 60.0
+
+# What is done to a host's daemon, and what ends that.
+BLOWS = {"kill": ("kill", "start"), "freeze": ("freeze", "thaw"), "cut": ("cut", "heal")}
+DONE = {"kill": "killed", "freeze": "frozen", "cut": "cut off"}
+
+
+def run_command(words):
+    """Runs a program; in the process that has no file open."""
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 class Lab:
@@ -32,19 +44,39 @@ class Lab:
 
     def __init__(self, dazzle, directory):
         self.dazzle, self.directory = dazzle, directory
+        # A child begins by closing the files that its parent has open, and hangs where their mount does: commands are given
+        # by a process that has none open.
+        self.hand = multiprocessing.get_context("fork").Pool(1)
+
+    def give(self, *words):
+        """Gives a command, and its outcome."""
+        return self.hand.apply(run_command, ([self.dazzle, *words],))
 
     def hosts(self):
-        done = subprocess.run([self.dazzle, "lab", "status", "--json", self.directory], capture_output=True, check=True)
-        return json.loads(done.stdout)["hosts"]
+        return json.loads(self.give("lab", "status", "--json", self.directory).stdout)["hosts"]
 
     def mounted(self):
         """The mount of every host that has one."""
         return {host["host"]: host["mount"] for host in self.hosts() if os.path.ismount(host["mount"])}
 
     def act(self, act, host):
-        done = subprocess.run([self.dazzle, "lab", act, self.directory, str(host)], capture_output=True, text=True, check=False)
+        done = self.give("lab", act, self.directory, str(host))
         if done.returncode != 0:
             raise Broken(f"dazzle lab {act} {host}: {done.stdout}{done.stderr}")
+
+    def wait_until_mounted(self, host):
+        """Until a host has joined again and its mount answers."""
+        mount = next(entry["mount"] for entry in self.hosts() if entry["host"] == host)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self.ask(host, "status", "--json")
+                if os.path.ismount(mount) and os.listdir(mount):
+                    return
+            except (Broken, OSError) as error:
+                if time.monotonic() > deadline:
+                    raise Broken(f"host {host} is not mounted again after {PATIENCE:.0f} s: {error}") from error
+            time.sleep(0.1)
 
     def wait_until_safe(self, host):
         """Until what is stored is as safe as before: nobody gives a command for it."""
@@ -58,8 +90,7 @@ class Lab:
     def ask(self, host, *words):
         """A command about a host's own part of the file system."""
         directory = next(entry["directory"] for entry in self.hosts() if entry["host"] == host)
-        words = [self.dazzle, "lab", "exec", self.directory, str(host), "--", self.dazzle, *words, directory]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = self.give("lab", "exec", self.directory, str(host), "--", self.dazzle, *words, directory)
         if done.returncode != 0:
             raise Broken(f"dazzle {' '.join(words)} on host {host}: {done.stdout}{done.stderr}")
         return done.stdout
@@ -118,6 +149,87 @@ class Patient(Worker):
             self.error = error
 
 
+class Writer(threading.Thread):
+    """Counts up in a file; `written` is on every machine."""
+
+    def __init__(self, mount, name):
+        super().__init__(daemon=True)
+        self.file = os.open(os.path.join(mount, name), os.O_RDWR | os.O_CREAT, 0o644)
+        self.written, self.error, self.ending = -1, None, False
+        self.count()
+
+    def count(self):
+        os.pwrite(self.file, b"%020d" % (self.written + 1), 0)
+        self.written += 1
+
+    def run(self):
+        try:
+            while not self.ending:
+                self.count()
+                time.sleep(0.001)
+        except OSError as error:
+            self.error = error
+
+
+class Watcher(threading.Thread):
+    """Reads what the writer counts, on a host that is going to be struck, until its mount fails."""
+
+    def __init__(self, mount, name, writer, keeps_open):
+        super().__init__(daemon=True)
+        self.path, self.writer, self.keeps_open = os.path.join(mount, name), writer, keeps_open
+        self.reads, self.stale, self.error = 0, None, None
+
+    def read(self, file):
+        written = self.writer.written
+        seen = int(os.pread(file, 20, 0))
+        if seen < written and self.stale is None:
+            self.stale = f"read {seen}, and {written} was written before it began to read"
+        self.reads += 1
+
+    def run(self):
+        try:
+            file = os.open(self.path, os.O_RDONLY)
+            while not self.writer.ending and self.stale is None:
+                if not self.keeps_open:
+                    os.close(file)
+                    file = os.open(self.path, os.O_RDONLY)
+                self.read(file)
+        except OSError as error:
+            self.error = error
+
+
+class Watch:
+    """A writer on one host, and watchers on another that is to be struck."""
+
+    def __init__(self, run, mounts, victim, blow):
+        name = f"watched-{run}-{victim}"
+        self.victim = victim
+        self.writer = Writer(next(mount for host, mount in mounts.items() if host != victim), name)
+        # While a daemon alone is stopped, its kernel still answers from the pages of what is open.
+        keeps = [False] if blow == "freeze" else [False, True]
+        self.watchers = [Watcher(mounts[victim], name, self.writer, keeps_open) for keeps_open in keeps]
+        for thread in [self.writer, *self.watchers]:
+            thread.start()
+
+    def look(self):
+        if self.writer.error is not None:
+            raise Broken(f"the writer that host {self.victim} watches: {self.writer.error!r}")
+        for watcher in self.watchers:
+            if watcher.stale is not None:
+                raise Broken(f"host {self.victim} saw the past: {watcher.stale}")
+
+    def end(self):
+        """How often was looked."""
+        self.writer.ending = True
+        for thread in [self.writer, *self.watchers]:
+            thread.join(timeout=PATIENCE)
+            if thread.is_alive():
+                raise Broken(f"host {self.victim}: a read hangs for {PATIENCE:.0f} s")
+        self.look()
+        os.close(self.writer.file)
+        return sum(watcher.reads for watcher in self.watchers)
+
+
 class Crew:
     """All that works on one host's mount."""
 
@@ -165,21 +277,23 @@ def wait_for_all(crews, before, when):
         time.sleep(0.05)
 
 
-def kill_one(lab, victim, crews, most):
-    """Kills a host under load and brings it back; the longest call of the others meanwhile."""
+def strike(lab, blow, victim, crews, most):
+    """Strikes a host under load and has it come back; the longest call of the others meanwhile."""
     living = [crew for crew in crews if crew.host != victim]
-    lab.act("kill", victim)
+    begin, end = BLOWS[blow]
+    lab.act(begin, victim)
     until = time.monotonic() + DEAD
     while time.monotonic() < until:
         for crew in living:
-            crew.look(f"while host {victim} is dead")
+            crew.look(f"while host {victim} is {DONE[blow]}")
         time.sleep(0.05)
-    wait_for_all(living, [crew.counts() for crew in living], f"host {victim} is dead")
-    lab.act("start", victim)
+    wait_for_all(living, [crew.counts() for crew in living], f"host {victim} is {DONE[blow]}")
+    lab.act(end, victim)
+    lab.wait_until_mounted(victim)
     wait_for_all(living, [crew.counts() for crew in living], f"host {victim} is back")
     longest = max((crew.pulse.longest for crew in living), default=(0.0, "none"))
     if longest[0] > most:
-        raise Broken(f"with host {victim} dead, a {longest[1]} took {longest[0]:.2f} s, more than {most} s")
+        raise Broken(f"with host {victim} {DONE[blow]}, a {longest[1]} took {longest[0]:.2f} s, more than {most} s")
     return longest
 
 
@@ -200,11 +314,15 @@ def rounds(arguments):
     promised, operations, stalls = {}, 0, []
     for number in range(arguments.rounds):
         victim = everyone[number % len(everyone)]
-        crews = [Crew(arguments.seed, host, mount, dice, promised) for host, mount in lab.mounted().items()]
+        blow = arguments.blows[number % len(arguments.blows)]
+        mounts = lab.mounted()
+        crews = [Crew(arguments.seed, host, mount, dice, promised) for host, mount in mounts.items()]
+        watch = Watch(arguments.seed, mounts, victim, blow)
         time.sleep(HEALTHY)
         wait_for_all(crews, [crew.counts() for crew in crews], "before any host is killed")
         healthy = max(crew.pulse.longest for crew in crews)
-        stalls.append(kill_one(lab, victim, crews, arguments.most))
+        stalls.append(strike(lab, blow, victim, crews, arguments.most))
+        looks = watch.end()
         for crew in crews:
             crew.end()
             if crew.host != victim:
@@ -220,13 +338,13 @@ def rounds(arguments):
             promised.update({(crew.host, n): worker.promised for n, worker in enumerate(crew.workers)})
         (seconds, name), (calm, _) = stalls[-1], healthy
         print(
-            f"round {number + 1} of {arguments.rounds}: host {victim} killed; longest call elsewhere {seconds:.2f} s ({name}), "
-            f"before {calm:.2f} s; {operations} operations so far",
+            f"round {number + 1} of {arguments.rounds}: host {victim} {DONE[blow]}; longest call elsewhere {seconds:.2f} s "
+            f"({name}), before {calm:.2f} s; it looked {looks} times; {operations} operations so far",
             flush=True,
         )
     longest = max(stalls)
     print(
-        f"hosts: {arguments.rounds} kills, {operations} operations, seed {arguments.seed}, every promise kept; "
+        f"hosts: {arguments.rounds} blows, {operations} operations, seed {arguments.seed}, every promise kept; "
         f"longest call {longest[0]:.2f} s ({longest[1]})"
     )
 
@@ -235,10 +353,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("dazzle")
     parser.add_argument("lab")
+    parser.add_argument("--blows", type=lambda text: text.split(","), default=["kill"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=float, default=5.0)
     arguments = parser.parse_args()
+    if unknown := set(arguments.blows) - set(BLOWS):
+        parser.error(f"no such blow: {', '.join(sorted(unknown))}; there are {', '.join(BLOWS)}")
     try:
         rounds(arguments)
     except Broken as broken:

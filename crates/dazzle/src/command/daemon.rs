@@ -2,12 +2,18 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 
+use tracing::error;
+
 use super::{Failure, Outcome, lock_path};
 use crate::edge::process::{self, DirectoryLock};
-use crate::node;
+use crate::node::{self, Ending};
+
+/// Between two attempts to join the cluster again.
+const AGAIN_PAUSE: Duration = Duration::from_secs(5);
 
 /// Starts the daemon of `dir` in the background, and tells how that went.
 pub(super) fn start(dir: &Path) -> Outcome {
@@ -31,24 +37,35 @@ pub(super) struct Daemon {
     /// Keep the terminal.
     #[arg(long)]
     foreground: bool,
+    /// Take the place of one whose lease was lost: wait for its end, and try until the cluster can be joined again.
+    #[arg(long, conflicts_with = "foreground")]
+    again: bool,
 }
 
 impl Daemon {
     /// The daemon of `dir`, which keeps the terminal.
     pub(super) fn foreground(dir: PathBuf) -> Daemon {
-        Daemon { dir, foreground: true }
+        Daemon { dir, foreground: true, again: false }
     }
 
     /// Runs until told to stop. What goes wrong before the start is done is told to whoever started it.
     pub(super) fn run(self) -> Outcome {
         process::write_messages();
         process::take_small_pages();
+        if self.again {
+            DirectoryLock::wait(&lock_path(&self.dir))?;
+        }
         let Some(_lock) = DirectoryLock::take(&lock_path(&self.dir))? else {
             return self.tell(Err(Failure::from(format!("another daemon runs for {}", self.dir.display()))));
         };
         let runtime = process::runtime()?;
         let node = match runtime.block_on(node::Node::start(&self.dir, runtime.handle())) {
             Ok(node) => node,
+            Err(error) if self.again => {
+                error!(error, "the cluster cannot be joined again; it is tried again in {} s", AGAIN_PAUSE.as_secs());
+                runtime.block_on(process::pause(AGAIN_PAUSE));
+                return self.succeed();
+            }
             Err(error) => return self.tell(Err(Failure::from(error))),
         };
         if self.foreground {
@@ -56,10 +73,24 @@ impl Daemon {
         } else {
             process::tell_starter(&format!("ready {}", node.greeting()));
         }
-        runtime.block_on(node.run());
-        // Tasks that still run have nothing left to say: everything is stored.
-        runtime.shutdown_background();
-        Ok(())
+        match runtime.block_on(node.run()) {
+            Ending::Stopped => {
+                // Tasks that still run have nothing left to say: everything is stored.
+                runtime.shutdown_background();
+                Ok(())
+            }
+            Ending::Expelled if self.foreground => Err(Failure::from("the lease of this machine was lost".to_owned())),
+            Ending::Expelled => self.succeed(),
+        }
+    }
+
+    /// Starts another daemon in the place of this one, which ends: nothing of a life that is over goes into the next.
+    fn succeed(&self) -> Outcome {
+        let arguments = [OsStr::new("daemon"), self.dir.as_os_str(), OsStr::new("--again")];
+        match process::start_successor(&arguments) {
+            Ok(()) => std::process::exit(0),
+            Err(error) => Err(Failure::from(format!("no daemon could be started in the place of this one: {error}"))),
+        }
     }
 
     fn tell(&self, outcome: Outcome) -> Outcome {

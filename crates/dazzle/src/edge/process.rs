@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
@@ -120,6 +121,12 @@ pub fn start_daemon(arguments: &[&std::ffi::OsStr], messages: &Path) -> io::Resu
     Ok(line.trim_end().replace(LINE_BREAK, "\n"))
 }
 
+/// Starts this program with `arguments` as a daemon whose messages go where this one's do, and which nobody waits for.
+pub fn start_successor(arguments: &[&std::ffi::OsStr]) -> io::Result<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0).spawn().map(drop)
+}
+
 /// Tells whoever started this daemon how the start went, and lets go of the terminal.
 pub fn tell_starter(line: &str) {
     let mut out = io::stdout();
@@ -130,6 +137,11 @@ pub fn tell_starter(line: &str) {
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
     }
+}
+
+/// Returns after a while, before a host could tell the time.
+pub async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
 }
 
 /// Returns when the daemon is asked to stop by SIGTERM or SIGINT.
