@@ -49,10 +49,10 @@ impl Inner {
 
     /// Asks the manager of `inode`, wherever it moves and as long as that takes.
     pub(crate) async fn ask(&self, inode: InodeId, request: ManagerRequest) -> Result<ManagerReply, ClientError> {
-        let deadline = self.host.now() + PATIENCE;
+        let mut deadline = self.host.now() + PATIENCE;
         let mut number = None;
         loop {
-            let manager = self.manager_of(inode);
+            let (manager, asked) = (self.manager_of(inode), self.host.now());
             if number.is_none() && needs_once(&request) && manager != self.host.node() {
                 number = Some(self.numbers.take());
             }
@@ -76,6 +76,10 @@ impl Inner {
                     return Err(ClientError::Unreachable(unreachable.to_string()));
                 }
             };
+            // While others held the lock that is waited for, there was a manager.
+            if let ManagerRequest::Lock { wait: true, .. } = request {
+                deadline = deadline + (self.host.now() - asked);
+            }
             if self.host.now() >= deadline || self.is_stopped() {
                 return Err(ClientError::Unreachable(problem));
             }
@@ -163,8 +167,8 @@ fn is_possible(grant: Grant) -> bool {
 /// Whether asking twice is the same as asking once.
 fn is_repeatable(request: &ManagerRequest) -> bool {
     use ManagerRequest::{
-        Attributes, CancelLock, Census, Close, Content, Deltas, Flush, Grow, List, ListXattrs, Live, Lookup, Open,
-        Parent, Pieces, Punch, ReadLink, SetAttributes, TestLock, Unlock, UnlockAll, Why, Xattr,
+        Attributes, CancelLock, Census, Close, Content, Deltas, Flush, Grow, List, ListXattrs, Live, Lock, Lookup,
+        Open, Parent, Pieces, Punch, ReadLink, SetAttributes, TestLock, Unlock, UnlockAll, Why, Xattr,
     };
     matches!(
         request,
@@ -179,6 +183,7 @@ fn is_repeatable(request: &ManagerRequest) -> bool {
             | List { .. }
             | ListXattrs(_)
             | Live(..)
+            | Lock { .. }
             | Lookup { .. }
             | Open(_)
             | Parent(_)

@@ -117,7 +117,7 @@ impl Inner {
                 Err(error) => ClientAnswer::Failed(error.to_string()),
             },
             ClientRequest::Attributes { inode, .. } => ClientAnswer::Ahead(self.ahead(inode)),
-            ClientRequest::Claim(slots) => self.claim(&slots),
+            ClientRequest::Claim { slots, from } => ClientAnswer::Claim(self.log.log(), self.claim(&slots, from)),
         }
     }
 
@@ -127,8 +127,7 @@ impl Inner {
             let turn = self.tokens.next_turn();
             let files = lock(&self.files);
             let mut held = self.tokens.slot(slot);
-            let of_slot = files.range(InodeId::new(slot, 0)..).take_while(|(inode, _)| inode.slot() == slot);
-            let kept = of_slot.filter_map(|(&inode, file)| Some((inode, mode_needed(file)?)));
+            let kept = files.range(slot.inodes()).filter_map(|(&inode, file)| Some((inode, mode_needed(file)?)));
             held.narrow(turn, version, kept)
         };
         self.tokens.lose();
@@ -238,17 +237,6 @@ impl Inner {
         let file = self.find(inode)?;
         self.settle(&file);
         lock(&file.state).file.as_ref()?.ahead()
-    }
-
-    fn claim(&self, slots: &[SlotId]) -> ClientAnswer {
-        let (mut whole, mut inodes) = (Vec::new(), Vec::new());
-        for &slot in slots.iter().filter(|slot| slot.0 < SLOT_COUNT) {
-            let turn = self.tokens.next_turn();
-            let mut held = self.tokens.slot(slot);
-            inodes.extend(held.claim(turn));
-            whole.extend(held.is_whole().then_some(slot));
-        }
-        ClientAnswer::Claim { log: self.log.log(), slots: whole, inodes }
     }
 }
 

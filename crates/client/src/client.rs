@@ -14,6 +14,7 @@ use protocol::storage::Room;
 
 use crate::ClientError;
 use crate::cache::Cache;
+use crate::held_locks::OwnLocks;
 use crate::journals::Journals;
 use crate::numbers::CallNumbers;
 use crate::opens::OpenFile;
@@ -55,6 +56,10 @@ pub(crate) struct Inner {
     pub(crate) numbers: CallNumbers,
     pub(crate) cache: Cache,
     pub(crate) tokens: Tokens,
+    /// Taken after a slot's tokens, never before.
+    pub(crate) locks: Mutex<OwnLocks>,
+    /// An owner has given locks up.
+    pub(crate) locks_moved: Event,
     /// The managers that know which log this client writes.
     pub(crate) greeted: Mutex<BTreeSet<NodeId>>,
     pub(crate) greeting: async_lock::Mutex<()>,
@@ -95,6 +100,8 @@ impl Client {
             numbers: CallNumbers::default(),
             cache: Cache::new(options.cache_bytes),
             tokens: Tokens::new(),
+            locks: Mutex::default(),
+            locks_moved: Event::new(),
             greeted: Mutex::default(),
             greeting: async_lock::Mutex::new(()),
             outbox: Mutex::default(),

@@ -12,6 +12,8 @@
 //! | `numbers` | names of calls that must take effect once |
 //! | `journals` | how far managers' journals must be flushed for an fsync |
 //! | `tokens` | what managers promise about a slot: what may be kept in memory |
+//! | `held_locks` | the file locks that programs hold, as managers know them |
+//! | `claims` | what a new manager is told of all that is held |
 //! | `space` | how many bytes still fit |
 //!
 //! The others await: `ask` (managers), `names`, `attributes`, `opens`, `reads`, `writes`, `flush` (log and deltas),
@@ -29,10 +31,12 @@ mod attributes;
 mod background;
 mod cache;
 mod call_backs;
+mod claims;
 mod client;
 mod error;
 mod file;
 mod flush;
+mod held_locks;
 mod journals;
 mod lease;
 mod locks;

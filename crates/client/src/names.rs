@@ -29,24 +29,14 @@ impl Client {
     pub async fn create_open(&self, directory: InodeId, name: Bytes, new: NewInode) -> Result<Attributes, ClientError> {
         let inner = self.0.clone();
         let request = ManagerRequest::Create { directory, name, new, open: true };
-        whole(&self.0.host, async move {
-            let attributes = inner.make(directory, request).await?;
-            inner.opened_new(attributes);
-            Ok(attributes)
-        })
-        .await
+        whole(&self.0.host, async move { inner.make_open(directory, request).await }).await
     }
 
     /// Makes a file without a name and opens it (`O_TMPFILE`).
     pub async fn create_unnamed(&self, directory: InodeId, new: NewInode) -> Result<Attributes, ClientError> {
         let inner = self.0.clone();
         let request = ManagerRequest::CreateUnnamed { directory, new };
-        whole(&self.0.host, async move {
-            let attributes = inner.make(directory, request).await?;
-            inner.opened_new(attributes);
-            Ok(attributes)
-        })
-        .await
+        whole(&self.0.host, async move { inner.make_open(directory, request).await }).await
     }
 
     /// Gives `inode` one more name.
@@ -168,6 +158,13 @@ impl Inner {
         let reply = self.change(directory, &[directory], request).await?;
         let Answer::Entry(attributes, _) = reply.answer else { return Err(ClientError::Foreign("create")) };
         self.note(attributes.inode, &reply);
+        Ok(attributes)
+    }
+
+    async fn make_open(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {
+        let asked = self.tokens.turn();
+        let attributes = self.make(directory, request).await?;
+        self.opened_new(attributes, asked).await?;
         Ok(attributes)
     }
 

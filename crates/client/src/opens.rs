@@ -10,6 +10,7 @@ use protocol::manager::{Answer, ManagerReply, ManagerRequest, has_content};
 use crate::ClientError;
 use crate::client::{Client, Inner, lock};
 use crate::file::{Asked, File};
+use crate::tokens::Turn;
 use crate::whole::whole;
 
 /// A file that is open, or has something that a manager does not know yet.
@@ -40,6 +41,11 @@ impl State {
     /// The file, which a manager has told about.
     pub(crate) fn known(&mut self) -> &mut File {
         self.file.as_mut().expect("whoever works on a file has asked about it first")
+    }
+
+    /// Whether programs have it open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.opens > 0
     }
 
     /// Whether nobody will ever read what is written here.
@@ -98,14 +104,18 @@ impl Inner {
         }
         let shape = file.shape.read().await;
         let before = self.unchanged_since(&file);
-        let (attributes, content) = self.first_open(inode).await?;
+        let (attributes, content) = loop {
+            let asked = self.tokens.turn();
+            let told = self.first_open(inode).await?;
+            if self.count_open(&file, asked) {
+                break told;
+            }
+        };
         let after = self.unchanged_since(&file);
         {
             // Of a file of which nothing is held nothing is kept; and what was told may be from before it was granted.
             let is_held = held.is_some() || self.is_fresh(inode, lost);
             let mut state = lock(&file.state);
-            state.opens += 1;
-            state.idle = false;
             if is_held && (state.file.is_none() || after.is_some() && before == after) {
                 let mut known = File::known(&attributes);
                 known.begin(content);
@@ -115,6 +125,17 @@ impl Inner {
         }
         drop((shape, held));
         self.completed(attributes, lost).await
+    }
+
+    /// Counts one more open, which a manager answered to a question of that turn. Not if the slot may have another one by now,
+    /// which was told before this: then it must be asked too.
+    fn count_open(&self, file: &OpenFile, asked: Turn) -> bool {
+        let slot = self.tokens.slot(file.inode.slot());
+        let mut state = lock(&file.state);
+        let stands = slot.stands(asked) || state.opens > 0;
+        state.opens += u32::from(stands);
+        state.idle &= !stands;
+        stands
     }
 
     /// Whether this client alone uses the slot of an inode, and has given nothing up since `lost` was counted.
@@ -145,19 +166,23 @@ impl Inner {
         Err(problem)
     }
 
-    /// A file that this client just made, and that its manager holds open for it.
-    pub(crate) fn opened_new(&self, attributes: Attributes) {
+    /// A file that this client just made, and that the manager which it asked at that turn holds open for it.
+    pub(crate) async fn opened_new(&self, attributes: Attributes, mut asked: Turn) -> Result<(), ClientError> {
+        let inode = attributes.inode;
         // Where others use the slot too, somebody may have found the new name by now.
-        let pin = self.try_pin(attributes.inode);
-        let file = self.entry(attributes.inode);
+        let pin = self.try_pin(inode);
+        let file = self.entry(inode);
+        while !self.count_open(&file, asked) {
+            asked = self.tokens.turn();
+            self.ask(inode, ManagerRequest::Open(inode)).await?;
+        }
         let mut state = lock(&file.state);
-        // Somebody may have found the new name and opened it before this line.
-        state.opens += 1;
         if pin.is_some() {
             state.file.get_or_insert_with(File::new_empty);
         }
         // O_TMPFILE: without a name until it is linked.
         state.unlinked = attributes.links == 0;
+        Ok(())
     }
 
     async fn close(&self, inode: InodeId) {

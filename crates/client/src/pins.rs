@@ -1,7 +1,7 @@
 //! Tokens of all slots as calls use them: pinned while a call works, asked for when they are missing. Awaits; `tokens`
 //! decides.
 //!
-//! Locks are taken in this order: the table of files, a slot's tokens, a file's state.
+//! Locks are taken in this order: the table of files, a slot's tokens, a file's state or the file locks.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -88,6 +88,12 @@ impl SlotTokens {
         self.was_shared
     }
 
+    /// Whether what was granted to a question of that turn is known to whoever manages the slot: no call-back or claim came
+    /// since, the answer to which did not tell of it.
+    pub(crate) fn stands(&self, asked: Turn) -> bool {
+        self.called <= asked
+    }
+
     // ---- calls ----
 
     /// A call wants to work on an inode.
@@ -140,7 +146,7 @@ impl SlotTokens {
 
     /// The manager has answered a call that asked at `asked`, or not.
     pub(crate) fn end_ask(&mut self, inode: InodeId, asked: Turn, granted: Option<Token>) {
-        let is_valid = self.called <= asked;
+        let is_valid = self.stands(asked);
         let Some(held) = self.inodes.get_mut(&inode) else { return };
         held.asking = false;
         if let Some(token) = granted.filter(|token| is_valid && !held.spoiled && token.inode == inode) {
@@ -153,7 +159,7 @@ impl SlotTokens {
 
     /// A reply to what was asked at `asked` grants the slot.
     pub(crate) fn take_whole(&mut self, asked: Turn) {
-        self.whole |= self.called <= asked;
+        self.whole |= self.stands(asked);
     }
 
     // ---- call-backs ----

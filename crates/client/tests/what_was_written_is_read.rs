@@ -15,7 +15,7 @@ use host::sim::{self, Dice, DiskOptions, World};
 use host::{Address, Host, Port};
 use protocol::file::SetAttributes;
 use protocol::id::{InodeId, SLOT_COUNT, SlotId};
-use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest, TokenVersion};
+use protocol::token::{CLIENT_PORT, Claims, ClientAnswer, ClientRequest, TokenVersion};
 use support::{Site, plain_file};
 
 const SIZE_MAX: u64 = 3 << 20;
@@ -232,9 +232,9 @@ fn slots_that_there_are_not_are_nobodys() {
         client.answer_managers(Arc::new(NothingAbove));
         let to = Address { node: host.node(), port: Port(CLIENT_PORT) };
         let ask = async |request| host.call::<ClientRequest, ClientAnswer>(to, request).await.expect("it answers");
-        let ClientAnswer::Claim { log: life, .. } = ask(ClientRequest::Claim(vec![SlotId(u16::MAX)])).await else {
-            panic!("a claim is answered with one");
-        };
+        let claim = ClientRequest::Claim { slots: vec![SlotId(u16::MAX)], from: InodeId(0) };
+        let ClientAnswer::Claim(life, claims) = ask(claim).await else { panic!("a claim is answered with one") };
+        assert_eq!(claims, Claims::default());
         let beyond = ClientRequest::GiveUpSlot { slot: SlotId(SLOT_COUNT), life, version: TokenVersion::default() };
         assert!(matches!(ask(beyond).await, ClientAnswer::Failed(_)));
         client.stop().await.expect("nothing is left to write");

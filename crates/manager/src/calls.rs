@@ -14,7 +14,7 @@ use protocol::intention::Admission;
 use protocol::manager::{Answer, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, has_content};
 use protocol::maps::{LogState, Maps, Writer};
 use protocol::storage::Durability;
-use protocol::token::{Ahead, CLIENT_PORT, ClientAnswer, ClientRequest, Grant, TokenMode};
+use protocol::token::{Ahead, CLIENT_PORT, Claims, ClientAnswer, ClientRequest, Grant, TokenMode};
 
 use crate::manager::Manager;
 use crate::needs;
@@ -319,6 +319,8 @@ impl Manager {
 
     /// Hears from all living clients what they hold of the slots that arrived. False when one of them died meanwhile.
     pub(crate) async fn hear_claims(&self, slots: &[SlotId]) -> Result<bool, StartError> {
+        let mut slots = slots.to_vec();
+        slots.sort_unstable();
         let mut heard = BTreeSet::new();
         let living = |maps: &Maps| -> BTreeSet<u32> {
             let open = maps.logs.values().filter(|entry| entry.writer == Writer::Client);
@@ -330,7 +332,7 @@ impl Manager {
             if left.is_empty() {
                 return Ok(true);
             }
-            let calls = left.into_iter().map(async |node| (node, self.claims_of(node, slots).await));
+            let calls = left.into_iter().map(async |node| (node, self.claims_of(node, &slots).await));
             for (node, is_heard) in join_all(calls).await {
                 heard.extend(is_heard.then_some(node));
             }
@@ -342,21 +344,55 @@ impl Manager {
         }
     }
 
+    /// Hears all that the client on a node holds, in place of what it said before.
     async fn claims_of(&self, node: u32, arrived: &[SlotId]) -> bool {
-        let answer = self.ask_client(node, ClientRequest::Claim(arrived.to_vec())).await;
-        let Ok(ClientAnswer::Claim { log, slots, inodes }) = answer else { return false };
+        let (mut from, mut life) = (InodeId(0), None);
+        loop {
+            let request = ClientRequest::Claim { slots: arrived.to_vec(), from };
+            let Ok(ClientAnswer::Claim(log, claims)) = self.ask_client(node, request).await else { return false };
+            if *life.get_or_insert(log) != log {
+                return false;
+            }
+            if from == InodeId(0) {
+                self.hear_anew(node, log, arrived);
+            }
+            let rest = claims.rest;
+            self.hear(node, claims, arrived);
+            match rest {
+                Some(next) if next > from => from = next,
+                Some(_) => return false,
+                None => return true,
+            }
+        }
+    }
+
+    fn hear_anew(&self, node: u32, log: LogId, arrived: &[SlotId]) {
         // Its first word may come later, and must not void what it just claimed.
         let before = self.lives.lock().expect("nobody panics over lives").insert(node, log);
         if before.is_some_and(|before| before != log) {
             self.forget_uses(node);
         }
-        for slot in slots.into_iter().filter(|slot| arrived.contains(slot)) {
+        self.locks.disclaim(arrived, node);
+        for &slot in arrived {
+            self.table.with(slot, |state| state.opens.forget(node));
+        }
+    }
+
+    fn hear(&self, node: u32, claims: Claims, arrived: &[SlotId]) {
+        let Claims { slots, tokens, opens, locks, rest: _ } = claims;
+        let has_arrived = |slot: SlotId| arrived.binary_search(&slot).is_ok();
+        for slot in slots.into_iter().filter(|&slot| has_arrived(slot)) {
             self.table.with(slot, |state| state.tokens.claim_slot(node));
         }
-        for token in inodes.into_iter().filter(|token| arrived.contains(&token.inode.slot())) {
+        for token in tokens.into_iter().filter(|token| has_arrived(token.inode.slot())) {
             self.table.with(token.inode.slot(), |state| state.tokens.claim(node, token));
         }
-        true
+        for inode in opens.into_iter().filter(|inode| has_arrived(inode.slot())) {
+            self.table.with(inode.slot(), |state| state.opens.open(inode, node));
+        }
+        for (inode, lock) in locks.into_iter().filter(|(inode, _)| has_arrived(inode.slot())) {
+            self.locks.claim(node, inode, lock);
+        }
     }
 }
 

@@ -1,14 +1,16 @@
 //! File locks: `flock` and `fcntl` ranges of all inodes of a manager. Only in memory.
 //!
 //! Invariants
-//! 1. Two held locks of one inode and family conflict only if they are of one owner, and an owner's do not overlap.
+//! 1. Two held locks of one inode and family conflict only if they are of one owner, or were claimed by clients of whom one
+//!    has a call under way, which it repeats; and an owner's do not overlap.
 //! 2. A waiter conflicts with a held lock of another owner: whatever frees locks grants at once what became free.
 //! 3. No circle of `fcntl` owners waits for each other. (`flock` circles are the programs' own, as on Linux.)
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::file::{Lock, LockFamily, LockOwner};
-use protocol::id::InodeId;
+use protocol::id::{InodeId, SlotId};
+use protocol::locks::HeldLocks;
 
 /// Names a waiting call: the node, and the number the node gave it.
 pub(crate) type Ticket = (u32, u64);
@@ -36,7 +38,7 @@ struct Waiter {
 /// The locks of one inode.
 #[derive(Default)]
 struct InodeLocks {
-    held: Vec<Lock>,
+    held: HeldLocks,
     waiting: Vec<Waiter>,
 }
 
@@ -50,8 +52,8 @@ impl Locks {
     /// Takes a lock; waits under a ticket if there is one and others stand in the way.
     pub(crate) fn lock(&mut self, inode: InodeId, lock: Lock, ticket: Option<Ticket>) -> Taken {
         let locks = self.inodes.entry(inode).or_default();
-        if !locks.has_conflict(&lock) {
-            locks.take(lock);
+        if !has_conflict(&locks.held, &lock) {
+            locks.held.take(lock);
             return Taken::Held(self.grant(inode));
         }
         let Some(ticket) = ticket else {
@@ -64,7 +66,7 @@ impl Locks {
         let locks = self.inodes.entry(inode).or_default();
         locks.waiting.push(Waiter { ticket, lock });
         if lock.family == LockFamily::Flock {
-            locks.release(&lock);
+            locks.held.release(&lock);
         }
         Taken::Waits(self.grant(inode))
     }
@@ -72,14 +74,14 @@ impl Locks {
     /// Gives up what the owner holds of the family within the range. Returns who got their locks by that.
     pub(crate) fn unlock(&mut self, inode: InodeId, lock: &Lock) -> Vec<Ticket> {
         if let Some(locks) = self.inodes.get_mut(&inode) {
-            locks.release(lock);
+            locks.held.release(lock);
         }
         self.grant(inode)
     }
 
     /// Gives up all that an owner holds on one inode, or on all.
     pub(crate) fn unlock_all(&mut self, inode: Option<InodeId>, owner: LockOwner) -> Vec<Ticket> {
-        self.release_where(inode, |lock| lock.owner == owner)
+        self.release_where(inode, |held| held == owner)
     }
 
     /// Gives up all that owners on a node hold, or wait for. Also tells whose waiting is over without a lock.
@@ -89,7 +91,27 @@ impl Locks {
             let gone = locks.waiting.extract_if(.., |waiter| waiter.lock.owner.node == node);
             given_up.extend(gone.map(|waiter| waiter.ticket));
         }
-        (self.release_where(None, |lock| lock.owner.node == node), given_up)
+        (self.release_where(None, |held| held.node == node), given_up)
+    }
+
+    /// A client says that it held a lock under an earlier manager. Another's may stand against it for a moment: that a lock
+    /// was made shared, and that others share it since, its owner learns from an answer, which it now asks for again.
+    pub(crate) fn claim(&mut self, inode: InodeId, lock: Lock) {
+        self.inodes.entry(inode).or_default().held.take(lock);
+    }
+
+    /// What owners on a node said to hold of these slots, in ascending order, is void.
+    pub(crate) fn disclaim(&mut self, slots: &[SlotId], node: u32) {
+        for (_, locks) in self.inodes.iter_mut().filter(|(inode, _)| slots.binary_search(&inode.slot()).is_ok()) {
+            locks.held.release_owners(|owner| owner.node == node);
+        }
+        self.inodes.retain(|_, locks| !locks.is_empty());
+    }
+
+    /// These slots, in ascending order, are another manager's: their locks are nothing here. Returns who waited for one.
+    pub(crate) fn give_up(&mut self, slots: &[SlotId]) -> Vec<Ticket> {
+        let gone = self.inodes.extract_if(.., |inode, _| slots.binary_search(&inode.slot()).is_ok());
+        gone.flat_map(|(_, locks)| locks.waiting).map(|waiter| waiter.ticket).collect()
     }
 
     /// Gives up waiting. False when the ticket does not wait: never did, or holds its lock by now.
@@ -104,16 +126,15 @@ impl Locks {
 
     /// The first held lock, by where it starts, that stands in the way of `lock`.
     pub(crate) fn test(&self, inode: InodeId, lock: &Lock) -> Option<Lock> {
-        let held = self.inodes.get(&inode)?.held.iter();
-        held.filter(|held| conflicts(held, lock)).min_by_key(|held| held.start).copied()
+        self.inodes.get(&inode)?.held.conflicts(lock).min_by_key(|held| held.start).copied()
     }
 
     /// How many locks are held on an inode.
     pub(crate) fn count(&self, inode: InodeId) -> usize {
-        self.inodes.get(&inode).map_or(0, |locks| locks.held.len())
+        self.inodes.get(&inode).map_or(0, |locks| locks.held.count())
     }
 
-    fn release_where(&mut self, inode: Option<InodeId>, gone: impl Fn(&Lock) -> bool) -> Vec<Ticket> {
+    fn release_where(&mut self, inode: Option<InodeId>, gone: impl Fn(LockOwner) -> bool) -> Vec<Ticket> {
         let inodes: Vec<InodeId> = match inode {
             Some(inode) => vec![inode],
             None => self.inodes.keys().copied().collect(),
@@ -121,7 +142,7 @@ impl Locks {
         let mut granted = Vec::new();
         for inode in inodes {
             if let Some(locks) = self.inodes.get_mut(&inode) {
-                locks.held.retain(|lock| !gone(lock));
+                locks.held.release_owners(&gone);
             }
             granted.extend(self.grant(inode));
         }
@@ -133,9 +154,9 @@ impl Locks {
         let Some(locks) = self.inodes.get_mut(&inode) else { return Vec::new() };
         let mut granted = Vec::new();
         // A grant can free what its owner held before, and so another waiter: begin again after each.
-        while let Some(index) = locks.waiting.iter().position(|waiter| !locks.has_conflict(&waiter.lock)) {
+        while let Some(index) = locks.waiting.iter().position(|waiter| !has_conflict(&locks.held, &waiter.lock)) {
             let waiter = locks.waiting.remove(index);
-            locks.take(waiter.lock);
+            locks.held.take(waiter.lock);
             granted.push(waiter.ticket);
         }
         self.forget_if_empty(inode);
@@ -164,64 +185,25 @@ impl Locks {
     }
 
     fn blockers<'a>(&'a self, inode: InodeId, lock: &'a Lock) -> impl Iterator<Item = LockOwner> + 'a {
-        let held = self.inodes.get(&inode).map(|locks| locks.held.as_slice()).unwrap_or_default();
-        held.iter().filter(move |held| conflicts(held, lock)).map(|held| held.owner)
+        let locks = self.inodes.get(&inode);
+        locks.into_iter().flat_map(move |locks| locks.held.conflicts(lock)).map(|held| held.owner)
     }
 
     fn forget_if_empty(&mut self, inode: InodeId) {
-        if self.inodes.get(&inode).is_some_and(|locks| locks.held.is_empty() && locks.waiting.is_empty()) {
+        if self.inodes.get(&inode).is_some_and(InodeLocks::is_empty) {
             self.inodes.remove(&inode);
         }
     }
 }
 
 impl InodeLocks {
-    fn has_conflict(&self, lock: &Lock) -> bool {
-        self.held.iter().any(|held| conflicts(held, lock))
-    }
-
-    /// Puts a lock in place of what its owner held of the range. What it adjoins in kind becomes one with it.
-    fn take(&mut self, mut lock: Lock) {
-        self.release(&lock);
-        self.held.retain(|held| {
-            let same = same_owner(held, &lock) && held.exclusive == lock.exclusive;
-            let adjoins = held.last.checked_add(1) == Some(lock.start) || lock.last.checked_add(1) == Some(held.start);
-            if same && adjoins {
-                lock.start = lock.start.min(held.start);
-                lock.last = lock.last.max(held.last);
-            }
-            !(same && adjoins)
-        });
-        self.held.push(lock);
-    }
-
-    /// Cuts the range out of what its owner holds of the family.
-    fn release(&mut self, range: &Lock) {
-        let mut rests = Vec::new();
-        self.held.retain(|held| {
-            let cut = same_owner(held, range) && overlap(held, range);
-            if cut && held.start < range.start {
-                rests.push(Lock { last: range.start - 1, ..*held });
-            }
-            if cut && held.last > range.last {
-                rests.push(Lock { start: range.last + 1, ..*held });
-            }
-            !cut
-        });
-        self.held.extend(rests);
+    fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.waiting.is_empty()
     }
 }
 
-fn same_owner(a: &Lock, b: &Lock) -> bool {
-    a.family == b.family && a.owner == b.owner
-}
-
-fn overlap(a: &Lock, b: &Lock) -> bool {
-    a.start <= b.last && b.start <= a.last
-}
-
-fn conflicts(a: &Lock, b: &Lock) -> bool {
-    a.family == b.family && a.owner != b.owner && overlap(a, b) && (a.exclusive || b.exclusive)
+fn has_conflict(held: &HeldLocks, lock: &Lock) -> bool {
+    held.conflicts(lock).next().is_some()
 }
 
 #[cfg(test)]

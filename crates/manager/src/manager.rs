@@ -192,27 +192,11 @@ impl Manager {
             return Err(ManagerError::NotMine);
         }
         match request {
-            ManagerRequest::Lock { inode, lock, wait, ticket } => {
-                self.check_mine(inode)?;
-                self.locks.take(inode, lock, wait.then_some((node, ticket))).await?;
-                Ok(self.reply(Answer::Done))
-            }
-            ManagerRequest::CancelLock { inode, ticket } => {
-                self.locks.cancel(inode, (node, ticket));
-                Ok(self.reply(Answer::Done))
-            }
-            ManagerRequest::Unlock { inode, lock } => {
-                self.locks.unlock(inode, &lock);
-                Ok(self.reply(Answer::Done))
-            }
-            ManagerRequest::UnlockAll { inode, owner } => {
-                self.locks.unlock_all(inode, owner);
-                Ok(self.reply(Answer::Done))
-            }
-            ManagerRequest::TestLock { inode, lock } => {
-                self.check_mine(inode)?;
-                Ok(self.reply(Answer::Conflict(self.locks.test(inode, &lock))))
-            }
+            ManagerRequest::Lock { .. }
+            | ManagerRequest::CancelLock { .. }
+            | ManagerRequest::Unlock { .. }
+            | ManagerRequest::UnlockAll { .. }
+            | ManagerRequest::TestLock { .. } => self.answer_lock(node, request).await,
             ManagerRequest::Flush(log, position) => {
                 // Of an earlier life's journal others know: it is sealed, which makes it `disk`.
                 if log != self.writer.log() {
@@ -481,10 +465,6 @@ impl Manager {
         }
         Ok(reply)
     }
-
-    fn check_mine(&self, inode: InodeId) -> Result<(), ManagerError> {
-        self.table.lock(inode.slot()).map(|_| ()).ok_or(ManagerError::NotMine)
-    }
 }
 
 /// What a log's error means to whoever asked.
@@ -496,12 +476,13 @@ pub(crate) fn failed(error: LogError) -> ManagerError {
     }
 }
 
-/// Whether a request changes nothing.
-fn only_looks(request: &ManagerRequest) -> bool {
+/// Whether a request changes nothing in a log: only what this manager has in memory, or not even that.
+fn only_in_memory(request: &ManagerRequest) -> bool {
     use ManagerRequest as R;
     matches!(
         request,
         R::Attributes(_)
+            | R::CancelLock { .. }
             | R::Census
             | R::Content { .. }
             | R::DeadStripes(..)
@@ -509,11 +490,16 @@ fn only_looks(request: &ManagerRequest) -> bool {
             | R::List { .. }
             | R::ListXattrs(_)
             | R::Live(..)
+            | R::Lock { .. }
             | R::Lookup { .. }
+            | R::Open(_)
             | R::Parent(_)
             | R::Pieces { .. }
             | R::ReadLink(_)
             | R::TestLock { .. }
+            | R::Token { .. }
+            | R::Unlock { .. }
+            | R::UnlockAll { .. }
             | R::Why(_)
             | R::Xattr { .. }
     )
@@ -528,12 +514,12 @@ impl Handler for Door {
         Box::pin(async move {
             let answer: ManagerAnswer = match request.open::<ManagerRequest>() {
                 Ok(request) => {
-                    let looks = only_looks(&request);
+                    let in_memory = only_in_memory(&request);
                     let answer = manager.answer(from.0, request).await;
-                    // Asked last: what was looked at before the lease ran out may be another manager's by now. A change
-                    // that reached its log is true whoever manages.
+                    // Asked last: what was looked at, or granted, before the lease ran out may be another manager's by now.
+                    // A change that reached its log is true whoever manages.
                     let stands = match &answer {
-                        Ok(_) => !looks,
+                        Ok(_) => !in_memory,
                         Err(error) => matches!(error, ManagerError::Failed(_) | ManagerError::NoRoom),
                     };
                     if stands || manager.cluster.is_trusted() { answer } else { Err(ManagerError::NotMine) }

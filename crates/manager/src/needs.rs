@@ -114,7 +114,8 @@ pub(crate) fn may_wait(operation: &Operation) -> bool {
 pub(crate) fn is_early<'a>(mut held: impl Iterator<Item = &'a SlotState>, operation: &Operation) -> bool {
     let notices = match admission(operation) {
         Some((admission, _)) => !admission.needs.is_empty(),
-        None => usage(operation) != Use::Unnoticed,
+        // Who holds an inode open that has no name, they may not have said yet.
+        None => usage(operation) != Use::Unnoticed || matches!(operation, Operation::Reap(_)),
     };
     notices && held.any(|state| state.tokens.is_unheard())
 }

@@ -100,6 +100,7 @@ impl Manager {
         if !lost.is_empty() {
             let _one = self.imaging.lock().await;
             self.table.give_up(&lost);
+            self.locks.give_up(&lost);
             self.images.lock().expect("nobody panics over images").give_up(&lost);
         }
         let mine = self.table.mine();
@@ -115,9 +116,12 @@ impl Manager {
                     break;
                 }
             }
-            for slot in arrived {
+            for &slot in &arrived {
                 self.table.with(slot, |state| state.tokens.heard());
             }
+            // Whoever made a file without a name meanwhile opens it now.
+            let due = self.host().now() + self.options.orphan_grace;
+            self.untidy.lock().expect("nobody panics over arrivals").push((due, arrived));
             self.arrivals.lock().expect("nobody panics over arrivals").clear();
             self.arriving.store(false, Ordering::Release);
         }
@@ -161,8 +165,6 @@ impl Manager {
         self.replayed.lock().expect("nobody panics over replays").begin_again();
         self.arrivals.lock().expect("nobody panics over arrivals").extend(run.slots());
         self.arriving.store(true, Ordering::Release);
-        let due = self.host().now() + self.options.orphan_grace;
-        self.untidy.lock().expect("nobody panics over arrivals").push((due, run.slots().collect()));
         self.table.adopt(states);
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! The names of things. Each is a newtype, so that a stripe number is never taken for an offset.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 /// How many slots share the inode space (DESIGN §1).
@@ -51,6 +53,16 @@ id!(
 /// A file, directory or other node of the name space. The upper 12 bits name its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InodeId(pub u64);
+
+impl SlotId {
+    /// The inodes that this slot keeps, were there as many as possible.
+    ///
+    /// # Panics
+    /// When the slot does not exist.
+    pub fn inodes(self) -> RangeInclusive<InodeId> {
+        InodeId::new(self, 0)..=InodeId::new(self, (1 << SEQUENCE_BITS) - 1)
+    }
+}
 
 impl InodeId {
     /// The root directory of the first volume: slot 0, sequence 1.

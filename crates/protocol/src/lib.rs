@@ -13,6 +13,7 @@
 //! | [`payload`] | long byte strings of messages, which travel beside the encoding |
 //! | [`intention`] | operations over slots of several managers |
 //! | [`once`] | requests that take effect once, however often they are sent |
+//! | [`locks`] | the file locks that are held of an inode, as managers and clients keep them |
 //! | [`token`] | what managers promise clients, and how they call it back |
 //! | [`file`] | files as managers and clients speak of them: attributes, kinds, extents |
 //! | [`checksum`], [`erasure`] | CRC-32C of blocks and records; parity and reconstruction |
@@ -27,6 +28,7 @@ pub mod file;
 pub mod fragment;
 pub mod id;
 pub mod intention;
+pub mod locks;
 pub mod manager;
 pub mod maps;
 pub mod once;

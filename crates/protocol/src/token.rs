@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::file::Time;
+use crate::file::{Lock, Time};
 use crate::id::{InodeId, LogId, SlotId};
 
 /// The port that clients answer on.
@@ -77,7 +77,12 @@ pub enum ClientRequest {
         life: LogId,
     },
     /// A new manager asks what the client holds in these slots. Answers `Claim`, at once.
-    Claim(Vec<SlotId>),
+    Claim {
+        /// The slots, in ascending order.
+        slots: Vec<SlotId>,
+        /// Of which it has heard already what is held of inodes before this one.
+        from: InodeId,
+    },
 }
 
 /// What a client answers.
@@ -89,17 +94,25 @@ pub enum ClientAnswer {
     Tokens(Vec<Token>),
     /// What managers do not know yet of a file, if there is anything.
     Ahead(Option<Ahead>),
-    /// All that is held.
-    Claim {
-        /// The log that this client writes: it need not greet.
-        log: LogId,
-        /// Slots as a whole.
-        slots: Vec<SlotId>,
-        /// Inodes in other slots.
-        inodes: Vec<Token>,
-    },
+    /// What is held; and the log that this client writes: it need not greet.
+    Claim(LogId, Claims),
     /// It cannot be done now: ask again.
     Failed(String),
+}
+
+/// What a client holds: all of it, or of inodes before `rest`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    /// Slots as a whole.
+    pub slots: Vec<SlotId>,
+    /// Inodes in other slots.
+    pub tokens: Vec<Token>,
+    /// Inodes that are open: they outlive their last names.
+    pub opens: Vec<InodeId>,
+    /// File locks of the programs above the client.
+    pub locks: Vec<(InodeId, Lock)>,
+    /// What is held from this inode on is told when it is asked for.
+    pub rest: Option<InodeId>,
 }
 
 /// What a writer knows of a file and its manager does not yet.

@@ -11,6 +11,8 @@
 mod copies;
 #[path = "many_clients/deaths.rs"]
 mod deaths;
+#[path = "many_clients/file_locks.rs"]
+mod file_locks;
 #[path = "many_clients/history.rs"]
 mod history;
 #[path = "many_clients/kernel.rs"]
@@ -19,6 +21,8 @@ mod kernel;
 mod lease;
 #[path = "many_clients/machines.rs"]
 mod machines;
+#[path = "many_clients/open_files.rs"]
+mod open_files;
 #[path = "many_clients/pages.rs"]
 mod pages;
 #[path = "many_clients/removals.rs"]
@@ -315,6 +319,24 @@ fn lose_some(world: &World, loss_ppm: u32) {
     world.judge_messages(move |passing| {
         let is_ours = [MANAGER_PORT, CLIENT_PORT].contains(&passing.called.port.0);
         if is_ours && dice.lock().unwrap().chance(loss_ppm) { Verdict::Lose } else { Verdict::Pass }
+    });
+}
+
+/// In half of the worlds, some of what clients and managers say gets lost, or is late: behind much that was said after it.
+fn disturb(world: &World, dice: &mut Dice) {
+    if dice.coin() {
+        return;
+    }
+    let (loss_ppm, late_ppm) = (dice.below(30_000) as u32, dice.below(30_000) as u32);
+    let dice = Mutex::new(world.dice());
+    world.judge_messages(move |passing| {
+        let mut dice = dice.lock().unwrap();
+        let is_ours = [MANAGER_PORT, CLIENT_PORT].contains(&passing.called.port.0);
+        match is_ours {
+            true if dice.chance(loss_ppm) => Verdict::Lose,
+            true if dice.chance(late_ppm) => Verdict::Delay(Duration::from_nanos(dice.below(3_000_000_000))),
+            _ => Verdict::Pass,
+        }
     });
 }
 

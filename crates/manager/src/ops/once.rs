@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Done, ask, asked_slots};
 use crate::key;
 use crate::records::{decode, encode};
-use crate::transaction::{Stop, Transaction};
+use crate::transaction::{Effect, Stop, Transaction};
 
 /// Answers that one client may have waiting in one slot.
 const ANSWERS_MAX: usize = 4096;
@@ -37,7 +37,9 @@ pub(super) fn run(tx: &mut Transaction<'_>, name: &OnceName, request: &ManagerRe
         return refuse("this call was given up");
     }
     if let Ok(at) = kept.answers.binary_search_by_key(&call.number, |(number, _)| *number) {
-        return Ok(kept.answers.swap_remove(at).1.into());
+        let answer = kept.answers.swap_remove(at).1;
+        open_again(tx, request, &answer)?;
+        return Ok(answer.into());
     }
     let done = ask(tx, request)?;
     let Done::Answer(answer) = &done else { unreachable!("what takes effect once does so in one step") };
@@ -50,6 +52,16 @@ pub(super) fn run(tx: &mut Transaction<'_>, name: &OnceName, request: &ManagerRe
     kept.answers.insert(at, (call.number, answer.clone()));
     tx.put(slot, key::answered(call.client), encode(&kept))?;
     Ok(done)
+}
+
+/// Which files are open is in no journal: what was made under another manager, and open from then on, is open here too.
+fn open_again(tx: &mut Transaction<'_>, request: &ManagerRequest, answer: &Answer) -> Result<(), Stop> {
+    let opens = matches!(request, ManagerRequest::Create { open: true, .. } | ManagerRequest::CreateUnnamed { .. });
+    let (true, Answer::Entry(attributes, _) | Answer::Attributes(attributes)) = (opens, answer) else { return Ok(()) };
+    // It may be gone, where it lost its name before this.
+    tx.inode(attributes.inode)?;
+    tx.effect(Effect::Open(attributes.inode, tx.node()));
+    Ok(())
 }
 
 fn kept(tx: &Transaction<'_>, slot: SlotId, client: LogId) -> Result<Kept, Stop> {
