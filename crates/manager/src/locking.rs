@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_lock::OnceCell;
 use protocol::file::{Lock, LockOwner};
-use protocol::id::InodeId;
+use protocol::id::{InodeId, SlotId};
 use protocol::manager::ManagerError;
 
 use crate::locks::{Locks, Taken, Ticket};
@@ -120,6 +120,13 @@ impl FileLocks {
         let (granted, given_up) = state.locks.forget_node(node);
         given_up.into_iter().for_each(|ticket| state.end(ticket, Err(ManagerError::Interrupted)));
         state.grant(granted);
+    }
+
+    /// Slots have another manager: their locks are there, and so are those asked who wait for one.
+    pub(crate) fn leave(&self, slots: &[SlotId]) {
+        let mut state = self.lock();
+        let waited = state.locks.leave(|inode| slots.contains(&inode.slot()));
+        waited.into_iter().for_each(|ticket| state.end(ticket, Err(ManagerError::NotMine)));
     }
 
     /// A held lock that stands in the way.

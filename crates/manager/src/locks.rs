@@ -92,6 +92,12 @@ impl Locks {
         (self.release_where(None, |lock| lock.owner.node == node), given_up)
     }
 
+    /// Forgets all locks of some inodes. Returns who waited for one.
+    pub(crate) fn leave(&mut self, goes: impl Fn(InodeId) -> bool) -> Vec<Ticket> {
+        let gone = self.inodes.extract_if(.., |inode, _| goes(*inode));
+        gone.flat_map(|(_, locks)| locks.waiting).map(|waiter| waiter.ticket).collect()
+    }
+
     /// Gives up waiting. False when the ticket does not wait: never did, or holds its lock by now.
     pub(crate) fn cancel(&mut self, inode: InodeId, ticket: Ticket) -> bool {
         let Some(locks) = self.inodes.get_mut(&inode) else { return false };

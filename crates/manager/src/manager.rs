@@ -101,6 +101,8 @@ pub struct Manager {
     /// Slots that may have brought along what nobody needs, and when to look, in that order.
     pub(crate) untidy: Mutex<Vec<(Moment, Vec<SlotId>)>>,
     pub(crate) stopping: AtomicBool,
+    /// Whether this manager stops without knowing whether slots are still its own.
+    pub(crate) unsure: AtomicBool,
     /// Whether nothing of a start is left to do before somebody is answered.
     pub(crate) ready: AtomicBool,
     pub(crate) flights: Flights,
@@ -140,6 +142,7 @@ impl Manager {
             arrivals: Mutex::default(),
             untidy: Mutex::default(),
             stopping: AtomicBool::new(false),
+            unsure: AtomicBool::new(false),
             ready: AtomicBool::new(false),
             flights: Flights::default(),
             me,
@@ -195,6 +198,8 @@ impl Manager {
             ManagerRequest::Lock { inode, lock, wait, ticket } => {
                 self.check_mine(inode)?;
                 self.locks.take(inode, lock, wait.then_some((node, ticket))).await?;
+                // Its slot may have left behind the look above.
+                self.check_mine(inode).inspect_err(|_| self.locks.unlock(inode, &lock))?;
                 Ok(self.reply(Answer::Done))
             }
             ManagerRequest::CancelLock { inode, ticket } => {
@@ -202,10 +207,12 @@ impl Manager {
                 Ok(self.reply(Answer::Done))
             }
             ManagerRequest::Unlock { inode, lock } => {
+                self.check_mine(inode)?;
                 self.locks.unlock(inode, &lock);
                 Ok(self.reply(Answer::Done))
             }
             ManagerRequest::UnlockAll { inode, owner } => {
+                inode.map_or(Ok(()), |inode| self.check_mine(inode))?;
                 self.locks.unlock_all(inode, owner);
                 Ok(self.reply(Answer::Done))
             }
