@@ -2,12 +2,13 @@
 """Kills the hosts of a laboratory one after the other under load and looks whether the others notice.
 
     hosts.py DAZZLE LAB [--rounds N] [--seed S] [--most SECONDS]
+    hosts.py DAZZLE LAB --shared        only waits until all hosts manage as many slots
 
 LAB is the directory of a laboratory that is up. On every host that mounts the file system, workers write, append,
 overwrite, rename and remove, and note what fsync acknowledged; beside them a pulse makes small calls all the time and
 notes the longest. In every round one host's daemon is killed. On the others no call may fail, none may take longer than
---most, and work must go on. Then the host is started again; redundancy must come back by itself, and every acknowledged
-byte be there, seen through every mount. The seed, the rounds and the longest calls are printed.
+--most, and work must go on. Then the host is started again and gets its share of the slots, while the others work on; redundancy
+must come back by itself, and every acknowledged byte be there, seen through every mount. The seed, the rounds and the longest calls are printed.
 """
 
 import argparse
@@ -54,6 +55,21 @@ class Lab:
             if time.monotonic() > deadline:
                 raise Broken(f"redundancy is not back after {PATIENCE:.0f} s: {health}")
             time.sleep(0.2)
+
+    def wait_until_shared(self):
+        """Until all hosts manage as many slots, one more or less, and none is on its way."""
+        deadline, shares = time.monotonic() + PATIENCE, None
+        host = next(iter(self.mounted()))
+        while True:
+            status = json.loads(self.ask(host, "status", "--json"))
+            shares = dict.fromkeys((host["host"] for host in self.hosts()), 0)
+            for run in status["slots"]:
+                shares[run["node"]] = shares.get(run["node"], 0) + run["last"] - run["first"] + 1
+            if not status["slots_moving"] and max(shares.values()) - min(shares.values()) <= 1:
+                return shares
+            if time.monotonic() > deadline:
+                raise Broken(f"slots are not shared out after {PATIENCE:.0f} s: {shares}, {status['slots_moving']}")
+            time.sleep(0.1)
 
     def ask(self, host, *words):
         """A command about a host's own part of the file system."""
@@ -166,7 +182,7 @@ def wait_for_all(crews, before, when):
 
 
 def kill_one(lab, victim, crews, most):
-    """Kills a host under load and brings it back; the longest call of the others meanwhile."""
+    """Kills a host under load and brings it back; the longest call of the others until then, and while slots go back to it."""
     living = [crew for crew in crews if crew.host != victim]
     lab.act("kill", victim)
     until = time.monotonic() + DEAD
@@ -177,9 +193,19 @@ def kill_one(lab, victim, crews, most):
     wait_for_all(living, [crew.counts() for crew in living], f"host {victim} is dead")
     lab.act("start", victim)
     wait_for_all(living, [crew.counts() for crew in living], f"host {victim} is back")
-    longest = max((crew.pulse.longest for crew in living), default=(0.0, "none"))
+    longest = take_longest(living, f"with host {victim} dead", most)
+    lab.wait_until_shared()
+    wait_for_all(living, [crew.counts() for crew in living], f"host {victim} has its slots")
+    return longest, take_longest(living, f"while host {victim} got slots", most)
+
+
+def take_longest(crews, when, most):
+    """The longest call since this was asked last."""
+    longest = max((crew.pulse.longest for crew in crews), default=(0.0, "none"))
+    for crew in crews:
+        crew.pulse.longest = (0.0, "none")
     if longest[0] > most:
-        raise Broken(f"with host {victim} dead, a {longest[1]} took {longest[0]:.2f} s, more than {most} s")
+        raise Broken(f"{when}, a {longest[1]} took {longest[0]:.2f} s, more than {most} s")
     return longest
 
 
@@ -197,14 +223,17 @@ def rounds(arguments):
     lab = Lab(arguments.dazzle, arguments.lab)
     dice = random.Random(arguments.seed)
     everyone = [host["host"] for host in lab.hosts()]
-    promised, operations, stalls = {}, 0, []
+    promised, operations, stalls, moves = {}, 0, [], []
+    lab.wait_until_shared()
     for number in range(arguments.rounds):
         victim = everyone[number % len(everyone)]
         crews = [Crew(arguments.seed, host, mount, dice, promised) for host, mount in lab.mounted().items()]
         time.sleep(HEALTHY)
         wait_for_all(crews, [crew.counts() for crew in crews], "before any host is killed")
         healthy = max(crew.pulse.longest for crew in crews)
-        stalls.append(kill_one(lab, victim, crews, arguments.most))
+        stall, move = kill_one(lab, victim, crews, arguments.most)
+        stalls.append(stall)
+        moves.append(move)
         for crew in crews:
             crew.end()
             if crew.host != victim:
@@ -221,13 +250,13 @@ def rounds(arguments):
         (seconds, name), (calm, _) = stalls[-1], healthy
         print(
             f"round {number + 1} of {arguments.rounds}: host {victim} killed; longest call elsewhere {seconds:.2f} s ({name}), "
-            f"before {calm:.2f} s; {operations} operations so far",
+            f"before {calm:.2f} s, while it got slots {move[0]:.2f} s ({move[1]}); {operations} operations so far",
             flush=True,
         )
     longest = max(stalls)
     print(
         f"hosts: {arguments.rounds} kills, {operations} operations, seed {arguments.seed}, every promise kept; "
-        f"longest call {longest[0]:.2f} s ({longest[1]})"
+        f"longest call {longest[0]:.2f} s ({longest[1]}), {max(moves)[0]:.2f} s while slots were handed over"
     )
 
 
@@ -238,9 +267,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=float, default=5.0)
+    parser.add_argument("--shared", action="store_true")
     arguments = parser.parse_args()
     try:
-        rounds(arguments)
+        if arguments.shared:
+            print(f"slots by host: {Lab(arguments.dazzle, arguments.lab).wait_until_shared()}")
+        else:
+            rounds(arguments)
     except Broken as broken:
         sys.exit(f"hosts: seed {arguments.seed}: {broken}")
 
