@@ -426,6 +426,7 @@ many_mounts() {
     [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
     "$dazzle" lab up "$lab" --hosts 3 && echo "from host 2" >"$lab/mnt-2/note" &&
         [ "$("$dazzle" lab exec "$lab" 3 -- cat "$lab/mnt-3/note")" = "from host 2" ] &&
+        "$programs/hosts.py" "$dazzle" "$lab" --shared &&
         "$programs/many_mounts.py" "$lab"/mnt-{1,2,3} && git_on_all "$lab" && host_dies "$lab" && "$dazzle" lab down "$lab"
 }
 

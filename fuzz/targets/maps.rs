@@ -99,8 +99,9 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
             let (first, last) = (feed.number() as u16, feed.number() as u16);
             let listed = |&id: &u8| SlotLog { log: LogId(id.into()), from: Position::START };
             let logs = feed.run().iter().map(listed).collect();
-            RegistryRequest::SetSlots { first, last, node: feed.word(), logs, epoch: maps.epoch.0 }
+            RegistryRequest::SetSlots { first, last, node: feed.word(), base: None, logs, epoch: maps.epoch.0 }
         }
+        11 => RegistryRequest::Balance,
         _ => {
             let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed][usize::from(feed.choice(3))];
             RegistryRequest::SetTarget(TargetId(feed.word()), state)

@@ -80,7 +80,7 @@ pub fn logs_to_seal(maps: &Maps, node: u32, own: Option<LogId>) -> Vec<LogId> {
     old.map(|(log, _)| *log).collect()
 }
 
-/// Sealed logs that no slot has to roll and that are not among `stored`, the logs that have stripes. Of logs of which more
+/// Sealed logs that no slot is to be taken over from and that are not among `stored`, the logs that have stripes. Of logs of which more
 /// targets are away, or behind, than parity makes up for, nobody can tell: what comes back of a log that was forgotten is
 /// deleted.
 pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
@@ -92,9 +92,9 @@ pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
         })
     };
     let may_hide = |log: &LogId| maps.logs[log].layout.iter().flat_map(|run| &run.groups).any(hides);
-    let rolled = |log: &LogId| maps.slots.values().any(|slot| slot.logs.iter().any(|listed| listed.log == *log));
+    let needed = |log: &LogId| maps.slots.values().any(|slot| slot.needs(*log));
     let sealed = maps.logs.iter().filter(|(_, entry)| matches!(entry.state, LogState::Sealed(_)));
-    sealed.map(|(log, _)| *log).filter(|log| !stored.contains(log) && !rolled(log) && !may_hide(log)).collect()
+    sealed.map(|(log, _)| *log).filter(|log| !stored.contains(log) && !needed(log) && !may_hide(log)).collect()
 }
 
 #[cfg(test)]
@@ -122,7 +122,12 @@ mod tests {
             targets: BTreeMap::new(),
             groups: BTreeMap::new(),
             logs: logs.iter().map(entry).collect(),
-            slots: [(0, SlotEntry { node: 1, logs: vec![SlotLog { log: LogId(3), from: Position::START }] })].into(),
+            slots: [(
+                0,
+                SlotEntry { node: 1, base: None, logs: vec![SlotLog { log: LogId(3), from: Position::START }] },
+            )]
+            .into(),
+            wishes: Default::default(),
             next_log: LogId(10),
             next_node: 2,
             next_target: TargetId(9),

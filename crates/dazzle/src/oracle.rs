@@ -95,7 +95,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         "mount": parts.config.mount, "health": health, "parity": maps.parity,
         "inodes": space.inodes_total - space.inodes_free,
         "space": {"total": space.bytes_total, "free": space.bytes_free, "used": space.bytes_total - space.bytes_free},
-        "redundancy": redundancy, "memory": memory(parts), "slots": slots(&maps),
+        "redundancy": redundancy, "memory": memory(parts), "slots": slots(&maps), "slots_moving": slots_moving(&maps),
         "rates": {"read": rates.bytes_read, "written": rates.bytes_written},
         "targets": targets, "groups": groups, "logs": logs, "scrub": scrub(parts, &scrubbed),
     }))
@@ -128,6 +128,12 @@ fn slots(maps: &Maps) -> Value {
     let lasts = maps.slots.keys().skip(1).map(|next| next - 1).chain([protocol::id::SLOT_COUNT - 1]);
     let ranges = firsts.zip(lasts).zip(maps.slots.values());
     ranges.map(|((first, last), entry)| json!({"first": first, "last": last, "node": entry.node})).collect()
+}
+
+/// Which slots are on their way from one node to another.
+fn slots_moving(maps: &Maps) -> Value {
+    let wishes = maps.wishes.iter();
+    wishes.map(|(first, it)| json!({"first": first, "last": it.last, "from": it.from, "to": it.to})).collect()
 }
 
 /// Why a target does not serve, if it does not.

@@ -99,6 +99,7 @@ mod tests {
             groups: [(GroupId(0), GroupEntry { targets, geometry, current: true })].into(),
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
             next_log: LogId(1),
             next_node: 3,
             next_target: TargetId(2),

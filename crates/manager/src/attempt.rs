@@ -5,7 +5,7 @@
 //! in which they took effect; nothing else is done under the locks, and nothing waits.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use protocol::id::{SLOT_COUNT, SlotId};
@@ -30,6 +30,8 @@ pub(crate) struct SlotTable {
     mine: RwLock<Mine>,
     part_bytes_max: u64,
     resident: AtomicUsize,
+    /// Counts stays of slots.
+    stays: AtomicU64,
 }
 
 /// Which slots are here, and what follows from that.
@@ -93,7 +95,7 @@ impl SlotTable {
     pub(crate) fn new(states: Vec<SlotState>, part_bytes_max: u64) -> SlotTable {
         let places = (0..SLOT_COUNT).map(|_| OnceLock::new()).collect();
         let mine = RwLock::new(Mine::new(Vec::new(), part_bytes_max));
-        let table = SlotTable { places, mine, part_bytes_max, resident: AtomicUsize::new(0) };
+        let table = SlotTable { places, mine, part_bytes_max, resident: AtomicUsize::new(0), stays: AtomicU64::new(0) };
         table.adopt(states);
         table
     }
@@ -102,7 +104,8 @@ impl SlotTable {
     pub(crate) fn adopt(&self, states: Vec<SlotState>) {
         let mut slots: Vec<SlotId> = self.mine().iter().copied().chain(states.iter().map(|state| state.id)).collect();
         slots.sort_unstable();
-        for state in states {
+        for mut state in states {
+            state.stay = self.stays.fetch_add(1, Ordering::Relaxed);
             self.count(0, state.records.resident());
             let place = self.places[usize::from(state.id.0)].get_or_init(Mutex::default);
             let before = place.lock().expect("no operation panics").replace(state);
@@ -111,7 +114,8 @@ impl SlotTable {
         self.set_mine(slots);
     }
 
-    /// Gives these slots up, wherever they are here.
+    /// Gives these slots up, wherever they are here. What is under way on them has had its journal record appended, or meets
+    /// no slot any more.
     pub(crate) fn give_up(&self, slots: &[SlotId]) -> Vec<SlotState> {
         let left = self.mine().iter().copied().filter(|slot| !slots.contains(slot)).collect();
         self.set_mine(left);
@@ -119,8 +123,11 @@ impl SlotTable {
             let place = self.places[usize::from(slot.0)].get()?;
             place.lock().expect("no operation panics").take()
         };
-        let given: Vec<SlotState> = slots.iter().filter_map(take).collect();
-        given.iter().for_each(|state| self.count(state.records.resident(), 0));
+        let mut given: Vec<SlotState> = slots.iter().filter_map(take).collect();
+        for state in &mut given {
+            self.count(state.records.resident(), 0);
+            state.end_stay();
+        }
         given
     }
 

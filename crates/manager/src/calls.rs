@@ -21,7 +21,7 @@ use crate::needs;
 use crate::ops::{Done, Operation};
 use crate::start::StartError;
 use crate::takeover::seal;
-use crate::tokens::{Call, Refusal, What};
+use crate::tokens::{Call, Refusal, SlotTokens, What};
 
 /// How long a request waits for what others hold; then it is answered [`ManagerError::Held`], and asked again.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -44,13 +44,26 @@ impl Moved {
 struct Calling<'a> {
     manager: &'a Manager,
     call: Call,
+    /// The slot's stay here that the call-back belongs to.
+    stay: u64,
     is_answered: bool,
+}
+
+impl Calling<'_> {
+    /// Does something about the call-back, unless its slot has gone since.
+    fn end(&self, end: impl FnOnce(&mut SlotTokens, &Call)) {
+        self.manager.table.with(self.call.slot, |state| {
+            if state.stay == self.stay {
+                end(&mut state.tokens, &self.call);
+            }
+        });
+    }
 }
 
 impl Drop for Calling<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.manager.table.with(self.call.slot, |state| state.tokens.not_given_up(&self.call));
+            self.end(SlotTokens::not_given_up);
         }
         self.manager.tokens_moved.notify();
     }
@@ -142,7 +155,8 @@ impl Manager {
     /// Calls something back, or waits while somebody else does. Then: look again. Fails when its time is over.
     pub(crate) async fn call_back(&self, call: Call, deadline: Moment) -> Result<(), ManagerError> {
         let moved = self.tokens_moved.0.listen();
-        let version = self.table.with(call.slot, |state| state.tokens.begin(&call)).ok_or(ManagerError::NotMine)?;
+        let begun = self.table.with(call.slot, |state| (state.tokens.begin(&call), state.stay));
+        let (version, stay) = begun.ok_or(ManagerError::NotMine)?;
         let Some(version) = version else {
             if self.host().now() >= deadline {
                 return Err(ManagerError::Held);
@@ -153,7 +167,7 @@ impl Manager {
             return Ok(());
         };
         let life = self.life(call.holder);
-        let mut calling = Calling { manager: self, call, is_answered: false };
+        let mut calling = Calling { manager: self, call, stay, is_answered: false };
         let request = match call.what {
             What::Slot => ClientRequest::GiveUpSlot { slot: call.slot, life, version },
             What::Inode(token, keep) => ClientRequest::GiveUp { inode: token.inode, life, version, keep },
@@ -171,7 +185,7 @@ impl Manager {
             };
             if let Some(mut tokens) = remaining {
                 tokens.retain(|token| token.inode.slot() == call.slot);
-                self.table.with(call.slot, |state| state.tokens.given_up(&call, &tokens));
+                calling.end(|held, call| held.given_up(call, &tokens));
                 calling.is_answered = true;
                 return Ok(());
             }

@@ -10,6 +10,7 @@ use log::{BodyPart, LogError, Record};
 use protocol::address::{LogAddress, Position};
 use protocol::id::SlotId;
 use protocol::manager::ManagerError;
+use protocol::maps::SlotLog;
 use protocol::record::{Owner, RecordKind};
 use protocol::registry::{RegistryError, RegistryRequest};
 use protocol::storage::Durability;
@@ -19,7 +20,7 @@ use crate::key::Key;
 use crate::manager::{Manager, failed};
 use crate::slot::PageCopy;
 use crate::start::StartError;
-use crate::takeover::ranges;
+use crate::takeover::{SlotRange, ranges};
 
 /// Bytes that one round moves out of mostly dead stripes: some of what it writes anyway.
 const RENEWED_BYTES_MAX: u64 = 8 << 20;
@@ -40,6 +41,9 @@ impl Manager {
     /// Writes an image of every slot that changed, a table and a mark; the journal before this call is then covered.
     pub async fn checkpoint(&self) -> Result<(), ManagerError> {
         let _one = self.imaging.lock().await;
+        if self.unsure.load(Ordering::Relaxed) {
+            return Err(ManagerError::Failed("whether slots were handed over is unknown".into()));
+        }
         self.renew_sparse().await?;
         let journal_from = self.writer.end();
         self.journal_bytes.store(0, Ordering::Relaxed);
@@ -99,14 +103,10 @@ impl Manager {
             return Ok(());
         }
         let node = self.host().node().0;
-        for range in ranges(&self.cluster.maps(), node) {
-            let Some(own) = range.logs.iter().find(|listed| listed.log == self.writer.log()).copied() else { continue };
-            let covers = self.images.lock().expect("nobody panics over images").covers(own.from);
-            if range.logs.len() == 1 || !covers {
-                continue;
-            }
-            let (logs, epoch) = (vec![own], self.cluster.maps().epoch.0);
-            let request = RegistryRequest::SetSlots { first: range.first, last: range.last, node, logs, epoch };
+        let from = self.images.lock().expect("nobody panics over images").covered();
+        for (first, last) in self.covered_runs() {
+            let (logs, epoch) = (vec![SlotLog { log: self.writer.log(), from }], self.cluster.maps().epoch.0);
+            let request = RegistryRequest::SetSlots { first, last, node, base: None, logs, epoch };
             match self.cluster.registry(request).await {
                 Ok(_) => {}
                 // Something else changed meanwhile: the next round tries again.
@@ -117,10 +117,29 @@ impl Manager {
                 Err(error) => return Err(error.into()),
             }
         }
-        let listed = ranges(&self.cluster.maps(), node).into_iter().flat_map(|range| range.logs);
+        let left = ranges(&self.cluster.maps(), node);
+        let based = left.iter().any(|range| range.base.is_some());
+        let listed = left.into_iter().flat_map(|range| range.logs);
         let others = listed.map(|listed| listed.log).filter(|&log| log != self.writer.log()).collect();
-        self.images.lock().expect("nobody panics over images").roll_only(others);
+        self.images.lock().expect("nobody panics over images").roll_only(others, based);
         Ok(())
+    }
+
+    /// The runs of slots of which the newest table names images, and that are listed with more than that. Neighbours that
+    /// are listed with that become one run with them.
+    fn covered_runs(&self) -> Vec<(u16, u16)> {
+        let images = self.images.lock().expect("nobody panics over images");
+        let own = |range: &SlotRange| range.logs.iter().find(|listed| listed.log == self.writer.log()).copied();
+        let covered = |range: &SlotRange| own(range).is_some_and(|own| images.covers(own.from));
+        let mut runs: Vec<(u16, u16, bool)> = Vec::new();
+        for range in ranges(&self.cluster.maps(), self.host().node().0).into_iter().filter(covered) {
+            let more = range.logs.len() > 1 || range.base.is_some();
+            match runs.last_mut() {
+                Some(run) if run.1 + 1 == range.first => *run = (run.0, range.last, run.2 || more),
+                _ => runs.push((range.first, range.last, more)),
+            }
+        }
+        runs.into_iter().filter(|(_, _, more)| *more).map(|(first, last, _)| (first, last)).collect()
     }
 
     /// Appends again what intentions are not over, behind all that the images of this round cover: a start finds them in the
@@ -178,15 +197,40 @@ impl Manager {
         images.image(slot).map(|image| image.index.clone()).unwrap_or_default()
     }
 
-    /// Writes the changed pages of a slot, and its index.
+    /// Writes images of these slots as far as they changed, for a table to come.
+    pub(crate) async fn image_ahead(&self, slots: &[SlotId]) -> Result<(), ManagerError> {
+        let mut images = BTreeMap::new();
+        for &slot in slots {
+            if let (_, Found::Changed(changes, copies)) = self.look(slot) {
+                images.insert(slot, self.image(slot, changes, copies).await?);
+            }
+        }
+        self.commit(self.writer.end(), Durability::Disk).await?;
+        self.images.lock().expect("nobody panics over images").supplement(images);
+        Ok(())
+    }
+
     async fn image(&self, slot: SlotId, changes: u64, copies: Vec<PageCopy>) -> Result<Image, ManagerError> {
+        let stored = |low: &Key, version: u64, address: LogAddress| {
+            self.table.with(slot, |state| state.records.stored(low, version, address));
+        };
+        self.write_image(changes, copies, stored).await
+    }
+
+    /// Writes the changed pages of a slot, of which `stored` hears, and its index.
+    pub(crate) async fn write_image(
+        &self,
+        changes: u64,
+        copies: Vec<PageCopy>,
+        mut stored: impl FnMut(&Key, u64, LogAddress),
+    ) -> Result<Image, ManagerError> {
         let mut pages: Vec<(Key, LogAddress)> = Vec::with_capacity(copies.len());
         for copy in copies {
             let address = match copy.changed {
                 Some((page, version)) => {
                     let address = self.put(RecordKind::Page, &page.encode()).map_err(failed)?;
                     drop(page);
-                    self.table.with(slot, |state| state.records.stored(&copy.low, version, address));
+                    stored(&copy.low, version, address);
                     self.writer.room().await.map_err(failed)?;
                     Some(address)
                 }
@@ -201,7 +245,7 @@ impl Manager {
         Ok(Image { changes, index, pages: pages.into_iter().map(|(_, address)| address).collect() })
     }
 
-    fn put(&self, kind: RecordKind, body: &[u8]) -> Result<LogAddress, LogError> {
+    pub(crate) fn put(&self, kind: RecordKind, body: &[u8]) -> Result<LogAddress, LogError> {
         Ok(self.writer.append(record(kind, &[BodyPart::Copied(body)]))?.body)
     }
 }

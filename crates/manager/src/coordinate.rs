@@ -28,6 +28,7 @@ use crate::flight::Flight;
 use crate::manager::Manager;
 use crate::needs;
 use crate::ops::{self, Decide, Done, Operation, Told};
+use crate::placement::Placement;
 use crate::snapshot::{self, Snapshots, Wish};
 use crate::transaction::Context;
 
@@ -57,8 +58,10 @@ struct Plan {
     parts: Vec<Part>,
     /// All that was seen held in one moment, if it still holds in the own slots.
     one_moment: bool,
-    /// The slot that tells the outcome.
-    coordinator: SlotId,
+    /// The slot that tells the outcome, and its stay here.
+    coordinator: (SlotId, u64),
+    /// The slots that were here when it began. One that went since fails what counts on it.
+    mine: Arc<Placement>,
     /// What clients must not hold against it.
     admission: Admission,
 }
@@ -107,10 +110,12 @@ impl Manager {
     }
 
     async fn try_to_span(&self, node: u32, operation: &Operation) -> Result<(Done, Option<Position>), Trouble> {
-        let coordinator = ops::coordinator(operation, |slot| self.manages(slot));
-        let coordinator = coordinator.ok_or(Trouble::Refused(ManagerError::NotMine))?;
+        let mine = self.table.placement();
+        let not_mine = Trouble::Refused(ManagerError::NotMine);
+        let Some(coordinator) = ops::coordinator(operation, |slot| mine.manages(slot)) else { return Err(not_mine) };
+        let Some(stay) = self.table.with(coordinator, |state| state.stay) else { return Err(not_mine) };
         let context = Context { now: Time(self.host().wall().0), node };
-        let plan = self.plan(operation, coordinator, context).await?;
+        let plan = self.plan(operation, mine, (coordinator, stay), context).await?;
         let admission = plan.admission.clone();
         match self.carry_out(plan).await {
             Err(Trouble::Refused(ManagerError::Held)) => Err(Trouble::Held(admission)),
@@ -119,21 +124,22 @@ impl Manager {
     }
 
     async fn carry_out(&self, plan: Plan) -> Result<(Done, Option<Position>), Trouble> {
-        let (coordinator, node) = (plan.coordinator, plan.admission.node);
+        let ((coordinator, stay), node) = (plan.coordinator, plan.admission.node);
         let mut flight = Flight::begin(self);
         // An open file is remembered where its inode lives: that alone needs nobody else.
-        let tells = |part: &Part| part.changes_nothing() || self.manages(part.slot) && part.changes.is_empty();
+        let mine = plan.mine.clone();
+        let tells = |part: &Part| part.changes_nothing() || mine.manages(part.slot) && part.changes.is_empty();
         let keep = if plan.parts.iter().all(tells) { Keep::Memory } else { Keep::Journal };
         if keep == Keep::Journal || !plan.one_moment {
             self.hold(&mut flight, keep, &plan).await?;
         }
-        let (own, others): (Vec<Part>, Vec<Part>) = plan.parts.into_iter().partition(|part| self.manages(part.slot));
+        let (own, others): (Vec<Part>, Vec<Part>) = plan.parts.into_iter().partition(|part| mine.manages(part.slot));
         let others: Vec<SlotId> = match keep {
             Keep::Memory => Vec::new(),
             Keep::Journal => others.into_iter().map(|part| part.slot).collect(),
         };
         let (intention, admission) = (flight.intention(), plan.admission);
-        let decide = Decide { intention, coordinator, parts: own, others: others.clone(), admission };
+        let decide = Decide { intention, coordinator, stay, parts: own, others: others.clone(), admission };
         let (done, end) = self.attempt(node, &Operation::Decide(decide)).await.map_err(Trouble::Refused)?;
         if !matches!(done, Done::Told(Told::Decided(true))) {
             return Err(Trouble::Changed);
@@ -156,25 +162,31 @@ impl Manager {
     }
 
     /// Runs the operation over what is fetched until it lacks nothing.
-    async fn plan(&self, operation: &Operation, coordinator: SlotId, context: Context) -> Result<Plan, Trouble> {
+    async fn plan(
+        &self,
+        operation: &Operation,
+        mine: Arc<Placement>,
+        coordinator: (SlotId, u64),
+        context: Context,
+    ) -> Result<Plan, Trouble> {
         let mut gathered = Gathered::default();
         for _ in 0..ROUNDS_MAX {
             match self.table.sketch(operation, context, &gathered.snapshots) {
                 Sketch::Whole(done, parts) => {
                     let one_moment = gathered.foreign <= 1 && !gathered.own_after_foreign;
                     let admission = needs::of_span(operation, &parts, context.node);
-                    return Ok(Plan { done, parts, one_moment, coordinator, admission });
+                    return Ok(Plan { done, parts, one_moment, coordinator, mine, admission });
                 }
-                Sketch::Lacking(wishes) => self.gather(&mut gathered, &wishes).await?,
+                Sketch::Lacking(wishes) => self.gather(&mut gathered, &mine, &wishes).await?,
             }
         }
         Err(Trouble::Changed)
     }
 
     /// Fetches what is wished for: from the own slots first, so that what is there lies before the others' moment.
-    async fn gather(&self, gathered: &mut Gathered, wishes: &[Wish]) -> Result<(), Trouble> {
+    async fn gather(&self, gathered: &mut Gathered, mine: &Placement, wishes: &[Wish]) -> Result<(), Trouble> {
         let requests = snapshot::requests(wishes, self.purpose());
-        let (own, foreign): (Vec<Fetch>, Vec<Fetch>) = requests.into_iter().partition(|it| self.manages(it.slot));
+        let (own, foreign): (Vec<Fetch>, Vec<Fetch>) = requests.into_iter().partition(|it| mine.manages(it.slot));
         gathered.own_after_foreign |= gathered.foreign > 0 && !own.is_empty();
         for fetch in own {
             let slot = fetch.slot;
@@ -201,10 +213,10 @@ impl Manager {
 
     /// Has all parts held, in ascending order of slots; those of one manager that lie side by side at once.
     async fn hold(&self, flight: &mut Flight<'_>, keep: Keep, plan: &Plan) -> Result<(), Trouble> {
-        let (parts, coordinator) = (&plan.parts, plan.coordinator);
+        let (parts, (coordinator, _)) = (&plan.parts, plan.coordinator);
         assert!(parts.is_sorted_by_key(|part| part.slot), "in ascending order none wait in a circle");
         let maps = self.cluster.maps();
-        let owner = |part: &Part| if self.manages(part.slot) { None } else { Some(maps.slot(part.slot.0).node) };
+        let owner = |part: &Part| if plan.mine.manages(part.slot) { None } else { Some(maps.slot(part.slot.0).node) };
         for run in parts.chunk_by(|a, b| owner(a) == owner(b)) {
             let (intention, purpose) = (flight.intention(), self.purpose());
             let prepare = |keep| {

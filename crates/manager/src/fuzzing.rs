@@ -9,7 +9,7 @@ use crate::acl::Acl;
 use crate::directory::Holding;
 use crate::entry::Entry;
 use crate::extent::Backing;
-use crate::image::{self, Mark, Table};
+use crate::image::{self, Handover, Mark, Table};
 use crate::inode::Inode;
 use crate::journal;
 use crate::page::Page;
@@ -22,7 +22,10 @@ pub fn body(kind: u8, body: &[u8]) {
     match kind % 10 {
         0 => page(body),
         1 => journal(body),
-        2 => there_and_back::<Table>(body),
+        2 => {
+            there_and_back::<Table>(body);
+            there_and_back::<Handover>(body);
+        }
         3 => there_and_back::<Mark>(body),
         4 => drop(image::decode_index(body)),
         5 => {

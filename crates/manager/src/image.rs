@@ -38,6 +38,25 @@ pub(crate) struct TableEntry {
     pub(crate) index: Vec<LogAddress>,
 }
 
+/// What a manager hands over to another: images of slots that lack nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Handover {
+    /// The sealed logs of clients of which the images have all.
+    pub(crate) replayed: BTreeSet<LogId>,
+    /// The slots that ever had a record.
+    pub(crate) slots: Vec<HandedSlot>,
+}
+
+/// One slot of a [`Handover`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HandedSlot {
+    pub(crate) slot: SlotId,
+    /// The parts of its index, in order.
+    pub(crate) index: Vec<LogAddress>,
+    /// Records of intentions that are not over, each as the body of a journal record.
+    pub(crate) intentions: Vec<LogAddress>,
+}
+
 /// What a mark names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
@@ -99,6 +118,8 @@ pub(crate) struct Images {
     log: LogId,
     /// Earlier logs of which journal records may still be needed.
     rolled: BTreeSet<LogId>,
+    /// Whether slots are listed with a table that they were handed over with.
+    based: bool,
     slots: BTreeMap<SlotId, Image>,
     /// What the newest durable table names, that table, and its mark.
     needed: BTreeSet<(LogId, StripeNumber)>,
@@ -128,6 +149,7 @@ impl Images {
         Images {
             log,
             rolled: BTreeSet::new(),
+            based: false,
             slots: BTreeMap::new(),
             needed: BTreeSet::new(),
             journal_from: Position::START,
@@ -143,6 +165,18 @@ impl Images {
         self.needed.extend(self.stripes());
     }
 
+    /// Slots were handed over to us with what lies at these addresses, which stays needed until an own table is durable.
+    pub(crate) fn rest_on(&mut self, handed: &[LogAddress]) {
+        self.based |= !handed.is_empty();
+        self.needed.extend(handed.iter().map(|address| (address.log, address.stripe)));
+    }
+
+    /// Newer images of some slots are durable; no table names them yet.
+    pub(crate) fn supplement(&mut self, images: BTreeMap<SlotId, Image>) {
+        self.slots.extend(images);
+        self.needed.extend(self.stripes());
+    }
+
     /// These slots are another manager's.
     pub(crate) fn give_up(&mut self, slots: &[SlotId]) {
         self.slots.retain(|slot, _| !slots.contains(slot));
@@ -153,9 +187,9 @@ impl Images {
         self.slots.get(&slot)
     }
 
-    /// Whether earlier logs are still needed for their journals.
+    /// Whether slots of ours are listed with more than our log.
     pub(crate) fn rolls_others(&self) -> bool {
-        !self.rolled.is_empty()
+        self.based || !self.rolled.is_empty()
     }
 
     /// A new table is durable, with these new images, and so is the mark that names it. Fragments begun behind `open`
@@ -181,9 +215,14 @@ impl Images {
         !self.marks.is_empty() && from <= self.journal_from
     }
 
-    /// Besides ours, the slots' lists name these logs alone by now.
-    pub(crate) fn roll_only(&mut self, others: BTreeSet<LogId>) {
-        self.rolled = others;
+    /// Besides ours, the slots' lists name these logs alone by now, and tables that slots were handed over with, or none.
+    pub(crate) fn roll_only(&mut self, others: BTreeSet<LogId>, based: bool) {
+        (self.rolled, self.based) = (others, based);
+    }
+
+    /// Up to where the newest table covers our journal.
+    pub(crate) fn covered(&self) -> Position {
+        self.journal_from
     }
 
     /// Whether this manager needs nothing of a stripe of a manager log.
@@ -310,7 +349,7 @@ mod tests {
         let from = Position::new(StripeNumber(4), 0);
         let round = Round { journal_from: from, table: address(2, 5), mark: Position::new(StripeNumber(5), 900) };
         images.replace(BTreeMap::from([(SlotId(0), new)]), &round, StripeNumber(5));
-        images.roll_only(BTreeSet::new());
+        images.roll_only(BTreeSet::new(), false);
         assert!(!images.is_dead(LogId(2), StripeNumber(3)), "the mark is searched for from the log's beginning");
         images.reached(Position::new(StripeNumber(6), 1));
         assert_eq!(images.sparse(1000, 100), [(LogId(1), StripeNumber(2))].into());

@@ -16,6 +16,11 @@ const RECORDS_AT_ONCE: usize = 4096;
 const KEY_END: [u8; 9] = [0xff; 9];
 
 impl Manager {
+    /// Whether this manager would answer for a slot: of all managers of a cluster, one at most.
+    pub fn holds(&self, slot: SlotId) -> bool {
+        self.table.lock(slot).is_some()
+    }
+
     /// Whether all records agree with each other. They are compared as of one moment: when operations change them while
     /// they are read, they are read again; [`ManagerError::Failed`] when that never ends.
     pub async fn audit(&self) -> Result<AuditReport, ManagerError> {

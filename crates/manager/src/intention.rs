@@ -128,6 +128,15 @@ impl Intentions {
         }
     }
 
+    /// The slot goes: what was held in memory alone is no longer held, and whoever waits for any of it looks again.
+    pub(crate) fn end_stay(&mut self) {
+        for held in self.held.values_mut() {
+            // Nobody else sets it: only a part that goes is over.
+            let _ = std::mem::take(&mut held.over).try_set(());
+        }
+        self.held.retain(|_, held| held.keep == Keep::Journal);
+    }
+
     /// Whether nothing is locked.
     pub(crate) fn is_free(&self) -> bool {
         self.held.is_empty()

@@ -101,6 +101,8 @@ pub struct Manager {
     /// Slots that may have brought along what nobody needs, and when to look, in that order.
     pub(crate) untidy: Mutex<Vec<(Moment, Vec<SlotId>)>>,
     pub(crate) stopping: AtomicBool,
+    /// Whether this manager stops without knowing whether slots are still its own.
+    pub(crate) unsure: AtomicBool,
     /// Whether nothing of a start is left to do before somebody is answered.
     pub(crate) ready: AtomicBool,
     pub(crate) flights: Flights,
@@ -140,6 +142,7 @@ impl Manager {
             arrivals: Mutex::default(),
             untidy: Mutex::default(),
             stopping: AtomicBool::new(false),
+            unsure: AtomicBool::new(false),
             ready: AtomicBool::new(false),
             flights: Flights::default(),
             me,

@@ -34,9 +34,14 @@ fn heir(maps: &Maps, log: LogId) -> Option<u32> {
 pub(crate) struct Replayed(BTreeSet<LogId>);
 
 impl Replayed {
-    /// Slots have arrived that have nothing of any.
-    pub(crate) fn begin_again(&mut self) {
-        self.0.clear();
+    /// Slots have arrived that have nothing but of these.
+    pub(crate) fn keep_only(&mut self, of_arrived: &BTreeSet<LogId>) {
+        self.0.retain(|log| of_arrived.contains(log));
+    }
+
+    /// Those of these logs of which all slots here have all.
+    pub(crate) fn among(&self, maps: &Maps) -> BTreeSet<LogId> {
+        self.0.iter().copied().filter(|log| maps.logs.contains_key(log)).collect()
     }
 
     /// Whether a log is sealed, and its deltas may not all be here.

@@ -143,7 +143,7 @@ impl Manager {
             let journal = self.journal_bytes.load(Ordering::Relaxed);
             let rolls = self.images.lock().expect("nobody panics over images").rolls_others();
             let is_exposed = self.is_exposed();
-            let done = match (rolls, quiet.is_idle(journal) || is_exposed) {
+            let done = match (rolls && !self.is_receiving(), quiet.is_idle(journal) || is_exposed) {
                 (true, _) => self.checkpoint().await,
                 (false, true) => self.checkpoint_idle().await,
                 (false, false) => self.checkpoint_if_due().await,
@@ -157,7 +157,7 @@ impl Manager {
         }
     }
 
-    /// Takes slots over and gives them up as the manager map says.
+    /// Takes slots over, gives them up and hands them over as the maps say.
     async fn keep_following(self: Arc<Self>) {
         while !self.stopping.load(Ordering::Relaxed) {
             let newer = self.cluster.newer_maps();
@@ -166,6 +166,7 @@ impl Manager {
                 // What slots need of dead clients is sealed while their images are read.
                 let _ = join(self.follow_map(), self.seal_dead()).await;
                 self.forget_dead();
+                self.hand_over().await;
             }
             select(pin!(newer), pin!(self.host().sleep(self.options.flush_interval))).await;
         }

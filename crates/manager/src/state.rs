@@ -16,6 +16,8 @@ pub(crate) struct SlotState {
     pub(crate) opens: Opens,
     pub(crate) intentions: Intentions,
     pub(crate) tokens: SlotTokens,
+    /// Tells this stay of the slot with its manager from earlier ones: what began in one must not end in another.
+    pub(crate) stay: u64,
 }
 
 impl SlotState {
@@ -27,7 +29,14 @@ impl SlotState {
             opens: Opens::default(),
             intentions: Intentions::default(),
             tokens: SlotTokens::default(),
+            stay: 0,
         }
+    }
+
+    /// Prepares it for another stay, here or elsewhere: who waits for something of this one looks again.
+    pub(crate) fn end_stay(&mut self) {
+        self.intentions.end_stay();
+        self.tokens.end_stay();
     }
 }
 

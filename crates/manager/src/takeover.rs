@@ -11,21 +11,22 @@
 //! 4. While the manager map gives us slots that are not here yet, everything may live ([`Manager::is_settled`]): their images
 //!    and counts keep bytes alive that nobody else speaks for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use log::recovery::{self, DataBodies, Scanned};
 use log::{Cluster, LogReader, SealError};
 use protocol::address::{LogAddress, Position};
 use protocol::id::{LogId, SLOT_COUNT, SlotId};
 use protocol::manager::ManagerRequest;
-use protocol::maps::{LogState, Maps, SlotLog};
+use protocol::maps::{LogState, Maps, SlotEntry, SlotLog};
 use protocol::record::RecordKind;
 use protocol::registry::{RegistryError, RegistryRequest};
 
-use crate::image::{Image, Mark, Table, decode, decode_index};
+use crate::image::{HandedSlot, Handover, Image, Mark, Table, decode, decode_index};
 use crate::intention::Intentions;
 use crate::journal;
 use crate::key::{self, Key};
@@ -39,12 +40,15 @@ use crate::tokens::SlotTokens;
 
 /// How often is looked whether another recoverer has sealed a log.
 const SEAL_LOOK: Duration = Duration::from_millis(20);
+/// How long nobody is asked to list our log after nobody answered.
+const LIST_PAUSE: Duration = Duration::from_millis(50);
 
 /// A run of slots of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SlotRange {
     pub(crate) first: u16,
     pub(crate) last: u16,
+    pub(crate) base: Option<LogAddress>,
     pub(crate) logs: Vec<SlotLog>,
 }
 
@@ -53,13 +57,22 @@ impl SlotRange {
         (self.first..=self.last).map(SlotId)
     }
 
+    /// Whether the maps give all of it to a node, as it is.
+    fn lies_in(&self, maps: &Maps, node: u32) -> bool {
+        let holds = |range: SlotRange| {
+            let around = range.first <= self.first && self.last <= range.last;
+            around && (range.base, range.logs) == (self.base, self.logs.clone())
+        };
+        ranges(maps, node).into_iter().any(holds)
+    }
+
     /// The runs within it of slots that are not among `mine`, which is sorted.
     fn without(&self, mine: &[SlotId]) -> Vec<SlotRange> {
         let mut runs: Vec<SlotRange> = Vec::new();
         for slot in self.slots().filter(|slot| mine.binary_search(slot).is_err()) {
             match runs.last_mut() {
                 Some(run) if run.last + 1 == slot.0 => run.last = slot.0,
-                _ => runs.push(SlotRange { first: slot.0, last: slot.0, logs: self.logs.clone() }),
+                _ => runs.push(SlotRange { first: slot.0, last: slot.0, ..self.clone() }),
             }
         }
         runs
@@ -71,7 +84,13 @@ pub(crate) fn ranges(maps: &Maps, node: u32) -> Vec<SlotRange> {
     let firsts: Vec<u16> = maps.slots.keys().copied().collect();
     let lasts = firsts.iter().skip(1).map(|next| next - 1).chain([SLOT_COUNT - 1]);
     let mine = maps.slots.iter().zip(lasts).filter(|((_, entry), _)| entry.node == node);
-    mine.map(|((&first, entry), last)| SlotRange { first, last, logs: entry.logs.clone() }).collect()
+    let range = |((&first, entry), last): ((&u16, &SlotEntry), u16)| SlotRange {
+        first,
+        last,
+        base: entry.base,
+        logs: entry.logs.clone(),
+    };
+    mine.map(range).collect()
 }
 
 /// All runs of slots: first, last, and the node.
@@ -88,6 +107,10 @@ struct Recovered {
     /// Up to where the base log's journal is in each image.
     covered: BTreeMap<SlotId, Position>,
     intentions: BTreeMap<SlotId, Intentions>,
+    /// What was handed over, and lies in none of the images.
+    handed: Vec<LogAddress>,
+    /// The sealed logs of clients of which all is here.
+    replayed: BTreeSet<LogId>,
 }
 
 impl Manager {
@@ -100,8 +123,7 @@ impl Manager {
         if !lost.is_empty() {
             let _one = self.imaging.lock().await;
             self.table.give_up(&lost);
-            self.locks.give_up(&lost);
-            self.images.lock().expect("nobody panics over images").give_up(&lost);
+            self.leave(&lost);
         }
         let mine = self.table.mine();
         for run in ranges(&maps, node).into_iter().flat_map(|range| range.without(&mine)) {
@@ -161,34 +183,54 @@ impl Manager {
         };
         let states = recovered.slots.into_iter().map(state).collect();
         let logs = run.logs.iter().map(|listed| listed.log).collect();
-        self.images.lock().expect("nobody panics over images").adopt(logs, recovered.images);
-        self.replayed.lock().expect("nobody panics over replays").begin_again();
+        {
+            let mut images = self.images.lock().expect("nobody panics over images");
+            images.adopt(logs, recovered.images);
+            images.rest_on(&recovered.handed);
+        }
+        self.replayed.lock().expect("nobody panics over replays").keep_only(&recovered.replayed);
         self.arrivals.lock().expect("nobody panics over arrivals").extend(run.slots());
         self.arriving.store(true, Ordering::Release);
         self.table.adopt(states);
         Ok(())
     }
 
-    /// Adds our log to the list of a run of slots. False when the registry says that something else changed first.
+    /// Forgets what goes with slots that have another manager now.
+    pub(crate) fn leave(&self, slots: &[SlotId]) {
+        self.images.lock().expect("nobody panics over images").give_up(slots);
+        self.locks.give_up(slots);
+        self.tokens_moved.notify();
+    }
+
+    /// Adds our log to the list of a run of slots. False when the registry says that something else changed first. An answer
+    /// that is lost is not taken for a refusal: slots that are listed with our log are ours, and that log is not dead.
     async fn list_own_log(&self, run: &SlotRange) -> Result<bool, StartError> {
         let node = self.host().node().0;
         let own = SlotLog { log: self.writer.log(), from: self.writer.end() };
-        let logs: Vec<SlotLog> = run.logs.iter().copied().chain([own]).collect();
+        let listed = SlotRange { logs: run.logs.iter().copied().chain([own]).collect(), ..run.clone() };
+        let mut is_proposed = false;
         loop {
-            let maps = self.cluster.refresh().await?;
-            let is_ours =
-                |range: SlotRange| range.first <= run.first && run.last <= range.last && range.logs == run.logs;
-            if !ranges(&maps, node).into_iter().any(is_ours) {
+            let known = self.cluster.refresh().await;
+            let maps = self.cluster.maps();
+            if is_proposed && listed.lies_in(&maps, node) {
+                return Ok(true);
+            }
+            if known.is_ok() && !run.lies_in(&maps, node) {
                 return Ok(false);
             }
-            let (first, last, epoch) = (run.first, run.last, maps.epoch.0);
-            match self
-                .cluster
-                .registry(RegistryRequest::SetSlots { first, last, node, logs: logs.clone(), epoch })
-                .await
+            if let Err(error) = known
+                && (!is_proposed || self.stopping.load(Ordering::Relaxed))
             {
+                self.unsure.fetch_or(is_proposed, Ordering::Relaxed);
+                return Err(error.into());
+            }
+            let (first, last, base, epoch) = (run.first, run.last, run.base, maps.epoch.0);
+            let request = RegistryRequest::SetSlots { first, last, node, base, logs: listed.logs.clone(), epoch };
+            is_proposed = true;
+            match self.cluster.registry(request).await {
                 Ok(_) => return Ok(true),
                 Err(RegistryError::Lost) => {}
+                Err(RegistryError::Unavailable(_)) => self.host().sleep(LIST_PAUSE).await,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -246,6 +288,9 @@ impl Recovered {
             }
             break;
         }
+        if let (None, Some(table)) = (base, run.base) {
+            self.take(reader, table, run).await?;
+        }
         for slot in run.slots() {
             self.slots.entry(slot).or_insert_with(|| Slot::empty(slot));
         }
@@ -254,6 +299,30 @@ impl Recovered {
             for (place, body) in journal_records(reader, listed.log, listed.from..length).await? {
                 self.roll(reader, (Some(listed.log) == base).then_some(place), &body, &mine).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// The slots of a run as they were handed over.
+    async fn take(&mut self, reader: &LogReader, table: LogAddress, run: &SlotRange) -> Result<(), StartError> {
+        let handed: Handover = decode(&reader.read(table).await?)?;
+        if run.logs.is_empty() {
+            self.replayed = handed.replayed;
+        }
+        let slots = handed.slots.into_iter().filter(|handed| (run.first..=run.last).contains(&handed.slot.0));
+        let read = join_all(slots.map(async |handed| (read_index(reader, &handed.index).await, handed))).await;
+        self.handed.push(table);
+        for (pages, HandedSlot { slot, index, intentions }) in read {
+            let pages = pages?;
+            let stored = pages.iter().map(|(_, address)| *address).collect();
+            self.slots.insert(slot, Slot::from_index(slot, pages));
+            self.images.insert(slot, Image { changes: 0, index, pages: stored });
+            for record in &intentions {
+                for change in journal::decode(&reader.read(*record).await?)? {
+                    self.intentions.entry(slot).or_default().recover(change.key, change.value)?;
+                }
+            }
+            self.handed.extend(intentions);
         }
         Ok(())
     }
@@ -337,7 +406,7 @@ mod tests {
 
     #[test]
     fn only_runs_that_are_not_here_are_taken_over() {
-        let range = SlotRange { first: 3, last: 9, logs: Vec::new() };
+        let range = SlotRange { first: 3, last: 9, base: None, logs: Vec::new() };
         let runs = |mine: &[u16]| {
             let mine: Vec<SlotId> = mine.iter().copied().map(SlotId).collect();
             range.without(&mine).into_iter().map(|run| (run.first, run.last)).collect::<Vec<_>>()

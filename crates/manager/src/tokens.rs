@@ -273,6 +273,18 @@ impl SlotTokens {
         }
     }
 
+    /// The slot goes: what comes of call-backs under way is not heard here any more.
+    pub(crate) fn end_stay(&mut self) {
+        match &mut self.sharing {
+            Sharing::Whole { called, .. } => *called = false,
+            Sharing::Shared(inodes) => {
+                let held = inodes.values_mut().flat_map(|holders| holders.held.values_mut());
+                held.for_each(|held| held.called = false);
+            }
+            Sharing::Free => {}
+        }
+    }
+
     // ---- lives and deaths ----
 
     /// An earlier life of `node` is over, and everything that it did is known.

@@ -2,7 +2,8 @@
 //! another in the middle of it. Then one half of a rename is done, a lock is never let go, or somebody sees what never was.
 //!
 //! Several managers share the slots; clients on other nodes work on few names in few directories, at once. Managers are
-//! killed and come back, messages to them are lost, links are cut, and all slots change hands. In the end nothing is held,
+//! killed and come back, messages to them are lost, links are cut, and all slots change hands, after a stop of all or from
+//! one that lives to another. In the end nothing is held,
 //! all records agree, and some order of the operations explains every answer. `DAZZLE_SEEDS` sets how many worlds are tried.
 
 mod linear;
@@ -175,7 +176,8 @@ impl Client {
             let node = NodeId(self.cluster.maps().slot(inode.slot().0).node);
             let to = Address { node, port: Port(MANAGER_PORT) };
             match self.host.call::<_, ManagerAnswer>(to, request.clone()).await {
-                Ok(Err(ManagerError::NotMine)) => {}
+                // Refused before anything was done.
+                Ok(Err(ManagerError::NotMine | ManagerError::Held)) => {}
                 Ok(Err(ManagerError::Failed(_))) | Err(_) => {
                     self.host.sleep(Duration::from_millis(100)).await;
                     let _ = self.cluster.refresh().await;

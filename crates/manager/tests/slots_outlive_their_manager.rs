@@ -1,6 +1,8 @@
 //! The danger: slots move from a manager that died to those that live, and back when it returns, over and over; a slot comes
 //! without a change that was acknowledged, with one from before it moved, or finds the stripes deleted that it lies in.
 //!
+//! Between two deaths the living share the slots out anew, and hand them over under load.
+//!
 //! Three nodes manage, a fourth stores and keeps the registry, a fifth asks. The test stands in for the registry's leader: it
 //! says who died. Somebody deletes all the while what all managers call dead.
 
@@ -14,7 +16,7 @@ use host::{Address, BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
 use log::{Cluster, LogReader};
 use manager::{Manager, ManagerOptions};
 use protocol::file::{Caller, Kind, NewInode};
-use protocol::id::{InodeId, LogId, StripeNumber, TargetId};
+use protocol::id::{InodeId, LogId, SLOT_COUNT, StripeNumber, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
 use protocol::maps::{Maps, TargetEntry, TargetState, Writer};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
@@ -93,6 +95,7 @@ async fn tell(world: &World, asking: &Host, node: NodeId, fate: Fate) -> usize {
             Fate::Joins => RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true },
             Fate::Begins => RegistryRequest::Begin { node: node.0, address: String::new() },
             Fate::Dies => RegistryRequest::Expire { node: node.0, session },
+            Fate::Shares => RegistryRequest::Balance,
         };
         cluster.registry(request).await.unwrap();
         delete_dead(&cluster).await
@@ -104,6 +107,8 @@ enum Fate {
     Joins,
     Begins,
     Dies,
+    /// Not of one node: the living get equal shares.
+    Shares,
 }
 
 /// Asks whoever manages the inode, until somebody does.
@@ -258,7 +263,60 @@ fn slots_move_with_all_that_was_acknowledged() {
                 tell(&world, &asking, node, Fate::Begins).await;
                 start(&world, node).await;
             }
+            if dice.coin() {
+                deleted.set(deleted.get() + tell(&world, &asking, dead, Fate::Shares).await);
+            }
         }
     });
     assert!(deleted.get() > 0, "somebody deletes what is dead");
+}
+
+#[test]
+fn the_living_share_slots_out_until_all_have_as_many() {
+    sim::explore(0..6, async |world, _| {
+        let storing = world.add_node(STORE);
+        store(&world, &storing).await;
+        let asking = world.add_node(ASKER);
+        for node in MANAGERS {
+            if node != MANAGERS[0] {
+                world.add_node(node);
+                tell(&world, &asking, node, Fate::Joins).await;
+            }
+            tell(&world, &asking, node, Fate::Begins).await;
+            start(&world, node).await;
+        }
+        let (host, seed) = (asking.clone(), world.dice().below(u64::MAX));
+        let shared = world.spawn(&asking, async move {
+            let mut dice = Dice::new(seed);
+            let (mut names, mut directories) = (Names::new(), vec![InodeId::ROOT]);
+            let cluster = Cluster::connect(host.clone(), STORE).await.unwrap();
+            for _ in 0..200 {
+                work(&cluster, &mut dice, &mut names, &mut directories).await;
+            }
+            cluster.registry(RegistryRequest::Balance).await.unwrap();
+            let (mut longest, mut steps) = (Duration::ZERO, 0);
+            while !cluster.refresh().await.unwrap().wishes.is_empty() {
+                let began = host.now();
+                work(&cluster, &mut dice, &mut names, &mut directories).await;
+                longest = longest.max(host.now() - began);
+                steps += 1;
+                assert!(steps < 20_000, "the slots do not arrive");
+            }
+            println!("{steps} operations while slots moved, the longest took {longest:?}");
+            assert!(longest < Duration::from_secs(1), "an operation stood still for {longest:?}");
+            let shares = MANAGERS.map(|node| {
+                let maps = cluster.maps();
+                (0..SLOT_COUNT).filter(|slot| maps.slot(*slot).node == node.0).count()
+            });
+            assert_eq!(shares, [1366, 1365, 1365]);
+            compare(&cluster, &names, &directories).await;
+            // Rounds of images make what was handed over superfluous: long runs again, and each rolls one log.
+            host.sleep(Duration::from_secs(5)).await;
+            let maps = cluster.refresh().await.unwrap();
+            assert_eq!(maps.slots.len(), 3, "{:?}", maps.slots);
+            assert!(maps.slots.values().all(|entry| entry.base.is_none() && entry.logs.len() <= 1));
+            compare(&cluster, &names, &directories).await;
+        });
+        shared.await.unwrap();
+    });
 }

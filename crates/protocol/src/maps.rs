@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::Position;
+use crate::address::{LogAddress, Position};
 use crate::checksum::crc;
 use crate::fragment::Geometry;
 use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, SLOT_COUNT, StripeNumber, TargetId};
@@ -30,6 +30,9 @@ pub struct Maps {
     pub logs: BTreeMap<LogId, LogEntry>,
     /// The manager map, as runs of slots: the entry for a slot is the last one at or before it. Slot 0 is always there.
     pub slots: BTreeMap<u16, SlotEntry>,
+    /// Slots that are to get another manager, in runs that do not overlap, by their first. Until the present one has handed
+    /// them over, nothing has changed.
+    pub wishes: BTreeMap<u16, SlotWish>,
     /// The number that the next log gets.
     pub next_log: LogId,
     /// The number that the next node gets. Numbers of nodes and targets are never given twice.
@@ -41,8 +44,8 @@ pub struct Maps {
 /// Why maps cannot be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapsError {
-    /// Slots below the first entry have no manager, or an entry is of a slot that does not exist.
-    #[error("the slots do not begin at 0, or go on behind the last")]
+    /// Slots below the first entry have no manager, an entry is of a slot that does not exist, or two wishes are of one slot.
+    #[error("the slots do not begin at 0, go on behind the last, or are wished for twice")]
     Slots,
     /// There is nothing to store on.
     #[error("there are no targets")]
@@ -69,11 +72,19 @@ impl Maps {
         if !self.slots.contains_key(&0) || self.slots.range(SLOT_COUNT..).next().is_some() {
             return Err(MapsError::Slots);
         }
+        let mut free = 0;
+        for (&first, wish) in &self.wishes {
+            if first < free || wish.last < first || wish.last >= SLOT_COUNT {
+                return Err(MapsError::Slots);
+            }
+            free = wish.last + 1;
+        }
         if self.targets.is_empty() {
             return Err(MapsError::Targets);
         }
         let serving = self.targets.values().map(|target| target.node);
-        if let Some(node) = serving.chain(self.managers()).find(|node| !self.nodes.contains_key(node)) {
+        let wished = self.wishes.values().flat_map(|wish| [wish.from, wish.to]);
+        if let Some(node) = serving.chain(self.managers()).chain(wished).find(|node| !self.nodes.contains_key(node)) {
             return Err(MapsError::Node(node));
         }
         for (&group, entry) in &self.groups {
@@ -255,8 +266,29 @@ pub enum LogState {
 pub struct SlotEntry {
     /// The node.
     pub node: u32,
+    /// Where the table lies with which their manager before the first of the logs handed them over; none when they are to be
+    /// found in the logs alone.
+    pub base: Option<LogAddress>,
     /// The manager logs to roll when taking over, oldest first.
     pub logs: Vec<SlotLog>,
+}
+
+impl SlotEntry {
+    /// Whether the slots are taken over from what lies in a log, as far as the registry knows.
+    pub fn needs(&self, log: LogId) -> bool {
+        self.base.is_some_and(|table| table.log == log) || self.logs.iter().any(|listed| listed.log == log)
+    }
+}
+
+/// A run of slots that is to get another manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotWish {
+    /// The last slot of the run.
+    pub last: u16,
+    /// The node that manages them now, and is to hand them over.
+    pub from: u32,
+    /// The node that is to take them.
+    pub to: u32,
 }
 
 /// A manager's log, and from where on it may hold journal records of the slots that list it.

@@ -37,12 +37,16 @@ pub enum RecordKind {
     Checkpoint = 6,
     /// "Before this position everything is applied, durably."
     Mark = 7,
+    /// Images of slots that their manager hands over to another.
+    Handover = 8,
 }
 
 impl RecordKind {
     fn from_byte(byte: u8) -> Option<Self> {
-        use RecordKind::{Checkpoint, Data, Deltas, Journal, Mark, Page, PageIndex};
-        [Data, Deltas, Journal, Page, PageIndex, Checkpoint, Mark].into_iter().find(|&kind| kind as u8 == byte)
+        use RecordKind::{Checkpoint, Data, Deltas, Handover, Journal, Mark, Page, PageIndex};
+        [Data, Deltas, Journal, Page, PageIndex, Checkpoint, Mark, Handover]
+            .into_iter()
+            .find(|&kind| kind as u8 == byte)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::address::Position;
+use crate::address::{LogAddress, Position};
 use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
 use crate::maps::{GroupEntry, Maps, SlotLog, TargetState, Writer};
 
@@ -71,7 +71,7 @@ pub enum RegistryRequest {
     },
     /// Forgets sealed logs of which nothing lives.
     ForgetLogs(Vec<LogId>),
-    /// For slots `first..=last`: the node that manages them and the logs to roll.
+    /// For slots `first..=last`: the node that manages them, and from what it takes them over.
     SetSlots {
         /// First slot.
         first: u16,
@@ -79,11 +79,15 @@ pub enum RegistryRequest {
         last: u16,
         /// The manager's node.
         node: u32,
+        /// The table with which they were handed over, if they were.
+        base: Option<LogAddress>,
         /// The logs.
         logs: Vec<SlotLog>,
         /// The epoch of the maps that the asker saw.
         epoch: u64,
     },
+    /// Plans anew which slots are to move from one living node to another. The registry's leader alone says so.
+    Balance,
     /// Whether a target serves.
     SetTarget(TargetId, TargetState),
     /// A new node, which counts as gone until it begins a session. The answer gives its number.

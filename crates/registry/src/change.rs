@@ -11,7 +11,7 @@ use protocol::maps::{
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 use serde::{Deserialize, Serialize};
 
-use crate::nodes;
+use crate::{nodes, slots};
 
 /// The maps of a new cluster, whose first node is `node`. Nodes that its targets name live too.
 pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u32, parity: u8) -> Maps {
@@ -29,7 +29,8 @@ pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u
         targets: targets.into_iter().collect(),
         groups: Default::default(),
         logs: Default::default(),
-        slots: [(0, SlotEntry { node, logs: Vec::new() })].into(),
+        slots: [(0, SlotEntry { node, base: None, logs: Vec::new() })].into(),
+        wishes: Default::default(),
         next_log: LogId(1),
     };
     nodes::form(&mut maps);
@@ -60,12 +61,17 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
             seal(&mut next, (log, epoch), LogState::Sealed(length), tail)
         }
         RegistryRequest::ForgetLogs(logs) => Ok(forget(&mut next, &logs)),
-        RegistryRequest::SetSlots { first, last, node, logs, epoch } => {
+        RegistryRequest::SetSlots { first, last, node, base, logs, epoch } => {
             let seen = MapEpoch(epoch);
-            set_slots(&mut next, (first, last), SlotEntry { node, logs }, seen)
+            set_slots(&mut next, (first, last), SlotEntry { node, base, logs }, seen)
+        }
+        RegistryRequest::Balance => {
+            slots::plan(&mut next);
+            Ok(Outcome::Maps)
         }
         RegistryRequest::SetTarget(target, state) => set_target(&mut next, target, state),
     };
+    slots::drop_fulfilled(&mut next);
     match outcome {
         Ok(outcome) if next == *maps => (None, Ok(outcome)),
         Ok(outcome) => {
@@ -219,12 +225,11 @@ fn seal(maps: &mut Maps, (log, epoch): (LogId, FenceEpoch), sealed: LogState, ta
     Ok(Outcome::Maps)
 }
 
-/// Only sealed logs are forgotten, and none that a slot still has to roll.
+/// Only sealed logs are forgotten, and none that a slot is still to be taken over from.
 fn forget(maps: &mut Maps, logs: &[LogId]) -> Outcome {
     for log in logs {
         let sealed = maps.logs.get(log).is_some_and(|entry| matches!(entry.state, LogState::Sealed(_)));
-        let rolled = maps.slots.values().any(|slot| slot.logs.iter().any(|listed| listed.log == *log));
-        if sealed && !rolled {
+        if sealed && !maps.slots.values().any(|slot| slot.needs(*log)) {
             maps.logs.remove(log);
         }
     }
@@ -250,6 +255,7 @@ fn set_slots(maps: &mut Maps, (first, last): (u16, u16), entry: SlotEntry, seen:
         maps.slots.entry(last + 1).or_insert(after);
     }
     maps.slots.insert(first, entry);
+    slots::join(maps);
     Ok(Outcome::Maps)
 }
 
@@ -301,7 +307,7 @@ mod tests {
             maps.verify()
         };
         assert_eq!(broken(&|maps| maps.slots.clear()), Err(MapsError::Slots));
-        let beyond = SlotEntry { node: 1, logs: Vec::new() };
+        let beyond = SlotEntry { node: 1, base: None, logs: Vec::new() };
         assert_eq!(broken(&|maps| drop(maps.slots.insert(4096, beyond.clone()))), Err(MapsError::Slots));
         assert_eq!(broken(&|maps| maps.targets.clear()), Err(MapsError::Targets));
         let group = GroupId(0);
@@ -400,13 +406,14 @@ mod tests {
             first: 10,
             last: 19,
             node: 2,
+            base: None,
             logs: vec![SlotLog { log: LogId(5), from: Position::START }],
             epoch,
         };
         assert_eq!(step(&mut maps, set), Ok(Outcome::Maps));
         let nodes: Vec<_> = [0, 9, 10, 19, 20, 4095].iter().map(|&slot| maps.slot(slot).node).collect();
         assert_eq!(nodes, [1, 1, 2, 2, 1, 1]);
-        let stale = RegistryRequest::SetSlots { first: 0, last: 0, node: 3, logs: vec![], epoch };
+        let stale = RegistryRequest::SetSlots { first: 0, last: 0, node: 3, base: None, logs: vec![], epoch };
         assert_eq!(step(&mut maps, stale), Err(RegistryError::Lost));
     }
 }

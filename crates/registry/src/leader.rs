@@ -1,5 +1,5 @@
-//! What the leader does besides agreeing: it expires whose lease has run out, and adjusts who votes. `leases` and `voters`
-//! decide; this file carries it out.
+//! What the leader does besides agreeing: it expires whose lease has run out, adjusts who votes, and shares slots out.
+//! `leases`, `voters` and `balance` decide; this file carries it out.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -11,6 +11,7 @@ use openraft::EmptyNode;
 use protocol::registry::RegistryRequest;
 
 use crate::Registry;
+use crate::balance::Balance;
 use crate::consensus::Command;
 use crate::runtime::within;
 use crate::voters::{self, Members, Step};
@@ -24,6 +25,7 @@ const LAG_MAX: u64 = 64;
 
 /// Looks after the cluster for as long as this node leads it, again and again.
 pub(crate) async fn lead(registry: Arc<Registry>) {
+    let mut balance: Option<(u64, Balance)> = None;
     loop {
         let maps = registry.maps();
         let term = registry.leading();
@@ -39,8 +41,23 @@ pub(crate) async fn lead(registry: Arc<Registry>) {
                 drop(registry.propose(command).await);
             }
             adjust(&registry).await;
+            share_out(&registry, term, &mut balance).await;
         }
         select(pin!(registry.newer(maps.epoch)), pin!(registry.host.sleep_until(again))).await;
+    }
+}
+
+/// Has it planned which slots move, when that is due. What an earlier term saw counts for nothing.
+async fn share_out(registry: &Registry, term: u64, balance: &mut Option<(u64, Balance)>) {
+    let now = registry.host.now();
+    if balance.as_ref().is_none_or(|(of, _)| *of != term) {
+        *balance = Some((term, Balance::new(now)));
+    }
+    let is_due = balance.as_mut().is_some_and(|(_, balance)| balance.is_due(&registry.maps(), now));
+    if is_due {
+        let command = Command { id: registry.host.random(), request: RegistryRequest::Balance, term: Some(term) };
+        // Whether it is done the next look shows.
+        drop(registry.propose(command).await);
     }
 }
 

@@ -7,8 +7,8 @@
 //! | [`nodes`] | what nodes that come and go make of the maps: pure |
 //! | [`formation`] | which groups are laid over which targets: pure |
 //! | [`slots`] | which node manages which slots: pure |
-//! | [`leases`], [`voters`] | what the leader decides: whose lease ran out, who votes: pure |
-//! | [`Registry`] | answers requests, on every storing node; its `leader` carries out what the two above decide |
+//! | [`leases`], [`voters`], [`balance`] | what the leader decides: whose lease ran out, who votes, when slots move: pure |
+//! | [`Registry`] | answers requests, on every storing node; its `leader` carries out what those above decide |
 //! | [`Session`] | a node's own side of its lease |
 //! | [`Replica`] | one durable copy, on one target, of what a `store` keeps on several; `record` knows its bytes |
 //!
@@ -20,6 +20,7 @@
 //!
 //! *Never*: files, inodes, what a slot holds; fragments.
 
+pub mod balance;
 pub mod change;
 mod channel;
 mod consensus;

@@ -66,6 +66,7 @@ pub(crate) fn begin(maps: &mut Maps, node: u32, address: String) -> Reply {
         }
     }
     form(maps);
+    slots::forget_wishes(maps, node);
     slots::inherit(maps);
     Ok(Outcome::Session(session))
 }
@@ -75,6 +76,7 @@ pub(crate) fn begin(maps: &mut Maps, node: u32, address: String) -> Reply {
 pub(crate) fn end(maps: &mut Maps, node: u32, session: u64) -> Reply {
     current(maps, node, session)?;
     maps.nodes.get_mut(&node).expect("it is current").state = NodeState::Gone;
+    slots::forget_wishes(maps, node);
     if maps.storing().next().is_some() {
         fail_targets(maps, node);
         form(maps);

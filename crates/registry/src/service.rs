@@ -218,6 +218,7 @@ impl Registry {
             RegistryRequest::Expire { .. } => {
                 Err(RegistryError::Unknown("node but its leader that expires others".into()))
             }
+            RegistryRequest::Balance => Err(RegistryError::Unknown("node but its leader that shares slots out".into())),
             request => {
                 let command = Command { id: self.host.random(), request, term: None };
                 self.carry(Talk::Change(command)).await

@@ -2,14 +2,16 @@
 """Kills, freezes or cuts off the hosts of a laboratory one after the other under load and looks whether the others notice.
 
     hosts.py DAZZLE LAB [--blows kill,freeze,cut] [--rounds N] [--seed S] [--most SECONDS]
+    hosts.py DAZZLE LAB --shared        only waits until all hosts manage as many slots
 
 LAB is the directory of a laboratory that is up. On every host that mounts the file system, workers write, append,
 overwrite, rename and remove, and note what fsync acknowledged; beside them a pulse makes small calls all the time and
 notes the longest. In every round one host's daemon is killed, or stopped by a signal, or its links are cut. On the others
 no call may fail, none may take longer than --most, and work must go on. Then a killed host is started again; a frozen or a
-cut one goes on by itself, and must mount again. Redundancy must come back by itself, and every acknowledged byte be there,
-seen through every mount. On the host that is struck a watcher reads all the time what another host writes, and must never
-see anything older than what was written when it began to read. The seed, the rounds and the longest calls are printed.
+cut one goes on by itself, and must mount again. It gets its share of the slots, while the others work on; redundancy must
+come back by itself, and every acknowledged byte be there, seen through every mount. On the host that is struck a watcher
+reads all the time what another host writes, and must never see anything older than what was written when it began to read.
+The seed, the rounds and the longest calls are printed.
 """
 
 import argparse
@@ -86,6 +88,21 @@ class Lab:
             if time.monotonic() > deadline:
                 raise Broken(f"redundancy is not back after {PATIENCE:.0f} s: {health}")
             time.sleep(0.2)
+
+    def wait_until_shared(self):
+        """Until all hosts manage as many slots, one more or less, and none is on its way."""
+        deadline, shares = time.monotonic() + PATIENCE, None
+        host = next(iter(self.mounted()))
+        while True:
+            status = json.loads(self.ask(host, "status", "--json"))
+            shares = dict.fromkeys((host["host"] for host in self.hosts()), 0)
+            for run in status["slots"]:
+                shares[run["node"]] = shares.get(run["node"], 0) + run["last"] - run["first"] + 1
+            if not status["slots_moving"] and max(shares.values()) - min(shares.values()) <= 1:
+                return shares
+            if time.monotonic() > deadline:
+                raise Broken(f"slots are not shared out after {PATIENCE:.0f} s: {shares}, {status['slots_moving']}")
+            time.sleep(0.1)
 
     def ask(self, host, *words):
         """A command about a host's own part of the file system."""
@@ -278,7 +295,7 @@ def wait_for_all(crews, before, when):
 
 
 def strike(lab, blow, victim, crews, most):
-    """Strikes a host under load and has it come back; the longest call of the others meanwhile."""
+    """Strikes a host under load and has it come back; the longest call of the others until then, and while slots go back to it."""
     living = [crew for crew in crews if crew.host != victim]
     begin, end = BLOWS[blow]
     lab.act(begin, victim)
@@ -291,9 +308,19 @@ def strike(lab, blow, victim, crews, most):
     lab.act(end, victim)
     lab.wait_until_mounted(victim)
     wait_for_all(living, [crew.counts() for crew in living], f"host {victim} is back")
-    longest = max((crew.pulse.longest for crew in living), default=(0.0, "none"))
+    longest = take_longest(living, f"with host {victim} {DONE[blow]}", most)
+    lab.wait_until_shared()
+    wait_for_all(living, [crew.counts() for crew in living], f"host {victim} has its slots")
+    return longest, take_longest(living, f"while host {victim} got slots", most)
+
+
+def take_longest(crews, when, most):
+    """The longest call since this was asked last."""
+    longest = max((crew.pulse.longest for crew in crews), default=(0.0, "none"))
+    for crew in crews:
+        crew.pulse.longest = (0.0, "none")
     if longest[0] > most:
-        raise Broken(f"with host {victim} {DONE[blow]}, a {longest[1]} took {longest[0]:.2f} s, more than {most} s")
+        raise Broken(f"{when}, a {longest[1]} took {longest[0]:.2f} s, more than {most} s")
     return longest
 
 
@@ -311,7 +338,8 @@ def rounds(arguments):
     lab = Lab(arguments.dazzle, arguments.lab)
     dice = random.Random(arguments.seed)
     everyone = [host["host"] for host in lab.hosts()]
-    promised, operations, stalls = {}, 0, []
+    promised, operations, stalls, moves = {}, 0, [], []
+    lab.wait_until_shared()
     for number in range(arguments.rounds):
         victim = everyone[number % len(everyone)]
         blow = arguments.blows[number % len(arguments.blows)]
@@ -321,7 +349,9 @@ def rounds(arguments):
         time.sleep(HEALTHY)
         wait_for_all(crews, [crew.counts() for crew in crews], "before any host is killed")
         healthy = max(crew.pulse.longest for crew in crews)
-        stalls.append(strike(lab, blow, victim, crews, arguments.most))
+        stall, move = strike(lab, blow, victim, crews, arguments.most)
+        stalls.append(stall)
+        moves.append(move)
         looks = watch.end()
         for crew in crews:
             crew.end()
@@ -339,13 +369,14 @@ def rounds(arguments):
         (seconds, name), (calm, _) = stalls[-1], healthy
         print(
             f"round {number + 1} of {arguments.rounds}: host {victim} {DONE[blow]}; longest call elsewhere {seconds:.2f} s "
-            f"({name}), before {calm:.2f} s; it looked {looks} times; {operations} operations so far",
+            f"({name}), before {calm:.2f} s, while it got slots {move[0]:.2f} s ({move[1]}); it looked {looks} times; "
+            f"{operations} operations so far",
             flush=True,
         )
     longest = max(stalls)
     print(
         f"hosts: {arguments.rounds} blows, {operations} operations, seed {arguments.seed}, every promise kept; "
-        f"longest call {longest[0]:.2f} s ({longest[1]})"
+        f"longest call {longest[0]:.2f} s ({longest[1]}), {max(moves)[0]:.2f} s while slots were handed over"
     )
 
 
@@ -357,11 +388,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=float, default=5.0)
+    parser.add_argument("--shared", action="store_true")
     arguments = parser.parse_args()
     if unknown := set(arguments.blows) - set(BLOWS):
         parser.error(f"no such blow: {', '.join(sorted(unknown))}; there are {', '.join(BLOWS)}")
     try:
-        rounds(arguments)
+        if arguments.shared:
+            print(f"slots by host: {Lab(arguments.dazzle, arguments.lab).wait_until_shared()}")
+        else:
+            rounds(arguments)
     except Broken as broken:
         sys.exit(f"hosts: seed {arguments.seed}: {broken}")
 

@@ -93,6 +93,15 @@ impl Status {
         for slots in answer["slots"].as_array().into_iter().flatten() {
             say!("slots {}–{} on node {}", slots["first"], slots["last"], slots["node"]);
         }
+        for slots in answer["slots_moving"].as_array().into_iter().flatten() {
+            say!(
+                "slots {}–{} are on their way from node {} to node {}",
+                slots["first"],
+                slots["last"],
+                slots["from"],
+                slots["to"]
+            );
+        }
         for group in answer["groups"].as_array().into_iter().flatten() {
             say!(
                 "group {:<4} {}+{} {}",

@@ -18,6 +18,8 @@ pub(crate) struct Decide {
     pub(crate) intention: IntentionId,
     /// The slot that tells the outcome.
     pub(crate) coordinator: SlotId,
+    /// Its stay in which the intention began. In between another manager may have told that nothing came of it.
+    pub(crate) stay: u64,
     /// What becomes of the coordinating manager's own slots.
     pub(crate) parts: Vec<Part>,
     /// The slots to be told.
@@ -29,6 +31,9 @@ pub(crate) struct Decide {
 /// Decides, unless something in the own slots is not as it was read.
 pub(super) fn decide(tx: &mut Transaction<'_>, decide: &Decide) -> Result<Done, Stop> {
     tx.act_for(decide.intention);
+    if tx.state(decide.coordinator)?.stay != decide.stay {
+        return Ok(Done::Told(Told::Decided(false)));
+    }
     for part in &decide.parts {
         if !stands(tx, part)? {
             return Ok(Done::Told(Told::Decided(false)));

@@ -126,7 +126,8 @@ impl Bench {
         let (held, _) = self.alone(&Operation::Asked(ManagerRequest::Prepare(prepare)))?;
         assert!(matches!(held, Done::Answer(Answer::Held(true))), "nobody came in between");
         let admission = Admission::default();
-        let decide = Decide { intention, coordinator, parts: own, others: slots.clone(), admission };
+        let stay = self.table.lock(coordinator).expect("a slot of the bench").stay;
+        let decide = Decide { intention, coordinator, stay, parts: own, others: slots.clone(), admission };
         let (decided, mut effects) = self.alone(&Operation::Decide(decide))?;
         assert!(matches!(decided, Done::Told(Told::Decided(true))));
         let settle = Settle { intention, slots, outcome: Outcome::Done };

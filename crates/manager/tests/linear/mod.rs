@@ -78,7 +78,9 @@ impl Search<'_> {
             if event.answered.as_ref().is_some_and(|got| *got != answered) {
                 continue;
             }
-            if after != *names {
+            // A rename between two names of one inode changes nothing, and had it come elsewhere it might have.
+            let may_matter = event.answered == Some(Answered::Done);
+            if after != *names || may_matter {
                 next.push((index, after));
             } else if event.ended.is_some() {
                 // What fits and changes nothing can come at once: no other order is better for it, or for the rest.

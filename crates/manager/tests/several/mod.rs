@@ -9,9 +9,10 @@ use host::sim::{Dice, DiskOptions, SimDisk, Stop, Verdict, World};
 use host::{BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
 use log::{Cluster, LogReader};
 use manager::{Manager, ManagerOptions};
-use protocol::id::{SLOT_COUNT, TargetId};
+use protocol::id::{MapEpoch, SLOT_COUNT, SlotId, TargetId};
 use protocol::manager::MANAGER_PORT;
-use protocol::maps::{Maps, NodeEntry, NodeState, SlotEntry, TargetEntry, TargetState};
+
+use protocol::maps::{Maps, NodeEntry, NodeState, SlotEntry, SlotWish, TargetEntry, TargetState};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use registry::change;
 use storage::{Storage, TargetOptions};
@@ -74,7 +75,8 @@ impl Site {
         }
         maps.next_node = maps.nodes.keys().max().map_or(1, |last| last + 1);
         for run in 0..RUNS {
-            maps.slots.insert(run * (SLOT_COUNT / RUNS), SlotEntry { node: site.deal(dice).0, logs: Vec::new() });
+            maps.slots
+                .insert(run * (SLOT_COUNT / RUNS), SlotEntry { node: site.deal(dice).0, base: None, logs: Vec::new() });
         }
         *site.maps.lock().unwrap() = Some(Arc::new(maps));
         site.start_ground().await;
@@ -121,6 +123,32 @@ impl Site {
         self.world.crash(node, Stop::Kill);
     }
 
+    /// Some run of slots shall be another manager's.
+    pub fn wish(&self, dice: &mut Dice) {
+        let mut shared = self.maps.lock().unwrap();
+        let mut maps = Maps::clone(shared.as_ref().unwrap());
+        let (first, count) = (dice.below(SLOT_COUNT.into()) as u16, dice.within(1..900) as u16);
+        let from = maps.slot(first).node;
+        let is_there = |slot: &u16| *slot < SLOT_COUNT && maps.slot(*slot).node == from;
+        let last = (first..first.saturating_add(count)).take_while(is_there).last().unwrap();
+        let to = self.deal(dice).0;
+        if to != from {
+            maps.wishes = [(first, SlotWish { last, from, to })].into();
+            maps.epoch = MapEpoch(maps.epoch.0 + 1);
+            assert_eq!(maps.verify(), Ok(()));
+            *shared = Some(Arc::new(maps));
+        }
+    }
+
+    /// No two managers answer for one slot, at any moment.
+    pub fn assert_one_answers(&self) {
+        let managers: Vec<&Arc<Manager>> = self.managers.values().flatten().collect();
+        for slot in (0..SLOT_COUNT).map(SlotId) {
+            let holders = managers.iter().filter(|manager| manager.holds(slot)).count();
+            assert!(holders <= 1, "{holders} managers answer for slot {}", slot.0);
+        }
+    }
+
     /// Stops all managers, and gives their slots to others.
     pub async fn deal_anew(&mut self, dice: &mut Dice) {
         let nodes: Vec<NodeId> = self.managers.keys().copied().collect();
@@ -132,7 +160,8 @@ impl Site {
             for (first, node) in runs {
                 let maps = cluster.refresh().await.unwrap();
                 let (last, logs) = (first + SLOT_COUNT / RUNS - 1, maps.slot(first).logs.clone());
-                let request = RegistryRequest::SetSlots { first, last, node: node.0, logs, epoch: maps.epoch.0 };
+                let request =
+                    RegistryRequest::SetSlots { first, last, node: node.0, base: None, logs, epoch: maps.epoch.0 };
                 cluster.registry(request).await.unwrap();
             }
         });
@@ -148,12 +177,13 @@ impl Site {
 }
 
 async fn start(host: Host) -> Arc<Manager> {
-    let cluster = Cluster::connect(host, GROUND).await.unwrap();
+    let cluster = Cluster::connect(host.clone(), GROUND).await.unwrap();
     let reader = LogReader::new(cluster.clone());
     let options = ManagerOptions {
         memory_bytes: 300 << 10,
         journal_bytes_max: 20 << 10,
         orphan_grace: Duration::from_millis(10),
+        flush_interval: Duration::from_millis(if host.random() % 2 == 0 { 1000 } else { 20 }),
         directory_part_bytes: 100,
         ..ManagerOptions::default()
     };
@@ -165,6 +195,17 @@ fn lose_some_messages(world: &World, dice: &mut Dice) {
     world.judge_messages(move |passing| {
         let lost = passing.called.port == Port(MANAGER_PORT) && dice.lock().unwrap().below(25) == 0;
         if lost { Verdict::Lose } else { Verdict::Pass }
+    });
+}
+
+/// Of what managers say to the registry too: whether slots were given away is then unknown for a while.
+fn lose_some_answers(world: &World, dice: &mut Dice) {
+    let dice = Mutex::new(Dice::new(dice.below(u64::MAX)));
+    world.judge_messages(move |passing| {
+        let often = if passing.called.port == Port(REGISTRY_PORT) { 4 } else { 40 };
+        let by_manager = passing.called.port == Port(REGISTRY_PORT) && passing.caller < NodeId(100);
+        let heard = by_manager || passing.called.port == Port(MANAGER_PORT);
+        if heard && dice.lock().unwrap().below(often) == 0 { Verdict::Lose } else { Verdict::Pass }
     });
 }
 
@@ -181,8 +222,11 @@ fn delay_some_messages(world: &World, dice: &mut Dice) {
 /// One evil at a time, for as long as clients work.
 pub async fn harm(site: &mut Site, works: impl Fn() -> bool, dice: &mut Dice) {
     let world = site.world.clone();
-    let evil = dice.below(6);
-    if evil == 5 {
+    let evil = dice.below(10);
+    if evil == 9 {
+        lose_some_answers(&world, dice);
+    }
+    if evil == 5 || evil == 8 {
         delay_some_messages(&world, dice);
     }
     if evil == 1 || evil == 4 {
@@ -194,8 +238,13 @@ pub async fn harm(site: &mut Site, works: impl Fn() -> bool, dice: &mut Dice) {
             break;
         }
         world.sleep(some_time(dice, 8..20)).await;
+        site.assert_one_answers();
+        if evil >= 6 {
+            site.wish(dice);
+        }
         match evil {
-            2 | 4 => {
+            7 if dice.below(3) > 0 => {}
+            2 | 4 | 7 => {
                 let node = site.deal(dice);
                 site.kill(node);
                 world.sleep(Duration::from_millis(dice.below(20))).await;

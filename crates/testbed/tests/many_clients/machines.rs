@@ -159,7 +159,7 @@ impl Machines {
     async fn share(&self) {
         let epoch = self.ask(RegistryRequest::Maps).await.epoch.0;
         let (first, last, node, logs) = (2048, 4095, MANAGERS[1].0, Vec::new());
-        self.tell(RegistryRequest::SetSlots { first, last, node, logs, epoch }).await;
+        self.tell(RegistryRequest::SetSlots { first, last, node, base: None, logs, epoch }).await;
     }
 
     async fn session(&self, node: NodeId) -> u64 {
