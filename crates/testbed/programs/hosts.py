@@ -7,8 +7,9 @@
 LAB is the directory of a laboratory that is up. On every host that mounts the file system, workers write, append,
 overwrite, rename and remove, and note what fsync acknowledged; beside them a pulse makes small calls all the time and
 notes the longest. In every round one host's daemon is killed. On the others no call may fail, none may take longer than
---most, and work must go on. Then the host is started again and gets its share of the slots, while the others work on; redundancy
-must come back by itself, and every acknowledged byte be there, seen through every mount. The seed, the rounds and the longest calls are printed.
+--most, and work must go on. Then the host is started again and gets its share of the slots, while the others work on;
+redundancy must come back by itself, and every acknowledged byte be there, seen through every mount. The seed, the rounds
+and the longest calls are printed.
 """
 
 import argparse
