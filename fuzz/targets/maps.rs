@@ -76,7 +76,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         Some(LogState::Open(epoch) | LogState::Sealing(epoch)) => epoch,
         _ => FenceEpoch(feed.word()),
     };
-    match feed.choice(12) {
+    match feed.choice(13) {
         0 => RegistryRequest::OpenLog { node: feed.word(), writer: Writer::Client },
         1 => {
             let groups = feed.run().iter().map(|&id| GroupId(id.into())).collect();

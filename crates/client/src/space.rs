@@ -276,6 +276,7 @@ mod tests {
             groups: groups.iter().enumerate().map(|(id, group)| (GroupId(id as u32), entry(group))).collect(),
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
             next_log: LogId(1),
             next_node: 2,
             next_target: TargetId(9),

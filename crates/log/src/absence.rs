@@ -120,6 +120,7 @@ mod tests {
             groups: [(GroupId(0), group.clone())].into(),
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
             next_log: LogId(2),
             next_node: 2,
             next_target: TargetId(9),

@@ -128,6 +128,7 @@ mod tests {
             groups: (0..).map(GroupId).zip(groups.iter().map(group)).collect(),
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
             next_log: LogId(1),
             next_node: 4,
             next_target: TargetId(9),

@@ -83,6 +83,7 @@ mod tests {
             groups: [(GroupId(0), GroupEntry { targets, geometry, current: false })].into(),
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
             next_log: LogId(1),
             next_node: 9,
             next_target: TargetId(9),

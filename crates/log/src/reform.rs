@@ -101,6 +101,7 @@ mod tests {
             groups: BTreeMap::new(),
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
             next_log: LogId(1),
             next_node: 2,
             next_target: TargetId(9),

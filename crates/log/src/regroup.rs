@@ -80,6 +80,7 @@ mod tests {
             groups: (0..).map(GroupId).zip(groups.iter().cloned()).collect(),
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
             next_log: LogId(1),
             next_node: 2,
             next_target: TargetId(9),

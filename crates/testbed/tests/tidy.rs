@@ -35,6 +35,7 @@ const NAMELESS: &[&str] = &["util", "utils", "common", "helper", "helpers", "mis
 const DECIDING: &[&str] = &[
     "protocol/src",
     "fuse/src",
+    "registry/src/balance.rs",
     "registry/src/change.rs",
     "registry/src/formation.rs",
     "registry/src/leases.rs",
