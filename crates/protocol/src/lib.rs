@@ -12,6 +12,7 @@
 //! | [`storage`], [`registry`], [`manager`] | the messages to each of these parts |
 //! | [`payload`] | long byte strings of messages, which travel beside the encoding |
 //! | [`intention`] | operations over slots of several managers |
+//! | [`audit`] | whether the records of all slots agree with each other |
 //! | [`once`] | requests that take effect once, however often they are sent |
 //! | [`token`] | what managers promise clients, and how they call it back |
 //! | [`file`] | files as managers and clients speak of them: attributes, kinds, extents |
@@ -20,6 +21,7 @@
 //! *Never*: async, sockets, files, clocks; any part's inner state; a format without a version.
 
 pub mod address;
+pub mod audit;
 pub mod checksum;
 pub mod delta;
 pub mod erasure;
