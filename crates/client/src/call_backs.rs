@@ -89,7 +89,7 @@ impl Handler for Door {
 }
 
 impl Inner {
-    async fn answer(&self, above: &dyn Above, request: ClientRequest) -> ClientAnswer {
+    async fn answer(self: &Arc<Self>, above: &dyn Above, request: ClientRequest) -> ClientAnswer {
         match request {
             ClientRequest::GiveUpSlot { life, .. }
             | ClientRequest::GiveUp { life, .. }
@@ -110,6 +110,10 @@ impl Inner {
             },
             ClientRequest::Attributes { inode, .. } => ClientAnswer::Ahead(self.ahead(inode)),
             ClientRequest::Claim(slots) => self.claim(&slots),
+            ClientRequest::Settle => match Client(self.clone()).settle().await {
+                Ok(()) => ClientAnswer::Done,
+                Err(error) => ClientAnswer::Failed(error.to_string()),
+            },
         }
     }
 
