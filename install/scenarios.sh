@@ -417,7 +417,19 @@ lab_kills() {
     "$dazzle" lab up "$work/killed" --hosts 3 || return 1
     "$programs/hosts.py" "$dazzle" "$work/killed" --blows "${BLOWS:-kill,freeze,cut,kill}" --rounds "${ROUNDS:-4}" \
         --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" || return 1
-    "$dazzle" lab down "$work/killed"
+    check_on_all "$work/killed" && "$dazzle" lab down "$work/killed"
+}
+
+# Once what is stored is as safe as it should be, every host finds the whole file system sound.
+check_on_all() {
+    local lab=$1 host until=$((SECONDS + 120))
+    while ! "$dazzle" status "$lab/host-1" --json | grep -q '"health": "healthy, '; do
+        [ $SECONDS -lt $until ] || { echo "redundancy is not back after 120 s"; return 1; }
+        sleep 0.2
+    done
+    for host in 1 2 3; do
+        "$dazzle" check "$lab/host-$host" || { echo "host $host finds problems"; return 1; }
+    done
 }
 
 # Three hosts mount one file system: what is done on one is seen on the others at once.
@@ -427,7 +439,8 @@ many_mounts() {
     "$dazzle" lab up "$lab" --hosts 3 && echo "from host 2" >"$lab/mnt-2/note" &&
         [ "$("$dazzle" lab exec "$lab" 3 -- cat "$lab/mnt-3/note")" = "from host 2" ] &&
         "$programs/hosts.py" "$dazzle" "$lab" --shared &&
-        "$programs/many_mounts.py" "$lab"/mnt-{1,2,3} && git_on_all "$lab" && host_dies "$lab" && "$dazzle" lab down "$lab"
+        "$programs/many_mounts.py" "$lab"/mnt-{1,2,3} && git_on_all "$lab" && host_dies "$lab" && check_on_all "$lab" &&
+        "$dazzle" lab down "$lab"
 }
 
 # One repository, worked on from three hosts.

@@ -28,4 +28,4 @@ mod standing;
 mod survey;
 
 pub use cleaner::{CleanError, Cleaner, CleanerOptions, CleanerStatus, Goal};
-pub use managers::Unheard;
+pub use managers::{Managers, Unheard};

@@ -97,7 +97,7 @@ impl Handler for Door {
 }
 
 impl Inner {
-    async fn answer(&self, above: &dyn Above, request: ClientRequest) -> ClientAnswer {
+    async fn answer(self: &Arc<Self>, above: &dyn Above, request: ClientRequest) -> ClientAnswer {
         match request {
             ClientRequest::GiveUpSlot { life, .. }
             | ClientRequest::GiveUp { life, .. }
@@ -118,6 +118,10 @@ impl Inner {
             },
             ClientRequest::Attributes { inode, .. } => ClientAnswer::Ahead(self.ahead(inode)),
             ClientRequest::Claim { slots, from } => ClientAnswer::Claim(self.log.log(), self.claim(&slots, from)),
+            ClientRequest::Settle => match Client(self.clone()).settle().await {
+                Ok(()) => ClientAnswer::Done,
+                Err(error) => ClientAnswer::Failed(error.to_string()),
+            },
         }
     }
 

@@ -1,51 +1,139 @@
-//! `check` and `repair`: the manager's records against each other, the records against the stripes, the stripes against
-//! their checksums and their parity.
+//! `check` and `repair`, of the whole cluster, by whichever machine is asked: the records of all managers against each other,
+//! the records against the stripes, the stripes against their checksums and their parity.
+//!
+//! Invariants
+//! 1. The records are compared as of one moment (`docs/decisions/0019-a-check-sees-one-moment.md`).
+//! 2. Stripes are looked at behind that moment, while others write, delete and rebuild: what is odd about one is a problem if
+//!    it is so in every look, and the stripe is in use in the last one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use cleaner::Goal;
+use cleaner::{Goal, Managers};
+use futures_util::future::join_all;
+use host::{Address, NodeId, Port};
 use log::stripes::{self, Problem, StripeState};
 use log::{Damage, LogError, ReadError};
-use protocol::id::TargetId;
-use protocol::maps::{Maps, TargetState};
+use protocol::id::{LogId, StripeNumber, TargetId};
+use protocol::maps::{Maps, NodeState, TargetState};
 use protocol::registry::RegistryRequest;
+use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest};
 use serde_json::{Value, json};
 
 use crate::edge::control::{Line, Progress};
 use crate::node::Parts;
 
+/// How often a stripe is looked at that is odd, and the pause between: a machine that died meanwhile is found dead by then.
+const LOOKS: u32 = 4;
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
+/// How often a client is asked to store what it has, and the pause between: one that died is found dead by then.
+const SETTLE_TRIES: u32 = 5;
+const SETTLE_PAUSE: Duration = Duration::from_secs(2);
+
+type Stripe = (LogId, StripeNumber);
+/// What is odd about stripes, in words: about each as a whole, or about a fragment of it.
+type Odd = BTreeMap<(Stripe, Option<Damage>), String>;
+
 /// Checks everything. With `thorough`, every byte of every fragment is read.
 pub(crate) async fn check(parts: &Parts, thorough: bool, progress: &Progress) -> Result<Value, String> {
-    parts.client.settle().await.map_err(|error| format!("what is in memory cannot be stored: {error}"))?;
+    settle_all(parts).await?;
     report(progress, "names and maps", 0, 1);
     let audit = parts.manager.audit().await.map_err(|error| format!("the slots cannot be read: {error}"))?;
     let mut problems = audit.problems;
-    let states = stripes::list(&parts.cluster, None).await;
-    let by_name: BTreeMap<_, _> = states.iter().map(|state| ((state.log, state.number), state)).collect();
-    for ((log, stripe), bytes) in &audit.live {
-        match by_name.get(&(*log, *stripe)) {
-            Some(state) if u64::from(state.length) >= *bytes => {}
-            Some(state) => problems.push(format!(
-                "stripe {} of log {} has {} bytes, and {bytes} of it are in use",
-                stripe.0, log.0, state.length
-            )),
-            None => problems.push(format!("stripe {} of log {} is in use, and no target has it", stripe.0, log.0)),
-        }
-    }
+    let (states, odd) = look_at_stripes(parts, audit.live).await?;
+    problems.extend(odd.into_values());
     let maps = parts.cluster.maps();
     problems.extend(maps.targets.values().filter_map(|entry| not_whole(&entry.name, entry.state)));
     for (index, state) in (1u64..).zip(&states) {
-        // A stripe in which nothing lives waits for the cleaner; a target that was away may still have a part of one that
-        // the others have deleted.
-        let in_use = audit.live.contains_key(&(state.log, state.number));
-        let missing = state.missing.iter().filter(|damage| in_use && is_whole(&maps, damage.target));
-        problems.extend(missing.map(|damage| format!("{}; `dazzle repair` makes it again", in_words(damage))));
         if thorough && state.ended {
             verify(parts, state, &mut problems).await;
         }
         report(progress, "stripes", index, states.len() as u64);
     }
     Ok(json!({"inodes": audit.inodes, "extents": audit.extents, "stripes": states.len(), "problems": problems}))
+}
+
+/// Every living client stores what it has in memory, and managers know of it.
+async fn settle_all(parts: &Parts) -> Result<(), String> {
+    let failed = |error| format!("what is in memory cannot be stored: {error}");
+    parts.client.settle().await.map_err(|error| failed(error.to_string()))?;
+    let (own, maps) = (parts.cluster.host().node().0, parts.cluster.maps());
+    let others = maps.nodes.keys().filter(|&&node| node != own && is_alive(&maps, node));
+    let settled = join_all(others.map(|&node| settle(parts, node))).await;
+    settled.into_iter().collect::<Result<(), String>>().map_err(failed)
+}
+
+async fn settle(parts: &Parts, node: u32) -> Result<(), String> {
+    let (host, to) = (parts.cluster.host(), Address { node: NodeId(node), port: Port(CLIENT_PORT) });
+    let mut why = String::new();
+    for _ in 0..SETTLE_TRIES {
+        match host.call::<ClientRequest, ClientAnswer>(to, ClientRequest::Settle).await {
+            Ok(ClientAnswer::Done) => return Ok(()),
+            Ok(ClientAnswer::Failed(error)) => why = error,
+            Ok(other) => why = format!("it answers with {other:?}"),
+            Err(unreachable) => why = unreachable.to_string(),
+        }
+        host.sleep(SETTLE_PAUSE).await;
+        let maps = parts.cluster.refresh().await.map_err(|error| error.to_string())?;
+        // What a dead machine had in its memory is gone; what it had acknowledged is in its log.
+        if !is_alive(&maps, node) {
+            return Ok(());
+        }
+    }
+    let maps = parts.cluster.maps();
+    let name = maps.nodes.get(&node).map_or(String::new(), |entry| entry.name.clone());
+    Err(format!("machine {name} (node {node}): {why}"))
+}
+
+/// All stripes, and what is odd about those in which `live` says that bytes are in use.
+async fn look_at_stripes(parts: &Parts, mut live: BTreeMap<Stripe, u64>) -> Result<(Vec<StripeState>, Odd), String> {
+    let mut states = stripes::list(&parts.cluster, None).await;
+    let mut odd = oddities(&parts.cluster.maps(), &states, &live);
+    for _ in 1..LOOKS {
+        if odd.is_empty() {
+            break;
+        }
+        parts.cluster.host().sleep(LOOK_PAUSE).await;
+        parts.cluster.refresh().await.map_err(|error| error.to_string())?;
+        states = stripes::list(&parts.cluster, None).await;
+        let named: Vec<Stripe> = odd.keys().map(|(stripe, _)| *stripe).collect::<BTreeSet<_>>().into_iter().collect();
+        // Asked behind the list: what was in use before and is now has been in use all along, since bytes come to live in
+        // a stripe but once.
+        let sums = Managers::new(parts.cluster.clone()).live(&named).await.map_err(|error| error.to_string())?;
+        for (stripe, bytes) in named.into_iter().zip(sums) {
+            match bytes {
+                0 => drop(live.remove(&stripe)),
+                // Somebody has yet to learn what a dead client wrote: what was known stands.
+                u64::MAX => {}
+                bytes => drop(live.insert(stripe, bytes)),
+            }
+        }
+        let still = oddities(&parts.cluster.maps(), &states, &live);
+        odd.retain(|what, _| still.contains_key(what));
+    }
+    Ok((states, odd))
+}
+
+/// What is odd about stripes that are in use. One in which nothing lives waits for the cleaner; a target that was away may
+/// still have a part of one that the others have deleted.
+fn oddities(maps: &Maps, states: &[StripeState], live: &BTreeMap<Stripe, u64>) -> Odd {
+    let mut odd = Odd::new();
+    let by_name: BTreeMap<Stripe, _> = states.iter().map(|state| ((state.log, state.number), state)).collect();
+    for (&stripe, bytes) in live {
+        let name = format!("stripe {} of log {}", stripe.1.0, stripe.0.0);
+        let Some(state) = by_name.get(&stripe) else {
+            odd.insert((stripe, None), format!("{name} is in use, and no target has it"));
+            continue;
+        };
+        if u64::from(state.length) < *bytes {
+            odd.insert((stripe, None), format!("{name} has {} bytes, and {bytes} of it are in use", state.length));
+        }
+        for damage in state.missing.iter().filter(|damage| is_whole(maps, damage.target)) {
+            let text = format!("{}; `dazzle repair` makes it again", in_words(damage));
+            odd.insert((stripe, Some(*damage)), text);
+        }
+    }
+    odd
 }
 
 async fn verify(parts: &Parts, state: &StripeState, problems: &mut Vec<String>) {
@@ -134,6 +222,10 @@ fn not_whole(name: &str, state: TargetState) -> Option<String> {
              `dazzle up` and `dazzle repair`"
         )),
     }
+}
+
+fn is_alive(maps: &Maps, node: u32) -> bool {
+    maps.nodes.get(&node).is_some_and(|entry| entry.state == NodeState::Alive)
 }
 
 fn is_whole(maps: &Maps, target: TargetId) -> bool {

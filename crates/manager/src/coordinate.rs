@@ -44,6 +44,8 @@ const ROUNDS_MAX: u32 = 20_000;
 enum Trouble {
     /// Something changed meanwhile: at once again.
     Changed,
+    /// An audit looks at all slots: again when it has seen them.
+    Audited,
     /// Clients hold what stands against it: again when they gave that up.
     Held(Admission),
     /// A manager is away, or a slot is between two managers: again with newer maps.
@@ -93,6 +95,7 @@ impl Manager {
                     self.make_way(&admission, deadline).await;
                     ManagerError::Held
                 }
+                Err(Trouble::Audited) => failed("an audit of all slots keeps it waiting".to_owned()),
                 Err(Trouble::Changed) => failed("others change the same all the time".to_owned()),
                 Err(Trouble::Away(problem)) => {
                     // A registry that does not answer is met again in the next round.
@@ -130,6 +133,10 @@ impl Manager {
         let mine = plan.mine.clone();
         let tells = |part: &Part| part.changes_nothing() || mine.manages(part.slot) && part.changes.is_empty();
         let keep = if plan.parts.iter().all(tells) { Keep::Memory } else { Keep::Journal };
+        // Asked after the flight began: an audit that holds operations later waits for it.
+        if keep == Keep::Journal && self.moments.is_held(self.host().now()) {
+            return Err(Trouble::Audited);
+        }
         if keep == Keep::Journal || !plan.one_moment {
             self.hold(&mut flight, keep, &plan).await?;
         }

@@ -30,6 +30,11 @@ impl Flights {
         self.0.lock().expect("nobody panics over flights").under_way.contains(&intention)
     }
 
+    /// Whether none is in flight.
+    pub(crate) fn are_over(&self) -> bool {
+        self.0.lock().expect("nobody panics over flights").under_way.is_empty()
+    }
+
     /// The outcome is durable, or there is none.
     pub(crate) fn end(&self, intention: IntentionId) {
         self.0.lock().expect("nobody panics over flights").under_way.remove(&intention);

@@ -1,19 +1,23 @@
-//! Shows all records of all slots to an audit, while the manager serves. Awaits.
+//! What audits ask of a manager: to hold what changes several managers' slots, to keep all records as of one moment, to tell
+//! what they say (`docs/decisions/0019-a-check-sees-one-moment.md`). Awaits.
 
-use std::sync::Arc;
+use std::time::Duration;
 
+use protocol::audit::{AuditId, AuditRequest};
 use protocol::id::SlotId;
-use protocol::manager::ManagerError;
+use protocol::manager::{Answer, ManagerError};
+use protocol::maps::ManagerMapSum;
 
-use crate::audit::{Audit, AuditReport};
 use crate::manager::Manager;
+use crate::moments::Kept;
+use crate::telling::Telling;
 
-/// How often the records are read again because somebody changed them meanwhile.
-const TRIES: u32 = 20;
-/// Records shown before the slot is let go for others.
-const RECORDS_AT_ONCE: usize = 4096;
-/// Just behind every key.
-const KEY_END: [u8; 9] = [0xff; 9];
+/// How long `Hold` waits for what is under way, and how often it looks. Shorter than operations are held, so that there is
+/// time to keep the records.
+const QUIET_WAIT: Duration = Duration::from_secs(1);
+const QUIET_LOOK: Duration = Duration::from_millis(5);
+/// The most inodes that are described at once.
+const DESCRIBED_MAX: usize = 10_000;
 
 impl Manager {
     /// Whether this manager would answer for a slot: of all managers of a cluster, one at most.
@@ -21,62 +25,78 @@ impl Manager {
         self.table.lock(slot).is_some()
     }
 
-    /// Whether all records agree with each other. They are compared as of one moment: when operations change them while
-    /// they are read, they are read again; [`ManagerError::Failed`] when that never ends.
-    pub async fn audit(&self) -> Result<AuditReport, ManagerError> {
-        self.audit_with(&[]).await
-    }
-
-    /// The same, of the slots of all these managers together.
-    pub async fn audit_with(&self, others: &[Arc<Manager>]) -> Result<AuditReport, ManagerError> {
-        let all = || std::iter::once(self).chain(others.iter().map(|other| &**other));
-        let changes = || all().map(Manager::changes).sum::<u64>();
-        for _ in 0..TRIES {
-            let before = changes();
-            let mut audit = Audit::default();
-            for manager in all() {
-                for &slot in manager.table.mine().iter() {
-                    manager.show(slot, &mut audit).await?;
-                }
+    /// Answers an audit.
+    pub(crate) async fn answer_audit(&self, id: AuditId, request: AuditRequest) -> Result<Answer, ManagerError> {
+        match request {
+            AuditRequest::Hold(map) => {
+                self.agree(map).await?;
+                Ok(Answer::Held(self.moments.hold(id, self.host().now()) && self.becomes_quiet().await))
             }
-            if changes() == before {
-                return Ok(audit.finish());
+            AuditRequest::Keep(map) => {
+                self.agree(map).await?;
+                Ok(Answer::Held(self.keep_all(id, map)))
             }
-        }
-        Err(ManagerError::Failed("names and files change faster than they can be read; check again later".into()))
-    }
-
-    fn changes(&self) -> u64 {
-        let of = |&slot: &SlotId| self.table.lock(slot).map_or(0, |state| state.records.changes());
-        self.table.mine().iter().map(of).sum()
-    }
-
-    async fn show(&self, slot: SlotId, audit: &mut Audit) -> Result<(), ManagerError> {
-        let mut from = Vec::new();
-        loop {
-            let mut shown = 0;
-            let absent = {
-                let Some(state) = self.table.lock(slot) else { return Err(ManagerError::NotMine) };
-                loop {
-                    match state.records.next(&from, &KEY_END) {
-                        Ok(Some((key, value))) => {
-                            audit.record(slot, key, value);
-                            from.clear();
-                            from.extend_from_slice(key);
-                            from.push(0);
-                            shown += 1;
-                        }
-                        Ok(None) => return Ok(()),
-                        Err(page) => break Some(page),
-                    }
-                    if shown == RECORDS_AT_ONCE {
-                        break None;
-                    }
-                }
-            };
-            if let Some(page) = absent {
-                self.load(&page, 0).await?;
+            AuditRequest::GoOn(map) => {
+                let was_held = self.moments.go_on(id, self.host().now());
+                self.agree(map).await?;
+                Ok(Answer::Held(was_held))
+            }
+            AuditRequest::Tell(page) => {
+                let kept = self.kept(id)?;
+                let (facts, is_last) = kept.lock().await.page(&self.reader, page).await?;
+                Ok(Answer::Facts(facts, is_last))
+            }
+            AuditRequest::Describe(inodes) if inodes.len() <= DESCRIBED_MAX => {
+                let kept = self.kept(id)?;
+                let facts = kept.lock().await.describe(&self.reader, &inodes).await?;
+                Ok(Answer::Facts(facts, true))
+            }
+            AuditRequest::Describe(_) => Err(ManagerError::Invalid("too many inodes at once".into())),
+            AuditRequest::Forget => {
+                self.moments.forget(id);
+                Ok(Answer::Done)
             }
         }
+    }
+
+    fn kept(&self, id: AuditId) -> Result<Kept, ManagerError> {
+        let forgotten = || ManagerError::Failed("what was kept for this audit is forgotten".into());
+        self.moments.kept(id, self.host().now()).ok_or_else(forgotten)
+    }
+
+    /// Waits until no operation over several managers is under way.
+    async fn becomes_quiet(&self) -> bool {
+        let until = self.host().now() + QUIET_WAIT;
+        while !self.is_quiet() {
+            if self.host().now() >= until {
+                return false;
+            }
+            self.host().sleep(QUIET_LOOK).await;
+        }
+        true
+    }
+
+    fn is_quiet(&self) -> bool {
+        let is_over = |slot| self.table.lock(slot).is_none_or(|state| state.intentions.are_over());
+        self.flights.are_over() && self.table.mine().iter().copied().all(is_over)
+    }
+
+    /// Keeps the records of all slots, which are locked together for as long as that takes. False unless operations are held,
+    /// and none is under way.
+    fn keep_all(&self, id: AuditId, map: ManagerMapSum) -> bool {
+        let mine = self.table.mine();
+        // In ascending order, as operations lock them.
+        let guards: Option<Vec<_>> = mine.iter().map(|&slot| self.table.lock(slot)).collect();
+        let Some(guards) = guards else { return false };
+        let maps = self.cluster.maps();
+        let is_whole = maps.manager_map_sum() == map && self.is_settled(&maps);
+        let is_quiet = self.flights.are_over() && guards.iter().all(|state| state.intentions.are_over());
+        if !(is_whole && is_quiet && self.moments.is_held_for(id, self.host().now())) {
+            return false;
+        }
+        let filled = guards.iter().filter(|state| !state.records.is_empty());
+        let telling = Telling::new(filled.map(|state| (state.id, state.records.kept())).collect());
+        self.moments.keep(id, telling);
+        true
     }
 }

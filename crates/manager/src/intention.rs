@@ -142,6 +142,11 @@ impl Intentions {
         self.held.is_empty()
     }
 
+    /// Whether nothing here waits for an outcome, and no outcome for being told, of what changes slots.
+    pub(crate) fn are_over(&self) -> bool {
+        self.decided.is_empty() && self.held.values().all(|held| held.keep != Keep::Journal)
+    }
+
     /// A part that is held.
     pub(crate) fn held(&self, id: IntentionId) -> Option<&Held> {
         self.held.get(&id)

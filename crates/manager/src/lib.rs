@@ -24,6 +24,7 @@
 mod acl;
 mod attempt;
 mod audit;
+mod auditor;
 mod calls;
 mod checkpoint;
 mod coordinate;
@@ -46,6 +47,7 @@ mod locking;
 mod locks;
 mod manager;
 mod map;
+mod moments;
 mod needs;
 mod ops;
 mod page;
@@ -59,6 +61,7 @@ mod snapshot;
 mod start;
 mod state;
 mod takeover;
+mod telling;
 #[cfg(test)]
 mod tests;
 mod tokens;

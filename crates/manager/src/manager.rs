@@ -28,6 +28,7 @@ use crate::image::Images;
 use crate::intention::Over;
 use crate::journal;
 use crate::locking::FileLocks;
+use crate::moments::Moments;
 use crate::ops::{self, Done, Operation};
 use crate::page::Page;
 use crate::replay::Replayed;
@@ -106,6 +107,8 @@ pub struct Manager {
     /// Whether nothing of a start is left to do before somebody is answered.
     pub(crate) ready: AtomicBool,
     pub(crate) flights: Flights,
+    /// Audits that look at the slots.
+    pub(crate) moments: Moments,
     me: Weak<Manager>,
     pub(crate) journal_bytes: AtomicU64,
     /// Something was given up, or somebody stopped waiting.
@@ -145,6 +148,7 @@ impl Manager {
             unsure: AtomicBool::new(false),
             ready: AtomicBool::new(false),
             flights: Flights::default(),
+            moments: Moments::default(),
             me,
             journal_bytes: AtomicU64::new(0),
             tokens_moved: Moved::default(),
@@ -217,6 +221,7 @@ impl Manager {
                 None => Err(ManagerError::Unsupported),
             },
             ManagerRequest::Census => self.census(node).await,
+            ManagerRequest::Audit(id, request) => Ok(self.reply(self.answer_audit(id, request).await?)),
             ManagerRequest::Live(map, stripes) => {
                 self.agree(map).await?;
                 self.live(node, stripes).await
@@ -234,7 +239,7 @@ impl Manager {
     }
 
     /// Whoever deletes by what all managers say must have asked the right ones, and each must speak for all its slots.
-    async fn agree(&self, map: ManagerMapSum) -> Result<(), ManagerError> {
+    pub(crate) async fn agree(&self, map: ManagerMapSum) -> Result<(), ManagerError> {
         let mut maps = self.cluster.maps();
         if maps.manager_map_sum() != map {
             maps = self.cluster.refresh().await.map_err(|error| ManagerError::Failed(error.to_string()))?;
@@ -243,11 +248,12 @@ impl Manager {
         is_heard.then_some(()).ok_or(ManagerError::NotMine)
     }
 
-    /// Which of these stripes, all of manager logs, this manager does not need.
+    /// Which of these stripes, all of manager logs, this manager does not need. An audit may need any.
     pub fn dead_stripes(&self, mut stripes: Vec<(LogId, StripeNumber)>) -> Vec<(LogId, StripeNumber)> {
         let mut images = self.images.lock().expect("nobody panics over images");
         images.reached(self.writer.reached(Durability::Disk));
-        stripes.retain(|&(log, stripe)| images.is_dead(log, stripe));
+        let is_audited = self.moments.keeps_any(self.host().now());
+        stripes.retain(|&(log, stripe)| !is_audited && images.is_dead(log, stripe));
         stripes
     }
 
@@ -485,6 +491,7 @@ fn only_in_memory(request: &ManagerRequest) -> bool {
     matches!(
         request,
         R::Attributes(_)
+            | R::Audit(..)
             | R::CancelLock { .. }
             | R::Census
             | R::Content { .. }

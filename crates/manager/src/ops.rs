@@ -254,6 +254,7 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         | R::Live(..)
         | R::DeadStripes(..)
         | R::Admit(_)
+        | R::Audit(..)
         | R::Freshen(..)
         | R::Once(_)
         | R::Ended(..) => Err(ManagerError::Unsupported.into()),

@@ -136,6 +136,7 @@ impl Manager {
         while !self.stopping.load(Ordering::Relaxed) {
             // Slots that come or go bring a placement that knows of no others.
             self.table.placement().learn(OpenSlots::new(runs(&self.cluster.maps())));
+            self.moments.tidy(self.host().now());
             let open = self.open();
             let ids = open.held.keys().chain(open.decided.keys()).copied().collect();
             // What began of late ends by itself; at a start, nothing does.

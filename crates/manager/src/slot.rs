@@ -16,6 +16,7 @@ use protocol::id::{LogId, SlotId, StripeNumber};
 
 use crate::key::Key;
 use crate::page::{PAGE_SIZE, Page};
+use crate::telling::KeptPage;
 
 /// A page with fewer bytes than this joins a neighbour.
 const TINY_SIZE: usize = PAGE_SIZE / 8;
@@ -244,6 +245,15 @@ impl Slot {
             stored: frame.stored,
         };
         self.frames.iter().map(copy).collect()
+    }
+
+    /// All pages as they are now, for an audit: contents are shared, as in [`Slot::copies`].
+    pub(crate) fn kept(&self) -> Vec<KeptPage> {
+        let keep = |frame: &Frame| match (&frame.page, frame.stored) {
+            (Some(page), _) => KeptPage::Here(page.clone()),
+            (None, stored) => KeptPage::Stored(stored.expect("what is not resident is stored")),
+        };
+        self.frames.values().map(keep).collect()
     }
 
     /// Makes the next image store anew what lies in these stripes.

@@ -10,6 +10,7 @@ mod linear;
 mod several;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -316,6 +317,26 @@ async fn chain(client: &mut Client, name: Name, depth: u32) -> (Maker, Maker) {
         path.push(maker);
     }
     (path[1], path[path.len() - 1])
+}
+
+#[test]
+fn what_changes_meanwhile_is_no_problem_to_an_audit() {
+    let audits = Arc::new(AtomicU64::new(0));
+    let worlds = seeds(12);
+    sim::explore(worlds.clone(), async |world, host| {
+        let mut dice = world.dice();
+        let mut site = Site::create(&world, &host, &mut dice).await;
+        site.audits = Some(audits.clone());
+        site.start_managers().await;
+        let board = Board::new();
+        start_clients(&world, &board, &mut dice, 4 * STEPS);
+        harm(&mut site, || board.with(|known| known.working) > 0, &mut dice).await;
+        while board.with(|known| known.working) > 0 {
+            world.sleep(Duration::from_millis(100)).await;
+        }
+        site.audit().await;
+    });
+    assert!(audits.load(Ordering::Relaxed) > worlds.end, "there are moments to look at all slots");
 }
 
 #[test]

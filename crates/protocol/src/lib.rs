@@ -12,6 +12,7 @@
 //! | [`storage`], [`registry`], [`manager`] | the messages to each of these parts |
 //! | [`payload`] | long byte strings of messages, which travel beside the encoding |
 //! | [`intention`] | operations over slots of several managers |
+//! | [`audit`] | whether the records of all slots agree with each other |
 //! | [`once`] | requests that take effect once, however often they are sent |
 //! | [`locks`] | the file locks that are held of an inode, as managers and clients keep them |
 //! | [`token`] | what managers promise clients, and how they call it back |
@@ -21,6 +22,7 @@
 //! *Never*: async, sockets, files, clocks; any part's inner state; a format without a version.
 
 pub mod address;
+pub mod audit;
 pub mod checksum;
 pub mod delta;
 pub mod erasure;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::address::{LogAddress, Position};
+use crate::audit::{AuditId, AuditRequest, Fact};
 use crate::delta::Delta;
 use crate::file::{Attributes, Content, DirectoryEntry, Kind, Lock, LockOwner, NewInode, SetAttributes};
 use crate::id::{InodeId, LogId, SlotId, StripeNumber};
@@ -242,6 +243,8 @@ pub enum ManagerRequest {
     Settle(Settle),
     /// From a manager: how did this intention end, which a slot of the asked manager coordinated? Answers `Ended`.
     Ended(IntentionId, SlotId),
+    /// From a manager: for an audit of all slots that it runs.
+    Audit(AuditId, AuditRequest),
 }
 
 /// A rename.
@@ -373,8 +376,10 @@ pub enum Answer {
     Stripes(Vec<(LogId, StripeNumber)>),
     /// Records of a slot.
     Fetched(Fetched),
-    /// Whether all parts are held, or were until now.
+    /// Whether all parts are held, or were until now; for an audit: whether everything is.
     Held(bool),
+    /// What an audit is told, and whether that was the last of it.
+    Facts(Vec<Fact>, bool),
     /// How an intention ended; nothing while its manager works on it.
     Ended(Option<Outcome>),
     /// What a rename did to inodes.

@@ -1,8 +1,8 @@
 //! Tokens: what a manager promises a client about a slot or a file, and the messages by which it calls the promise back
 //! (DESIGN §6). `docs/tokens.md` has the protocol.
 //!
-//! A client listens on [`CLIENT_PORT`]; only managers call it. Everything here is about whole files: ranges of bytes become
-//! a field of [`Token`] and of [`ClientRequest::GiveUp`] when conflicts split them.
+//! A client listens on [`CLIENT_PORT`]; only managers call it, and who checks everything. Everything here is about whole
+//! files: ranges of bytes become a field of [`Token`] and of [`ClientRequest::GiveUp`] when conflicts split them.
 
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +76,8 @@ pub enum ClientRequest {
         /// The log of the life that is meant.
         life: LogId,
     },
+    /// From whoever checks everything: store what was changed until now, and tell managers. Answers `Done` when that is so.
+    Settle,
     /// A new manager asks what the client holds in these slots. Answers `Claim`, at once.
     Claim {
         /// The slots, in ascending order.

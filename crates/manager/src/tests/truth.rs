@@ -6,7 +6,7 @@ use protocol::file::Kind;
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 
 use super::bench::{Bench, SLOTS};
-use crate::audit::Audit;
+use crate::audit;
 use crate::directory::Holding;
 use crate::entry::Entry;
 use crate::extent::{Backing, Reference, Shared, SharedId};
@@ -40,9 +40,8 @@ pub(crate) fn check(bench: &Bench) {
     check_inodes(&found);
     check_parts(&found);
     check_counts(&records, &found);
-    let mut audit = Audit::default();
-    records.iter().for_each(|((slot, key), value)| audit.record(*slot, key, value));
-    assert_eq!(audit.finish().problems, Vec::<String>::new(), "the audit sees it otherwise");
+    let audited = audit::of_records(records.iter().map(|((slot, key), value)| (*slot, &key[..], &value[..])));
+    assert_eq!(audited.problems, Vec::<String>::new(), "the audit sees it otherwise");
 }
 
 /// The most parts that any directory has.
