@@ -200,7 +200,7 @@ async fn start(host: Host) -> Arc<Manager> {
         memory_bytes: 300 << 10,
         journal_bytes_max: 20 << 10,
         orphan_grace: Duration::from_millis(10),
-        flush_interval: Duration::from_millis(if host.random() % 2 == 0 { 1000 } else { 20 }),
+        flush_interval: Duration::from_millis(if host.random().is_multiple_of(2) { 1000 } else { 20 }),
         directory_part_bytes: 100,
         ..ManagerOptions::default()
     };
