@@ -80,9 +80,9 @@ pub fn logs_to_seal(maps: &Maps, node: u32, own: Option<LogId>) -> Vec<LogId> {
     old.map(|(log, _)| *log).collect()
 }
 
-/// Sealed logs that no slot is to be taken over from and that are not among `stored`, the logs that have stripes. Of logs of which more
-/// targets are away, or behind, than parity makes up for, nobody can tell: what comes back of a log that was forgotten is
-/// deleted.
+/// Sealed logs that no slot is to be taken over from and that are not among `stored`, the logs that have stripes. Of logs
+/// of which more targets are away, or behind, than parity makes up for, nobody can tell: what comes back of a log that was
+/// forgotten is deleted.
 pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
     let is_whole = |target: &TargetId| maps.targets.get(target).is_some_and(|it| it.state == TargetState::Whole);
     let hides = |group: &GroupId| {

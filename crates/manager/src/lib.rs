@@ -16,8 +16,8 @@
 //! | [`exposed`] | which of these the current groups would keep more safely |
 //!
 //! These decide. [`manager`] (answering), [`coordinate`] and [`participate`] (operations over several managers' slots),
-//! [`locking`] (waiting for file locks), [`calls`] (to clients), [`checkpoint`] (rounds of images), [`takeover`] (of slots), [`handover`] (to a manager that lives),
-//! [`start`] (and what goes on from then) and [`replay`] (dead clients' deltas) await.
+//! [`locking`] (waiting for file locks), [`calls`] (to clients), [`checkpoint`] (rounds of images), [`takeover`] (of slots),
+//! [`handover`] (to a manager that lives), [`start`] (and what goes on from then) and [`replay`] (dead clients' deltas) await.
 //!
 //! *Never*: FUSE, NFS, client, storage; what a token-holding program looks like; a lock held while waiting.
 

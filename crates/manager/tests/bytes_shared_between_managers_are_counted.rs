@@ -190,7 +190,7 @@ fn bytes_shared_between_managers_are_counted() {
 #[test]
 fn bytes_that_are_shared_meanwhile_are_no_problem_to_an_audit() {
     let audits = Arc::new(AtomicU64::new(0));
-    let worlds = seeds(10);
+    let worlds = seeds(40);
     sim::explore(worlds.clone(), async |world, host| share(world, host, Some(audits.clone())).await);
     assert!(audits.load(Ordering::Relaxed) > worlds.end, "there are moments to look at all slots");
 }

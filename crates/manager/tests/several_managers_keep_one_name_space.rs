@@ -322,7 +322,7 @@ async fn chain(client: &mut Client, name: Name, depth: u32) -> (Maker, Maker) {
 #[test]
 fn what_changes_meanwhile_is_no_problem_to_an_audit() {
     let audits = Arc::new(AtomicU64::new(0));
-    let worlds = seeds(12);
+    let worlds = seeds(40);
     sim::explore(worlds.clone(), async |world, host| {
         let mut dice = world.dice();
         let mut site = Site::create(&world, &host, &mut dice).await;

@@ -7,6 +7,7 @@
 //! says who died. Somebody deletes all the while what all managers call dead.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -72,7 +73,7 @@ async fn start(world: &World, node: NodeId) {
     let host = world.host(node);
     let starting = host.clone();
     let started = world.spawn(&host, async move {
-        let cluster = Cluster::connect(starting, STORE).await.unwrap();
+        let cluster = Cluster::connect(starting.clone(), STORE).await.unwrap();
         let reader = LogReader::new(cluster.clone());
         let options = ManagerOptions {
             memory_bytes: 300 << 10,
@@ -80,9 +81,24 @@ async fn start(world: &World, node: NodeId) {
             orphan_grace: Duration::from_millis(10),
             ..ManagerOptions::default()
         };
-        drop(Manager::start(cluster, reader, options).await.unwrap());
+        let manager = Manager::start(cluster, reader, options).await.unwrap();
+        starting.clone().spawn(go_on_auditing(starting, manager));
     });
     started.await.unwrap();
+}
+
+/// How often there was a moment for an audit.
+static AUDITS: AtomicU64 = AtomicU64::new(0);
+
+/// Slots that are between two managers, and stripes that are deleted, are no problem to an audit.
+async fn go_on_auditing(host: Host, manager: Arc<Manager>) {
+    loop {
+        host.sleep(Duration::from_millis(host.random() % 2000)).await;
+        if let Ok(report) = manager.audit().await {
+            assert_eq!(report.problems, Vec::<String>::new());
+            AUDITS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Says what becomes of a node, as the registry's leader would find, and deletes what is dead at once.
@@ -269,6 +285,7 @@ fn slots_move_with_all_that_was_acknowledged() {
         }
     });
     assert!(deleted.get() > 0, "somebody deletes what is dead");
+    assert!(AUDITS.load(Ordering::Relaxed) > 24, "there are moments to look at all slots");
 }
 
 #[test]
