@@ -7,20 +7,21 @@
 //! says who died. Somebody deletes all the while what all managers call dead.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use host::sim::{self, Dice, DiskOptions, Stop, World};
 use host::{Address, BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
-use log::{Cluster, LogReader};
+use log::{Cluster, Lease, LogReader};
 use manager::{Manager, ManagerOptions};
-use protocol::file::{Caller, Kind, NewInode};
+use protocol::file::{Caller, Kind, Lock, LockFamily, LockOwner, NewInode};
 use protocol::id::{InodeId, LogId, SLOT_COUNT, StripeNumber, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
 use protocol::maps::{Maps, TargetEntry, TargetState, Writer};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
+use protocol::token::TokenMode;
 use registry::change;
 use storage::{Storage, TargetOptions};
 
@@ -70,10 +71,16 @@ async fn store(world: &World, host: &Host) {
 }
 
 async fn start(world: &World, node: NodeId) {
+    start_under(world, node, Arc::new(AtomicBool::new(true))).await;
+}
+
+/// Starts a manager whose lease holds while this is true.
+async fn start_under(world: &World, node: NodeId, lease: Arc<AtomicBool>) {
     let host = world.host(node);
     let starting = host.clone();
     let started = world.spawn(&host, async move {
         let cluster = Cluster::connect(starting.clone(), STORE).await.unwrap();
+        cluster.lease_by(Box::new(Switch(lease)));
         let reader = LogReader::new(cluster.clone());
         let options = ManagerOptions {
             memory_bytes: 300 << 10,
@@ -335,5 +342,63 @@ fn the_living_share_slots_out_until_all_have_as_many() {
             compare(&cluster, &names, &directories).await;
         });
         shared.await.unwrap();
+    });
+}
+
+/// A lease that is given and taken.
+struct Switch(Arc<AtomicBool>);
+
+impl Lease for Switch {
+    fn holds(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn lapse(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn outcome(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A successor hears from clients what its predecessor granted; so nothing may be granted behind that.
+#[test]
+fn what_is_only_remembered_is_granted_under_a_lease() {
+    sim::run(1, async |world: World, _| {
+        let storing = world.add_node(STORE);
+        store(&world, &storing).await;
+        let asking = world.add_node(ASKER);
+        tell(&world, &asking, MANAGERS[0], Fate::Begins).await;
+        let lease = Arc::new(AtomicBool::new(true));
+        start_under(&world, MANAGERS[0], lease.clone()).await;
+        let host = asking.clone();
+        let asked = world.spawn(&asking, async move {
+            let cluster = Cluster::connect(host, STORE).await.unwrap();
+            let (directory, name) = (InodeId::ROOT, Bytes::from_static(b"file"));
+            let create = ManagerRequest::Create { directory, name, new: new(Kind::File), open: false };
+            let inode = created(ask(&cluster, directory, create).await).unwrap();
+            let owner = LockOwner { node: ASKER.0, owner: 1 };
+            let lock = Lock { family: LockFamily::Flock, owner, pid: 1, exclusive: true, start: 0, last: u64::MAX };
+            let requests = [
+                ManagerRequest::Lock { inode, lock, wait: false, ticket: 0 },
+                ManagerRequest::Unlock { inode, lock },
+                ManagerRequest::Token { inode, mode: TokenMode::Read },
+                ManagerRequest::Open(inode),
+            ];
+            let to = Address { node: MANAGERS[0], port: Port(MANAGER_PORT) };
+            for holds in [false, true] {
+                lease.store(holds, Ordering::SeqCst);
+                for request in requests.clone() {
+                    let answer = cluster.host().call::<_, ManagerAnswer>(to, request.clone()).await.unwrap();
+                    assert_eq!(answer.err(), (!holds).then_some(ManagerError::NotMine), "{request:?}");
+                }
+            }
+        });
+        asked.await.unwrap();
     });
 }

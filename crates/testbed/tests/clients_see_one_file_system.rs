@@ -327,7 +327,7 @@ fn disturb(world: &World, dice: &mut Dice) {
     if dice.coin() {
         return;
     }
-    let (loss_ppm, late_ppm) = (dice.below(30_000) as u32, dice.below(30_000) as u32);
+    let (loss_ppm, late_ppm) = (dice.below(30_000) as u32, dice.below(200_000) as u32);
     let dice = Mutex::new(world.dice());
     world.judge_messages(move |passing| {
         let mut dice = dice.lock().unwrap();
