@@ -129,8 +129,8 @@ impl Node {
             () = process::stop_signal() => info!("asked to stop by a signal"),
             () = self.unmounted() => info!("unmounted by somebody else"),
             () = self.parts.expelled() => {
-                error!("this machine did not renew its lease in time, and others have taken over what it managed: this daemon ends. \
-                        What was fsynced is safe; programs that have files open here get errors for them");
+                error!("this machine did not renew its lease in time, and others have taken over what it managed: this daemon \
+                        ends. What was fsynced is safe; programs that have files open here get errors for them");
                 self.dismiss().await;
                 return Ending::Expelled;
             }

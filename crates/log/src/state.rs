@@ -51,11 +51,11 @@ pub(crate) enum Synced {
     Failed,
 }
 
-/// Older runs to be finished once every stripe through `last` is complete in the newest (rule 14).
+/// Older runs to be finished once every stripe below `next` is complete in the newest (rule 14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Finish {
     pub(crate) end: StripeNumber,
-    last: StripeNumber,
+    next: StripeNumber,
 }
 
 /// One open log's writer.
@@ -357,8 +357,7 @@ impl State {
             self.stripes[index].lay_anew(lay, &mut self.pool);
             self.status.stripes_relaid += 1;
         }
-        let last = StripeNumber(self.next.0.saturating_sub(1));
-        self.finish = Some(Finish { end: self.lowest_incomplete, last });
+        self.finish = Some(Finish { end: self.lowest_incomplete, next: self.next });
     }
 
     /// No run is being added any more: what became complete meanwhile is let go.
@@ -408,7 +407,7 @@ impl State {
 
     /// The older runs that may be finished now.
     pub(crate) fn take_finish(&mut self) -> Option<Finish> {
-        let done = self.finish.is_some_and(|finish| self.lowest_incomplete > finish.last) && !self.relaying;
+        let done = self.finish.is_some_and(|finish| self.lowest_incomplete >= finish.next) && !self.relaying;
         if done { self.finish.take() } else { None }
     }
 

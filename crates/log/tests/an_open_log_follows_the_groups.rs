@@ -138,6 +138,24 @@ fn a_log_that_nobody_writes_to_follows_too() {
     });
 }
 
+/// Nothing of it lies on the first machine; whoever seals it must not wait for that.
+#[test]
+fn a_log_to_which_nothing_was_ever_written_is_sealed_without_the_first_machine() {
+    sim::explore(0..12, async |world, _| {
+        let counts = &[3, 1, 1];
+        let fakes = Fakes::machines(&world, counts, FRAGMENT);
+        let story = begin(&world, &fakes, 0).await;
+        world.sleep(Duration::from_secs(1)).await;
+        (1..counts.len()).for_each(|machine| fakes.join(counts, machine));
+        world.sleep(Duration::from_secs(2)).await;
+        world.crash(WRITER, Stop::Kill);
+        world.crash(Fakes::node(0), Stop::Kill);
+        let cluster = fakes.cluster(&world.add_node(OTHER)).await;
+        let log = story.lock().unwrap().log.expect("it was opened");
+        recovery::seal(&cluster, log).await.expect("all targets of its present groups live");
+    });
+}
+
 #[test]
 fn a_power_loss_at_any_moment_of_the_change_loses_nothing() {
     sim::explore(0..200, async |world, _| {
