@@ -439,8 +439,9 @@ many_mounts() {
     "$dazzle" lab up "$lab" --hosts 3 && echo "from host 2" >"$lab/mnt-2/note" &&
         [ "$("$dazzle" lab exec "$lab" 3 -- cat "$lab/mnt-3/note")" = "from host 2" ] &&
         "$programs/hosts.py" "$dazzle" "$lab" --shared &&
-        "$programs/many_mounts.py" "$lab"/mnt-{1,2,3} && git_on_all "$lab" && host_dies "$lab" && check_on_all "$lab" &&
-        "$dazzle" lab down "$lab"
+        "$programs/many_mounts.py" "$lab"/mnt-{1,2,3} && git_on_all "$lab" && host_dies "$lab" &&
+        "$programs/keepers.py" "$dazzle" "$lab" 1 && umount -l "$lab/mnt-1" && "$dazzle" lab start "$lab" 1 &&
+        check_on_all "$lab" && "$dazzle" lab down "$lab"
 }
 
 # One repository, worked on from three hosts.

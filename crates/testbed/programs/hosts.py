@@ -107,7 +107,11 @@ class Lab:
     def ask(self, host, *words):
         """A command about a host's own part of the file system."""
         directory = next(entry["directory"] for entry in self.hosts() if entry["host"] == host)
-        done = self.give("lab", "exec", self.directory, str(host), "--", self.dazzle, *words, directory)
+        return self.execute(host, *words, directory)
+
+    def execute(self, host, *words):
+        """A command on a host; what it printed."""
+        done = self.give("lab", "exec", self.directory, str(host), "--", self.dazzle, *words)
         if done.returncode != 0:
             raise Broken(f"dazzle {' '.join(words)} on host {host}: {done.stdout}{done.stderr}")
         return done.stdout
