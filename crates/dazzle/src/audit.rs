@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use crate::edge::control::{Line, Progress};
 use crate::node::Parts;
+use crate::targets::called;
 
 /// How often a stripe is looked at that is odd, and the pause between: a machine that died meanwhile is found dead by then.
 const LOOKS: u32 = 4;
@@ -43,7 +44,7 @@ pub(crate) async fn check(parts: &Parts, thorough: bool, progress: &Progress) ->
     let (states, odd) = look_at_stripes(parts, audit.live).await?;
     problems.extend(odd.into_values());
     let maps = parts.cluster.maps();
-    problems.extend(maps.targets.values().filter_map(|entry| not_whole(&entry.name, entry.state)));
+    problems.extend(maps.targets.iter().filter_map(|(id, entry)| not_whole(&called(&maps, *id), entry.state)));
     for (index, state) in (1u64..).zip(&states) {
         if thorough && state.ended {
             verify(parts, state, &mut problems).await;
@@ -129,7 +130,7 @@ fn oddities(maps: &Maps, states: &[StripeState], live: &BTreeMap<Stripe, u64>) -
             odd.insert((stripe, None), format!("{name} has {} bytes, and {bytes} of it are in use", state.length));
         }
         for damage in state.missing.iter().filter(|damage| is_whole(maps, damage.target)) {
-            let text = format!("{}; `dazzle repair` makes it again", in_words(damage));
+            let text = format!("{}; `dazzle repair` makes it again", in_words(&maps, damage));
             odd.insert((stripe, Some(*damage)), text);
         }
     }
@@ -174,7 +175,7 @@ pub(crate) async fn repair(parts: &Parts, progress: &Progress) -> Result<Value, 
     }
     let maps = parts.cluster.maps();
     let names = |state| -> Vec<_> {
-        maps.targets.values().filter(|entry| entry.state == state).map(|entry| entry.name.clone()).collect()
+        maps.targets.iter().filter(|(_, entry)| entry.state == state).map(|(id, _)| called(&maps, *id)).collect()
     };
     Ok(json!({
         "stripes": states.len(), "repaired": repaired, "failed": failed,
@@ -189,15 +190,15 @@ async fn lacking(parts: &Parts) -> BTreeMap<TargetId, Vec<String>> {
     let mut lacking: BTreeMap<TargetId, Vec<String>> = BTreeMap::new();
     for damage in stripes::list(&parts.cluster, None).await.iter().flat_map(|state| &state.missing) {
         if maps.targets.get(&damage.target).is_some_and(|entry| entry.state != TargetState::Failed) {
-            lacking.entry(damage.target).or_default().push(in_words(damage));
+            lacking.entry(damage.target).or_default().push(in_words(&maps, damage));
         }
     }
     lacking
 }
 
-fn in_words(damage: &Damage) -> String {
+fn in_words(maps: &Maps, damage: &Damage) -> String {
     let id = damage.id;
-    format!("stripe {} of log {} lacks {:?} on target {}", id.stripe.0, id.log.0, id.part, damage.target.0)
+    format!("stripe {} of log {} lacks {:?} on {}", id.stripe.0, id.log.0, id.part, called(maps, damage.target))
 }
 
 /// Targets that were behind and lack nothing any more are whole.

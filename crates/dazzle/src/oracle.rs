@@ -22,6 +22,7 @@ use crate::edge::mount::Users;
 use crate::edge::process;
 use crate::node::Parts;
 use crate::redundancy;
+use crate::targets::called;
 
 /// Answers for one node.
 pub(crate) struct NodeOracle {
@@ -66,7 +67,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
             _ => TargetStat::default(),
         };
         targets.push(json!({
-            "id": id.0, "name": entry.name, "state": target_state(entry.state),
+            "id": id.0, "name": called(&maps, *id), "state": target_state(entry.state),
             "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
             "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written, "why": why_absent(parts, *id),
         }));
@@ -211,7 +212,7 @@ fn targets(maps: &Maps, address: LogAddress) -> String {
     let names: Vec<_> = (first..=last)
         .map(|index| {
             let target = group.targets[shape.member(address.stripe, Part::Data(index as u8))];
-            maps.targets.get(&target).map_or("?", |entry| &entry.name).to_owned()
+            called(maps, target)
         })
         .collect();
     names.join(", ")

@@ -129,12 +129,41 @@ pub(crate) async fn mark(cluster: &Cluster, target: TargetId, state: TargetState
     marked.map(drop).map_err(|error| format!("target {} could not be marked {state:?}: {error}", target.0))
 }
 
+/// What people call a target: by its name, and where there are several machines also by the one that has it.
+pub(crate) fn called(maps: &Maps, target: TargetId) -> String {
+    let Some(entry) = maps.targets.get(&target) else { return format!("target {}", target.0) };
+    match maps.nodes.get(&entry.node) {
+        Some(machine) if maps.nodes.len() > 1 => format!("{}:{}", machine.name, entry.name),
+        _ => entry.name.clone(),
+    }
+}
+
 /// Targets that do not serve, with their names and what to do about each.
 pub(crate) fn absent_targets(maps: &Maps, lost: Lost) -> Vec<Absent> {
     let absent = |(target, why): (TargetId, String)| {
-        let name = maps.targets.get(&target).map_or_else(|| format!("target {}", target.0), |entry| entry.name.clone());
+        let name = called(maps, target);
         warn!(target = target.0, why, "a target does not serve; going on without it");
         Absent { target, name, why }
     };
     lost.into_iter().map(absent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::maps::{NodeEntry, TargetEntry};
+
+    use super::*;
+
+    #[test]
+    fn a_target_is_called_by_its_machine_where_there_are_several() {
+        let entry = |node| TargetEntry { node, name: "target-0".into(), state: TargetState::Whole };
+        let targets = vec![(TargetId(0), entry(1)), (TargetId(1), entry(1))];
+        let mut maps = registry::change::new_cluster(1, targets, 1, 1);
+        assert_eq!(called(&maps, TargetId(0)), "target-0");
+        let other = NodeEntry { name: "host-2".into(), ..maps.nodes[&1].clone() };
+        maps.nodes.insert(2, other);
+        maps.targets.insert(TargetId(1), entry(2));
+        assert_eq!(called(&maps, TargetId(1)), "host-2:target-0");
+        assert_eq!(called(&maps, TargetId(7)), "target 7");
+    }
 }
