@@ -24,7 +24,7 @@ test: packages   ## every test that fits 30 minutes
 check:           ## the gate: format, lints, tidy; never writes
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
-	@$(CARGO) test --quiet -p dazzle-testbed --test tidy
+	@$(CARGO) test --quiet --workspace --test tidy
 
 fix:             ## what the gate can repair by itself
 	@$(CARGO) fmt --all
