@@ -58,5 +58,6 @@ long-test: packages ## 10,000 simulated worlds, the models checked further, 200 
 	@ROUNDS=200 install/test.sh crash
 	@ROUNDS=20 install/test.sh fill-and-empty
 	@SPACE=full install/test.sh overwritten
-	@ROUNDS=51 MOST=5 install/test.sh lab-kills
+	@BLOWS=kill ROUNDS=51 MOST=5 install/test.sh lab-kills
+	@BLOWS=freeze,cut ROUNDS=24 install/test.sh lab-kills
 	@install/test.sh

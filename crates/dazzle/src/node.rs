@@ -36,8 +36,8 @@ pub(crate) const NODE: NodeId = NodeId(1);
 
 /// How often targets are looked at whether they have failed.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long each part of a machine in a cluster may take to stop.
-const STOP_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a part that stops is waited for once this machine's lease has run out: the others are gone, or going.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A running node.
 pub(crate) struct Node {
@@ -235,15 +235,16 @@ impl Parts {
         })
     }
 
-    /// Waits for a part to stop; in a cluster not for ever, for it may need machines that have stopped before. What it did
-    /// not store then is in the logs.
+    /// Waits for a part to stop, while there is a cluster: it may need machines that have stopped before. What it did not
+    /// store then is in the logs.
     async fn in_time<T>(&self, stopping: impl Future<Output = T>) -> Option<T> {
-        if self.cluster.maps().nodes.len() == 1 {
-            return Some(stopping.await);
-        }
+        let alone = async {
+            self.cluster.distrust().await;
+            self.cluster.host().sleep(STOP_PATIENCE).await;
+        };
         tokio::select! {
             stopped = stopping => Some(stopped),
-            () = self.cluster.host().sleep(STOP_PATIENCE) => {
+            () = alone => {
                 warn!("a part did not stop in time; the next start recovers from the logs");
                 None
             }
@@ -276,7 +277,7 @@ impl Parts {
                 scrubber.stop();
             }
             if let Some(mount) = mount {
-                mount.settle().await;
+                self.in_time(mount.settle()).await;
             }
             self.in_time(self.cleaner.stop()).await;
             let lonely = || Err(ClientError::Unreachable("the other machines do not answer".into()));
