@@ -3,11 +3,14 @@
 use bytes::Bytes;
 use protocol::file::{Attributes, Content, DirectoryEntry, NewInode};
 use protocol::id::InodeId;
-use protocol::manager::{Answer, ManagerReply, ManagerRequest, Rename, XattrMode};
+use protocol::manager::{Answer, ManagerError, ManagerReply, ManagerRequest, Rename, XattrMode};
 
 use crate::ClientError;
 use crate::client::{Client, Inner};
 use crate::whole::whole;
+
+/// How often a file is made that is gone before its maker has it open.
+const MAKE_TRIES: u32 = 4;
 
 impl Client {
     /// Finds a name.
@@ -162,6 +165,18 @@ impl Inner {
     }
 
     async fn make_open(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {
+        for _ in 1..MAKE_TRIES {
+            match self.try_make_open(directory, request.clone()).await {
+                // Either the directory is gone; or its manager died, and the next one freed the new file before it heard that it
+                // is open here.
+                Err(ClientError::Manager(ManagerError::Stale)) => {}
+                other => return other,
+            }
+        }
+        self.try_make_open(directory, request).await
+    }
+
+    async fn try_make_open(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {
         let asked = self.tokens.turn();
         let attributes = self.make(directory, request).await?;
         self.opened_new(attributes, asked).await?;
