@@ -130,7 +130,7 @@ fn oddities(maps: &Maps, states: &[StripeState], live: &BTreeMap<Stripe, u64>) -
             odd.insert((stripe, None), format!("{name} has {} bytes, and {bytes} of it are in use", state.length));
         }
         for damage in state.missing.iter().filter(|damage| is_whole(maps, damage.target)) {
-            let text = format!("{}; `dazzle repair` makes it again", in_words(&maps, damage));
+            let text = format!("{}; `dazzle repair` makes it again", in_words(maps, damage));
             odd.insert((stripe, Some(*damage)), text);
         }
     }
