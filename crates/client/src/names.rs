@@ -167,8 +167,8 @@ impl Inner {
     async fn make_open(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {
         for _ in 1..MAKE_TRIES {
             match self.try_make_open(directory, request.clone()).await {
-                // Either the directory is gone; or its manager died, and the next one freed the new file before it heard that it
-                // is open here.
+                // Either the directory is gone; or the manager died, and the next one freed the new file before it heard that
+                // it is open here.
                 Err(ClientError::Manager(ManagerError::Stale)) => {}
                 other => return other,
             }
