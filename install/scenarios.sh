@@ -411,8 +411,9 @@ end_lab() {
     "$dazzle" lab down "$1"
 }
 
-# Every host in turn is killed under load and brought back; nobody else may see more of it than a pause. MOST: how many
-# seconds that may be; a machine that is busy with other things adds some to the five that are promised.
+# Every host in turn is struck under load and comes back; nobody else may see more of it than a pause. BLOWS: in which ways
+# (hosts.py). MOST: how many seconds the pause may be beside a host that was killed; a machine that is busy with other things
+# adds some to the five that are promised.
 lab_kills() {
     "$dazzle" lab up "$work/killed" --hosts 3 || return 1
     "$programs/hosts.py" "$dazzle" "$work/killed" --blows "${BLOWS:-kill,freeze,cut,kill}" --rounds "${ROUNDS:-4}" \
