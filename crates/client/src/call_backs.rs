@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 use host::{BoxFuture, Envelope, Handler, NodeId, Port};
 use protocol::id::{InodeId, SLOT_COUNT, SlotId};
 use protocol::manager::ManagerError;
@@ -19,25 +19,30 @@ use crate::tokens::{Demand, Kept};
 
 /// How long a call-back waits for the answer that grants what it calls back. It was sent before; or it is lost.
 const GRANT_WAIT: Duration = Duration::from_millis(500);
-/// How long the kernel may take to forget a file while calls wait, and how often that is tried.
-const FORGET_WAIT: Duration = Duration::from_millis(2);
-const FORGET_TRIES: u32 = 50;
-
 /// What lies above the client and keeps copies of its own: a kernel.
 pub trait Above: Send + Sync {
-    /// Forgets a file's attributes and pages; changed pages are written first, and the client takes these writes meanwhile.
-    fn forget_file(&self, inode: InodeId) -> BoxFuture<'static, ()>;
+    /// Forgets a file's attributes and pages; changed pages are written first.
+    fn forget_file(&self, inode: InodeId, calls: Calls) -> BoxFuture<'static, ()>;
     /// Forgets the names of all directories of the slot, and attributes: of those, and of `files`.
     fn forget_names(&self, slot: SlotId, files: Vec<InodeId>) -> BoxFuture<'static, ()>;
     /// Forgets all names and attributes, and what it has of the content of `files`: all that are in use.
     fn forget_all(&self, files: Vec<InodeId>) -> BoxFuture<'static, ()>;
 }
 
+/// What becomes of calls on a file while what lies above forgets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// The client takes them, and they may be waited for.
+    GoOn,
+    /// They wait themselves, and what only waits for one of them is as good as forgotten.
+    Wait,
+}
+
 /// Above a client that is mounted nowhere.
 pub struct NothingAbove;
 
 impl Above for NothingAbove {
-    fn forget_file(&self, _inode: InodeId) -> BoxFuture<'static, ()> {
+    fn forget_file(&self, _inode: InodeId, _calls: Calls) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
 
@@ -175,30 +180,19 @@ impl Inner {
 
     /// Has the kernel forget a file, and lets no call work on it from then on.
     ///
-    /// Reads and writes that the kernel's pages wait for must be served until these are gone; what is read meanwhile may stay
-    /// behind. So it forgets once while calls go on, which writes what was changed through mappings, and once more while they
-    /// wait. Where that takes long, a call that waits has a page locked: then calls go on for a while, and it begins again.
+    /// It forgets once while calls go on, which writes what was changed through mappings; and, for what is read meanwhile may
+    /// stay behind, once more while they wait. A client that may only read has no call go on that writes: such a one waits for a
+    /// token, which is granted behind this call-back.
     async fn forget_above(&self, above: &dyn Above, inode: InodeId, keep: Option<TokenMode>) {
-        above.forget_file(inode).await;
-        for _ in 0..FORGET_TRIES {
-            self.shut(inode).await;
-            if keep.is_some() {
-                // What is read is as good as ever.
-                return;
-            }
-            let forgetting = above.forget_file(inode);
-            match select(forgetting, pin!(self.host.sleep(FORGET_WAIT))).await {
-                Either::Left(_) => return,
-                Either::Right((_, forgetting)) => {
-                    self.tokens.slot(inode.slot()).open(inode);
-                    self.tokens.moved.notify(usize::MAX);
-                    forgetting.await;
-                }
-            }
+        let mode = self.tokens.slot(inode.slot()).mode(inode);
+        if mode == Some(TokenMode::Write) {
+            above.forget_file(inode, Calls::GoOn).await;
         }
-        // Somebody reads all the time: what the kernel read last it forgets soon.
         self.shut(inode).await;
-        self.host.spawn(above.forget_file(inode));
+        // To who may go on reading, what was read is as good as ever.
+        if keep.is_none() {
+            above.forget_file(inode, Calls::Wait).await;
+        }
     }
 
     /// From now on calls wait; those that work on the inode are waited for.

@@ -55,7 +55,7 @@ mod tokens;
 mod whole;
 mod writes;
 
-pub use call_backs::{Above, NothingAbove};
+pub use call_backs::{Above, Calls, NothingAbove};
 pub use client::{Client, ClientMemory, ClientOptions};
 pub use error::ClientError;
 pub use shape::{Allocate, AllocateMode, SeekKind};

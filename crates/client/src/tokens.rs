@@ -215,6 +215,12 @@ impl SlotTokens {
         Demand::GiveUp
     }
 
+    /// What the token of an inode allows.
+    pub(crate) fn mode(&self, inode: InodeId) -> Option<TokenMode> {
+        let (mode, _) = self.inodes.get(&inode)?.token?;
+        Some(mode)
+    }
+
     /// The answer to a call that asks did not come in time: what it grants is given up already.
     pub(crate) fn spoil(&mut self, inode: InodeId) {
         if let Some(held) = self.inodes.get_mut(&inode) {
@@ -225,11 +231,6 @@ impl SlotTokens {
     /// From now on calls wait.
     pub(crate) fn close(&mut self, inode: InodeId) {
         self.inodes.get_mut(&inode).expect("what is called back is known").closed = true;
-    }
-
-    /// Calls need not wait for now; the call-back goes on.
-    pub(crate) fn open(&mut self, inode: InodeId) {
-        self.inodes.get_mut(&inode).expect("what is called back is known").closed = false;
     }
 
     /// Whether calls still work on a closed inode.

@@ -20,4 +20,5 @@ mod page_cache;
 pub mod ports;
 pub mod process;
 pub mod storage_place;
+mod telling;
 pub mod trust;

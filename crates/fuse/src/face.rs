@@ -9,6 +9,7 @@
 //! | `access` | access times, as `relatime` has them |
 //! | `set_ids` | which files may have set-id bits |
 //! | `holders`, `waits` | who may hold locks; who waits for one, and may be interrupted |
+//! | `under_way` | which pages requests under way may have locked |
 //! | `told` | what the kernel was last told of directories and special files, which may be gone while someone uses them |
 //!
 //! The kernel's node numbers are inode numbers, the root's too. An inode number is never used twice, so the generation is
@@ -34,6 +35,7 @@ mod set_ids;
 mod space;
 mod told;
 mod translation;
+mod under_way;
 mod waits;
 mod xattrs;
 
@@ -43,7 +45,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-pub use call_backs::Notifier;
+pub use call_backs::{Notifier, Told};
 use client::{Above, Client};
 use host::{BoxFuture, Host};
 use protocol::file::{self, Caller, Time};
@@ -68,6 +70,7 @@ struct Shared {
     told: told::Told,
     waits: waits::Waits,
     forgotten: call_backs::Forgotten,
+    under_way: Arc<under_way::UnderWay>,
     /// The way to this face's kernel, once it is mounted.
     notifier: OnceLock<Arc<dyn Notifier>>,
 }
@@ -96,6 +99,7 @@ impl Face {
             told: told::Told::default(),
             waits: waits::Waits::default(),
             forgotten: call_backs::Forgotten::default(),
+            under_way: Arc::default(),
             notifier: OnceLock::new(),
         }))
     }

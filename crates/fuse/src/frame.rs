@@ -4,6 +4,10 @@
 //! 1. The length in the header is the length of all slices together; the kernel refuses a frame whose length is wrong
 //!    and leaves its request waiting for ever.
 //! 2. Payload is referred to, never copied, but for one case: more pieces than `writev` takes are joined.
+//! 3. A frame is dropped once the kernel has it, and not before: whoever waits for that keeps a guard in it.
+
+use std::fmt;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
@@ -15,10 +19,12 @@ use crate::operation::Unique;
 const PIECES_MAX: usize = 1023;
 
 /// A message to the kernel, ready to be written in one call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Frame {
     head: Vec<u8>,
     payload: Vec<Bytes>,
+    #[expect(dead_code, reason = "it is dropped with the frame")]
+    guard: Option<Arc<dyn Send + Sync>>,
 }
 
 impl Frame {
@@ -30,10 +36,15 @@ impl Frame {
         let placeholder = OutHeader { len: 0, error, unique: unique.0 };
         placeholder.put(&mut head);
         body(&mut head);
-        let mut frame = Self { head, payload: joined(payload) };
+        let mut frame = Self { head, payload: joined(payload), guard: None };
         let len = u32::try_from(frame.size()).expect("a frame holds at most max_write and a few hundred bytes");
         frame.head[..4].copy_from_slice(&len.to_ne_bytes());
         frame
+    }
+
+    /// The frame with a guard that is dropped when the kernel has it.
+    pub(crate) fn guarded(self, guard: impl Send + Sync + 'static) -> Self {
+        Self { guard: Some(Arc::new(guard)), ..self }
     }
 
     /// Its length in bytes; what `writev` must return.
@@ -59,6 +70,20 @@ impl Frame {
     /// The message as one piece: for tests and traces, since it copies.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.slices().flatten().copied().collect()
+    }
+}
+
+impl PartialEq for Frame {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.head, &self.payload) == (&other.head, &other.payload)
+    }
+}
+
+impl Eq for Frame {}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame").field("head", &self.head).field("payload", &self.payload).finish_non_exhaustive()
     }
 }
 

@@ -39,6 +39,9 @@ class Machine:
 
 
 def same(told, expected, what):
+    if isinstance(told, list) and told != expected:
+        told, expected = [it for it in told if it not in expected], [it for it in expected if it not in told]
+        raise AssertionError(f"{what}: {len(told)} too many, {told[:9]!r:.300}; {len(expected)} missing, {expected[:9]!r:.300}")
     assert told == expected, f"{what}: {told!r:.80} instead of {expected!r:.80}"
 
 

@@ -17,7 +17,7 @@ use fuse::device::{self, IOC_CLONE, MountOptions, READ_OFFSET};
 use fuse::negotiate::{self, Handshake, Session, Wishes};
 use fuse::operation::Operation;
 use fuse::request::{Dialect, Request};
-use fuse::{Frame, Notification};
+use fuse::{Frame, Notification, Told};
 use host::BoxFuture;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -28,6 +28,7 @@ use super::blocking;
 use super::buffers::{Buffer, BufferPool};
 use super::guard;
 use super::mount::{self, MountError, UnmountError, Users};
+use super::telling;
 
 /// Most requests end in memory on the thread that read them; the others are there for those that wait for a disk.
 const SERVING_THREADS: usize = 8;
@@ -156,16 +157,11 @@ impl Mount {
 
 impl fuse::Notifier for Mount {
     /// The kernel may make the writer wait for calls that are being served: so it is none of the serving threads.
-    fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, ()> {
-        let (device, runtime) = (self.device.clone(), self.runtime.clone());
-        Box::pin(async move {
-            let told = runtime.spawn_blocking(move || {
-                let Some(device) = device.upgrade() else { return };
-                notifications.iter().for_each(|notification| reply(&device, &notification.encode()));
-            });
-            if told.await.is_err() {
-                warn!("the thread that tells the kernel what to forget panicked");
-            }
+    fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, Told> {
+        let device = self.device.clone();
+        telling::tell(&self.runtime, move || {
+            let Some(device) = device.upgrade() else { return };
+            notifications.iter().for_each(|notification| reply(&device, &notification.encode()));
         })
     }
 }

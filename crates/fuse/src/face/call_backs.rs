@@ -1,14 +1,16 @@
 //! What the kernel is told to forget when the client gives tokens up (DESIGN §6; `docs/tokens.md`).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use client::Above;
+use client::{Above, Calls};
 use futures_util::future::{join, join_all, select};
 use host::{BoxFuture, Moment};
 use protocol::id::{InodeId, SlotId};
+use tracing::warn;
 
 use super::{Shared, lock};
 use crate::notify::{Notification, Pages};
@@ -16,14 +18,25 @@ use crate::operation::NodeId;
 
 /// The way to the kernel for what it did not ask for.
 pub trait Notifier: Send + Sync {
-    /// Tells the kernel, in order, on a thread that serves no call; done when it has carried all out, or cannot.
-    fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, ()>;
+    /// Tells the kernel, in order, on a thread that serves no call. It is carried out whether or not anybody waits for that.
+    fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, Told>;
+}
+
+/// How far the kernel is with what it was told.
+pub enum Told {
+    /// It has carried all out, or cannot.
+    Done,
+    /// It waits for a page that is locked, and has for a while; and what comes then. The same page may be told of again.
+    Waits(BoxFuture<'static, Told>),
 }
 
 /// How long a WRITE may have been on its way from the kernel's pages to here.
 const ON_ITS_WAY_MAX: Duration = Duration::from_secs(10);
-/// How long an answer waits for pages to be dropped. What takes longer is a page that waits for that very answer.
-const DROP_WAIT: Duration = Duration::from_millis(2);
+/// All bytes that a file may have.
+const WHOLE_FILE: Range<u64> = 0..u64::MAX;
+/// How long it may take until a request that locked a page comes here from the kernel, and how often that is waited for.
+const COMING: Duration = Duration::from_millis(2);
+const COMING_TRIES: u32 = 50;
 /// So many files are remembered before those of long ago go.
 const FILES_MAX: usize = 1 << 14;
 
@@ -31,9 +44,13 @@ const FILES_MAX: usize = 1 << 14;
 pub(super) struct Kernel(pub(super) Arc<Shared>);
 
 impl Above for Kernel {
-    fn forget_file(&self, inode: InodeId) -> BoxFuture<'static, ()> {
-        self.0.forgotten.note(inode, self.0.host.now());
-        self.0.tell(vec![forget(inode, Pages::From(0))])
+    fn forget_file(&self, inode: InodeId, calls: Calls) -> BoxFuture<'static, ()> {
+        let shared = self.0.clone();
+        shared.forgotten.note(inode, shared.host.now());
+        match calls {
+            Calls::GoOn => shared.tell(vec![forget(inode, Pages::From(0))]),
+            Calls::Wait => Box::pin(async move { shared.forget_beside_calls(inode).await }),
+        }
     }
 
     fn forget_names(&self, slot: SlotId, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
@@ -46,15 +63,52 @@ impl Above for Kernel {
     fn forget_all(&self, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
         let attributes = self.0.told.all().into_iter().map(|inode| forget(inode, Pages::None));
         let names = self.0.tell([Notification::IncrementEpoch].into_iter().chain(attributes).collect());
-        // Each for itself: a page that is being read keeps waiting whoever drops the pages of its file, and nobody else.
-        let pages: Vec<_> = files.into_iter().map(|file| self.forget_file(file)).collect();
+        let pages: Vec<_> = files.into_iter().map(|file| self.forget_file(file, Calls::Wait)).collect();
         Box::pin(async move { drop(join(names, join_all(pages)).await) })
     }
 }
 
 impl Shared {
-    fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, ()> {
+    fn notify(&self, notifications: Vec<Notification>) -> BoxFuture<'static, Told> {
         self.notifier.get().expect("only a mounted face has a kernel to tell").tell(notifications)
+    }
+
+    /// Tells the kernel, and waits until it has carried it out.
+    fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, ()> {
+        let mut told = self.notify(notifications);
+        Box::pin(async move {
+            while let Told::Waits(rest) = told.await {
+                told = rest;
+            }
+        })
+    }
+
+    /// Has the kernel drop all pages of a file but those that calls under way have locked. These calls wait: pages that they
+    /// read are filled behind this, with what the file has by then; and a last page that a WRITE has locked is read anew.
+    async fn forget_beside_calls(&self, inode: InodeId) {
+        let mut left = vec![WHOLE_FILE];
+        for _ in 0..COMING_TRIES {
+            let moved = self.under_way.moved();
+            self.under_way.spoil(inode, &WHOLE_FILE);
+            let beside = self.under_way.beside(inode, &left);
+            let tails = beside.tails.into_iter().map(|tail| (tail, true));
+            let parts = tails.chain(beside.free.into_iter().map(|free| (free, false)));
+            let parts = parts.map(async |(part, is_tail)| {
+                let is_dropped = matches!(self.notify(vec![forget_bytes(inode, part.clone())]).await, Told::Done);
+                let is_locked_by_write = is_tail && !self.under_way.is_answered(inode, &part);
+                (!is_dropped && !is_locked_by_write).then_some(part)
+            });
+            left = join_all(parts).await.into_iter().flatten().collect();
+            if left.is_empty() {
+                return;
+            }
+            // What has a page locked there comes to be known in a moment, or has just been answered.
+            select(moved, pin!(self.host.sleep(COMING))).await;
+        }
+        warn!(
+            inode = inode.0,
+            "the kernel does not drop the pages of a file; what it reads there may be old for a moment"
+        );
     }
 
     /// Drops pages in which the kernel may have something else than what a WRITE left in the file; before its answer, so
@@ -63,17 +117,28 @@ impl Shared {
     /// The kernel puts the bytes into its pages first and unlocks these before it sends the WRITE. If it is told to forget the
     /// file meanwhile, a READ may fill the pages with what was there before, and nobody would correct that. And where others
     /// append, too, it takes the end of the file to be where it is no longer.
+    ///
+    /// A page that stays locked, though no bytes are on their way to it, is locked by the WRITE itself, so that nobody has filled
+    /// it; or by a READ that looks at the file from now on.
     pub(super) async fn drop_mistaken_pages(&self, inode: InodeId, (assumed, size): (u64, u32), offset: u64) {
         let now = self.host.now();
         if assumed == offset && !self.forgotten.is_recent(inode, now) {
             return;
         }
-        let (offset, end) = (assumed.min(offset), assumed.max(offset).saturating_add(u64::from(size)));
-        if self.notifier.get().is_none() || end == offset {
+        let bytes = assumed.min(offset)..assumed.max(offset).saturating_add(u64::from(size));
+        if self.notifier.get().is_none() || bytes.is_empty() {
             return;
         }
-        let dropped = self.tell(vec![forget(inode, Pages::Range { offset, length: end - offset })]);
-        select(dropped, pin!(self.host.sleep(DROP_WAIT))).await;
+        self.under_way.spoil(inode, &bytes);
+        let mut told = self.notify(vec![forget_bytes(inode, bytes.clone())]);
+        while let Told::Waits(rest) = told.await {
+            let moved = self.under_way.moved();
+            if !self.under_way.is_answered(inode, &bytes) {
+                return;
+            }
+            moved.await;
+            told = rest;
+        }
     }
 }
 
@@ -99,6 +164,14 @@ impl Forgotten {
         }
         is_recent
     }
+}
+
+fn forget_bytes(inode: InodeId, bytes: Range<u64>) -> Notification {
+    let pages = match bytes.end {
+        u64::MAX => Pages::From(bytes.start),
+        end => Pages::Range { offset: bytes.start, length: end - bytes.start },
+    };
+    forget(inode, pages)
 }
 
 fn forget(inode: InodeId, pages: Pages) -> Notification {

@@ -4,6 +4,9 @@
 //! since, every change of them passes through this kernel. O_DIRECT is the kernel's own affair: it reads and writes past its
 //! pages by the same requests. It also sends the FSYNC that a write with O_SYNC or O_DSYNC owes, behind the last WRITE of that
 //! call.
+//!
+//! What is opened to append goes past the pages, too (DIRECT_IO): through them the kernel sends a write that begins within a
+//! page it has not as two WRITEs, and another machine may append between these. Behind such a write it sends no FSYNC.
 
 use client::{Allocate, ClientError, SeekKind, WriteAt};
 use protocol::file::{Attributes, Kind, SetAttributes};
@@ -13,6 +16,7 @@ use protocol::manager::{CloneRange, ManagerError};
 use super::access::{self, Due};
 use super::names::check_name;
 use super::translation::{OpenFlags, allocate_mode};
+use super::under_way::Use;
 use super::{Call, Outcome, Shared};
 use crate::abi::fopen;
 use crate::attributes::Opened;
@@ -52,7 +56,7 @@ impl Call {
                 }
             }
         }
-        let opened = self.opened(pages);
+        let opened = self.opened(pages, flags);
         match access::due(&attributes, flags, self.shared.now()) {
             Due::Never => {}
             Due::Now => self.touch(),
@@ -65,7 +69,7 @@ impl Call {
         check_name(&create.name)?;
         let new = self.new_inode(Kind::File, create.mode, create.umask);
         match self.client().create_open(self.inode, create.name, new).await {
-            Ok(attributes) => Ok(self.created(attributes)),
+            Ok(attributes) => Ok(self.created(attributes, OpenFlags(create.open_flags))),
             // The kernel thought the name free. It has not checked whether the caller may open what is there, so that is
             // not done here; ESTALE makes it look again.
             Err(ClientError::Manager(ManagerError::Exists)) if create.open_flags & EXCLUSIVE == 0 => Err(Errno::ESTALE),
@@ -76,16 +80,17 @@ impl Call {
     pub(super) async fn tmpfile(self, create: Create) -> Outcome {
         let new = self.new_inode(Kind::File, create.mode, create.umask);
         let attributes = self.client().create_unnamed(self.inode, new).await?;
-        Ok(self.created(attributes))
+        Ok(self.created(attributes, OpenFlags(create.open_flags)))
     }
 
-    fn created(&self, attributes: Attributes) -> crate::Frame {
-        reply::created(self.unique, &self.shared.entry(self.inode, attributes), &self.opened(Pages::Keep))
+    fn created(&self, attributes: Attributes, flags: OpenFlags) -> crate::Frame {
+        reply::created(self.unique, &self.shared.entry(self.inode, attributes), &self.opened(Pages::Keep, flags))
     }
 
-    fn opened(&self, pages: Pages) -> Opened {
-        let flags = if pages == Pages::Keep { fopen::KEEP_CACHE } else { Default::default() };
-        Opened { handle: self.shared.handle(), flags, backing: 0 }
+    fn opened(&self, pages: Pages, flags: OpenFlags) -> Opened {
+        let keep = if pages == Pages::Keep { fopen::KEEP_CACHE } else { 0 };
+        let direct = if flags.appends() { fopen::DIRECT_IO } else { 0 };
+        Opened { handle: self.shared.handle(), flags: keep | direct, backing: 0 }
     }
 
     pub(super) async fn release(self, release: Release) -> Outcome {
@@ -118,14 +123,20 @@ impl Call {
         if self.shared.access_times.take(read.handle) {
             self.touch();
         }
-        let mut pieces = self.client().read(self.inode, read.offset, read.size).await?;
+        let request = self.shared.under_way.begin(self.inode, Use::Read, read.offset, read.size);
+        let mut pieces = loop {
+            let pieces = self.client().read(self.inode, read.offset, read.size).await?;
+            if request.answer() {
+                break pieces;
+            }
+        };
         // The kernel refuses a longer answer than it asked for.
         let mut room = read.size as usize;
         for piece in &mut pieces {
             piece.truncate(room);
             room -= piece.len();
         }
-        Ok(reply::data(self.unique, pieces))
+        Ok(reply::data(self.unique, pieces).guarded(request))
     }
 
     pub(super) async fn write(self, write: Write) -> Outcome {
@@ -135,9 +146,17 @@ impl Call {
         let appends = OpenFlags(write.open_flags).appends() && !write.from_page_cache;
         let at = if appends { WriteAt::End } else { WriteAt::Offset(write.offset) };
         let size = u32::try_from(write.data.len()).expect("a request has less than 4 GiB");
+        let used = if write.from_page_cache { Use::WriteBack } else { Use::Write };
+        let request = self.shared.under_way.begin(self.inode, used, write.offset, size);
         let offset = self.client().write(self.inode, at, write.data).await?;
-        self.shared.drop_mistaken_pages(self.inode, (write.offset, size), offset).await;
-        Ok(reply::written(self.unique, size))
+        // No page is dropped that is still to be written.
+        if used == Use::Write {
+            self.shared.drop_mistaken_pages(self.inode, (write.offset, size), offset).await;
+        }
+        if appends && OpenFlags(write.open_flags).syncs() {
+            self.client().fsync(self.inode, true).await?;
+        }
+        Ok(reply::written(self.unique, size).guarded(request))
     }
 
     pub(super) async fn fsync(self, data_only: bool) -> Outcome {

@@ -41,6 +41,7 @@ const NANOSECONDS: i64 = 1_000_000_000;
 const ACCESS_MODE: u32 = 0o3;
 const TRUNCATE: u32 = 0o1000;
 const APPEND: u32 = 0o2000;
+const DATA_SYNC: u32 = 0o10_000;
 const DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
 const NO_ACCESS_TIME: u32 = 0o1_000_000;
 
@@ -67,6 +68,11 @@ impl OpenFlags {
     /// only the kernel knows the order; it holds the inode's lock and knows the size while it sends them.
     pub(crate) fn appends(self) -> bool {
         self.0 & APPEND != 0 && self.0 & DIRECT == 0
+    }
+
+    /// What is written must be durable before the write returns: O_DSYNC, which is part of O_SYNC.
+    pub(crate) fn syncs(self) -> bool {
+        self.0 & DATA_SYNC != 0
     }
 }
 
@@ -248,6 +254,7 @@ mod tests {
     #[test]
     fn open_flags_read_as_linux_means_them() {
         assert!(OpenFlags(0).only_reads() && !OpenFlags(0o1).only_reads() && !OpenFlags(0o2).only_reads());
+        assert!(OpenFlags(0o4_010_001).syncs() && OpenFlags(0o10_001).syncs() && !OpenFlags(0o4_000_001).syncs());
         assert!(OpenFlags(0o2001).appends() && !OpenFlags(0o2001 | DIRECT).appends());
         assert!(OpenFlags(0o1001).truncates() && OpenFlags(0o1_000_000).keeps_access_time());
     }

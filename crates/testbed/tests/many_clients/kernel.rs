@@ -1,11 +1,15 @@
 //! A simulated kernel above a client: the page cache of one mount, and its way to the face.
 //!
 //! As Linux does (fs/fuse/file.c, mm/truncate.c): a page that is being read is locked, and whoever wants it or has it dropped
-//! waits. A write puts the bytes into a whole page at once and unlocks it, before the WRITE is even sent. Dropping goes from
-//! page to page, in order; what is read behind it stays. Requests take a while from here to the face.
+//! waits. A write puts the bytes into a whole page at once and unlocks it, before the WRITE is even sent; a page that it does
+//! not have, and writes in part only, it keeps locked until the WRITE is answered. Dropping goes from page to page, in order;
+//! what is read behind it stays. Requests take a while from here to the face, and so do answers and notifications back; sometimes
+//! a long one, for the thread that does it is not always there at once.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use async_lock::OnceCell;
@@ -14,12 +18,19 @@ use client::{Above, Client};
 use event_listener::Event;
 use fuse::notify::{Notification, Pages};
 use fuse::operation::{Handle, NodeId, Read, Unique, Write};
-use fuse::{Extensions, Face, Notifier, Operation, Request};
+use fuse::{Extensions, Face, Notifier, Operation, Request, Told};
+use futures_util::future::{Either, select};
 use host::{BoxFuture, Host};
 use protocol::id::InodeId;
 
 /// Bytes of a page: a number, over and over.
 pub const PAGE_BYTES: u64 = 4096;
+
+/// How often, and by how much, anything comes late.
+const LATE_ONE_IN: u64 = 8;
+const LATE_MAX_NANOS: u64 = 50_000_000;
+/// How often it is looked at whether it waits for a page.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The face did not do it.
 #[derive(Debug)]
@@ -56,10 +67,12 @@ impl Cache {
     }
 
     /// Drops the pages of a file from one to before another.
-    async fn drop_pages(&self, inode: InodeId, range: std::ops::Range<u64>) {
+    async fn drop_pages(&self, inode: InodeId, range: std::ops::Range<u64>, telling: &Telling) {
         let mut at = (inode, range.start);
         while let Some(name) = self.next(at).filter(|(_, page)| *page < range.end) {
+            telling.waits.store(true, Ordering::Relaxed);
             self.with(name, |pages| pages.remove(&name)).await;
+            telling.waits.store(false, Ordering::Relaxed);
             at = (inode, name.1 + 1);
         }
     }
@@ -100,13 +113,15 @@ impl Kernel {
         let face = Face::new(client, host.clone());
         let (cache, writing) = (Cache::default(), async_lock::Mutex::new(()));
         let kernel = Arc::new(Kernel { host, cache, face: OnceLock::new(), writing, under_way: Mutex::default() });
-        let above = face.kernel(Arc::new(Ear(kernel.clone())));
+        let above = face.kernel(Arc::new(Ear(Arc::downgrade(&kernel))));
         assert!(kernel.face.set(face).is_ok(), "mounted once");
         (kernel, above)
     }
 
+    /// Mostly a moment; at times a thread has to wait for its turn.
     async fn take_a_while(&self) {
-        self.host.sleep(Duration::from_nanos(self.host.random() % 2_000_000)).await;
+        let nanos = if self.host.random().is_multiple_of(LATE_ONE_IN) { LATE_MAX_NANOS } else { 2_000_000 };
+        self.host.sleep(Duration::from_nanos(self.host.random() % nanos)).await;
     }
 
     async fn ask(&self, inode: InodeId, operation: Operation) -> Result<Vec<Bytes>, Failed> {
@@ -116,6 +131,7 @@ impl Kernel {
         let request = Request { unique, node, uid: 0, gid: 0, pid: 1, operation, extensions };
         let face = self.face.get().expect("it is mounted");
         let frame = face.answer(request).await.expect("reads and writes are answered");
+        self.take_a_while().await;
         let error = i32::from_le_bytes(frame.head()[4..8].try_into().unwrap());
         if error == 0 { Ok(frame.payload().to_vec()) } else { Err(Failed) }
     }
@@ -151,12 +167,19 @@ impl Kernel {
         Ok(value)
     }
 
-    /// What a program writes.
+    /// What a program writes; perhaps as if it were part of a page. The WRITE has all of it nevertheless.
     pub async fn write(&self, inode: InodeId, page: u64, value: u64) -> Result<(), Failed> {
         let _one = self.writing.lock().await;
         let name = (inode, page);
+        let is_part = self.host.random() & 1 == 0;
         *self.under_way.lock().unwrap() = Some(value);
-        self.cache.with(name, |pages| pages.insert(name, Some(value))).await;
+        let put = |pages: &mut BTreeMap<PageName, Option<u64>>| {
+            let stays_locked = is_part && !pages.contains_key(&name);
+            pages.insert(name, Some(value).filter(|_| !stays_locked));
+            stays_locked
+        };
+        let stays_locked = self.cache.with(name, put).await;
+        let _locked = stays_locked.then(|| Reading { cache: &self.cache, name, value: None });
         let data = Bytes::from(value.to_le_bytes().repeat(PAGE_BYTES as usize / 8));
         let write = Write {
             handle: Handle(1),
@@ -177,14 +200,15 @@ impl Kernel {
 }
 
 /// Hears what the kernel is to forget.
-struct Ear(Arc<Kernel>);
+struct Ear(Weak<Kernel>);
 
 impl Notifier for Ear {
-    fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, ()> {
-        let (kernel, told) = (self.0.clone(), Arc::new(OnceCell::new()));
-        let done = told.clone();
+    fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, Told> {
+        let kernel = self.0.upgrade().expect("nobody tells a kernel that is no more");
+        let (host, telling) = (kernel.host.clone(), Arc::new(Telling::default()));
+        let own = telling.clone();
         // It is carried out whether or not anybody waits for that.
-        self.0.host.spawn(async move {
+        host.spawn(async move {
             kernel.take_a_while().await;
             for notification in notifications {
                 let Notification::InvalidateInode { node, pages } = notification else { continue };
@@ -193,12 +217,33 @@ impl Notifier for Ear {
                     Pages::From(offset) => offset / PAGE_BYTES..u64::MAX,
                     Pages::Range { offset, length } => offset / PAGE_BYTES..(offset + length).div_ceil(PAGE_BYTES),
                 };
-                kernel.cache.drop_pages(InodeId(node.0), range).await;
+                kernel.cache.drop_pages(InodeId(node.0), range, &own).await;
             }
-            let _ = told.set(()).await;
+            let _ = own.done.set(()).await;
         });
-        Box::pin(async move {
-            done.wait().await;
-        })
+        progress(host, telling)
     }
+}
+
+/// How far the kernel is with what it was told.
+#[derive(Default)]
+struct Telling {
+    done: OnceCell<()>,
+    /// It waits for a locked page.
+    waits: AtomicBool,
+}
+
+fn progress(host: Host, telling: Arc<Telling>) -> BoxFuture<'static, Told> {
+    Box::pin(async move {
+        let mut waited = false;
+        loop {
+            if let Either::Left(_) = select(pin!(telling.done.wait()), pin!(host.sleep(LOOK_AGAIN))).await {
+                return Told::Done;
+            }
+            let waits = telling.waits.load(Ordering::Relaxed);
+            if std::mem::replace(&mut waited, waits) && waits {
+                return Told::Waits(progress(host.clone(), telling.clone()));
+            }
+        }
+    })
 }

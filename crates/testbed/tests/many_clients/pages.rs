@@ -86,13 +86,13 @@ async fn make_file(client: &Client) -> InodeId {
 
 #[test]
 fn no_kernel_shows_the_past() {
-    sim::explore(0..32, async |world, _| tell_a_story(world, false).await);
+    sim::explore(0..100, async |world, _| tell_a_story(world, false).await);
 }
 
 /// A machine that stands still altogether is not among these stories: its kernel goes on before its client does.
 #[test]
 fn the_kernel_of_a_lost_lease_shows_nothing() {
-    sim::explore(0..32, async |world, _| tell_a_story(world, true).await);
+    sim::explore(0..100, async |world, _| tell_a_story(world, true).await);
 }
 
 async fn tell_a_story(world: World, loses_lease: bool) {
