@@ -180,9 +180,9 @@ impl Inner {
 
     /// Has the kernel forget a file, and lets no call work on it from then on.
     ///
-    /// It forgets once while calls go on, which writes what was changed through mappings; and, for what is read meanwhile may
-    /// stay behind, once more while they wait. A client that may only read has no call go on that writes: such a one waits for a
-    /// token, which is granted behind this call-back.
+    /// It forgets once while calls go on, which writes what was changed through mappings; and, for what is read meanwhile
+    /// may stay behind, once more while they wait. Where the token is one to read, no call goes on that writes: such a one
+    /// waits for another, which is granted behind this call-back.
     async fn forget_above(&self, above: &dyn Above, inode: InodeId, keep: Option<TokenMode>) {
         let mode = self.tokens.slot(inode.slot()).mode(inode);
         if mode == Some(TokenMode::Write) {

@@ -1,8 +1,8 @@
 //! Telling the kernel of a mount something unasked, and seeing whether it waits for a locked page meanwhile.
 //!
 //! The write to the device returns when the kernel has carried out what it was told. Where that takes long the thread was not
-//! scheduled, or it sleeps in the kernel until somebody unlocks a page; which of the two decides whether those wait in vain who
-//! wait for it. So it is looked at: a thread that sleeps uninterruptibly, and has slept on since the last look, waits for a page.
+//! scheduled, or it sleeps in the kernel until somebody unlocks a page; who waits for it may wait in vain then. So it is looked
+//! at: a thread that sleeps uninterruptibly, and has slept on since the last look, waits for a page.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};

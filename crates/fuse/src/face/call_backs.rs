@@ -118,8 +118,8 @@ impl Shared {
     /// file meanwhile, a READ may fill the pages with what was there before, and nobody would correct that. And where others
     /// append, too, it takes the end of the file to be where it is no longer.
     ///
-    /// A page that stays locked, though no bytes are on their way to it, is locked by the WRITE itself, so that nobody has filled
-    /// it; or by a READ that looks at the file from now on.
+    /// A page that stays locked, though no bytes are on their way to it, is locked by the WRITE itself, so that nobody has
+    /// filled it; or by a READ that looks at the file from now on.
     pub(super) async fn drop_mistaken_pages(&self, inode: InodeId, (assumed, size): (u64, u32), offset: u64) {
         let now = self.host.now();
         if assumed == offset && !self.forgotten.is_recent(inode, now) {

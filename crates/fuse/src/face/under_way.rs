@@ -1,9 +1,9 @@
 //! Which pages of files the kernel may have locked for requests under way. Decides, never awaits.
 //!
 //! Linux locks a page that it reads until the READ is answered. The pages of a WRITE it fills and unlocks before it sends the
-//! WRITE; but a last page that it had not, and that is filled in part only, stays locked until the WRITE is answered. A page that
-//! was changed through a mapping stays under writeback until its WRITE is answered, which is as good as locked. Requests past
-//! the pages (O_DIRECT) lock none; they are counted nevertheless, which costs nothing but time.
+//! WRITE; but a last page that it had not, and fills in part only, stays locked until the WRITE is answered. A page that was
+//! changed through a mapping stays under writeback until its WRITE is answered, which is as good as locked. Requests past the
+//! pages (O_DIRECT) lock none; they are counted nevertheless, which costs nothing but time.
 //!
 //! A READ that waits may keep its pages where others are dropped, if it then looks anew at what the file has: it is *spoiled*.
 //! One whose bytes are on their way to the kernel can do so no more, and is waited for.
