@@ -59,5 +59,5 @@ long-test: packages ## 10,000 simulated worlds, the models checked further, 200 
 	@ROUNDS=20 install/test.sh fill-and-empty
 	@SPACE=full install/test.sh overwritten
 	@BLOWS=kill ROUNDS=51 MOST=5 install/test.sh lab-kills
-	@BLOWS=freeze,cut ROUNDS=24 install/test.sh lab-kills
+	@BLOWS=freeze,cut ROUNDS=24 MOST=5 install/test.sh lab-kills
 	@install/test.sh

@@ -412,7 +412,7 @@ end_lab() {
 }
 
 # Every host in turn is struck under load and comes back; nobody else may see more of it than a pause. BLOWS: in which ways
-# (hosts.py). MOST: how many seconds the pause may be beside a host that was killed; a machine that is busy with other things
+# (hosts.py). MOST: how many seconds the pause may be beside it; a machine that is busy with other things
 # adds some to the five that are promised.
 lab_kills() {
     "$dazzle" lab up "$work/killed" --hosts 3 || return 1

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Kills, freezes or cuts off the hosts of a laboratory one after the other under load and looks whether the others notice.
 
-    hosts.py DAZZLE LAB [--blows kill,freeze,cut] [--rounds N] [--seed S] [--most SECONDS] [--most-silent SECONDS]
+    hosts.py DAZZLE LAB [--blows kill,freeze,cut] [--rounds N] [--seed S] [--most SECONDS]
     hosts.py DAZZLE LAB --shared        only waits until all hosts manage as many slots
 
 LAB is the directory of a laboratory that is up. On every host that mounts the file system, workers write, append,
 overwrite, rename and remove, and note what fsync acknowledged; beside them a pulse makes small calls all the time and
 notes the longest. In every round one host's daemon is killed, or stopped by a signal, or its links are cut. On the others
-no call may fail, and none may take longer than --most, or than --most-silent beside a host that is frozen or cut off and
-neither answers nor refuses; and work must go on. Then a killed host is started again; a frozen or a cut one goes on by
+no call may fail, and none may take longer than --most; and work must go on. Then a killed host is started again; a frozen or a cut one goes on by
 itself, and must mount again. It gets its share of the slots, while the others work on; redundancy must come back by itself,
 and every acknowledged byte be there, seen through every mount. On the host that is struck a watcher reads all the time what
 another host writes, and must never see anything older than what was written when it began to read. The seed, the rounds and
@@ -354,7 +353,7 @@ def rounds(arguments):
         time.sleep(HEALTHY)
         wait_for_all(crews, [crew.counts() for crew in crews], "before any host is killed")
         healthy = max(crew.pulse.longest for crew in crews)
-        stall, move = strike(lab, blow, victim, crews, arguments.most if blow == "kill" else arguments.most_silent)
+        stall, move = strike(lab, blow, victim, crews, arguments.most)
         stalls.append(stall)
         moves.append(move)
         looks = watch.end()
@@ -393,7 +392,6 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=float, default=5.0)
-    parser.add_argument("--most-silent", type=float, default=15.0)
     parser.add_argument("--shared", action="store_true")
     arguments = parser.parse_args()
     if unknown := set(arguments.blows) - set(BLOWS):

@@ -144,7 +144,7 @@ impl Drop for Network {
     fn drop(&mut self) {
         self.accepting.abort();
         let peers = std::mem::take(&mut *self.shared.peers.lock().expect("no panic while peers are held"));
-        peers.values().for_each(|peer| peer.close());
+        peers.values().for_each(|peer| peer.close(&connection::Ended::Closed));
     }
 }
 

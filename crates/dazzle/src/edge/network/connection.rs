@@ -157,8 +157,12 @@ impl Connection {
         })
     }
 
-    /// Carries calls over `stream` until either end closes.
-    pub(super) fn run(self: &Arc<Self>, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
+    /// Carries calls over `stream` until either end closes; `silent` is called where the other end answers no more.
+    pub(super) fn run(
+        self: &Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        silent: impl FnOnce() + Send + 'static,
+    ) {
         let connection = self.clone();
         self.office.runtime.spawn(async move {
             let (read, write) = tokio::io::split(stream);
@@ -169,6 +173,9 @@ impl Connection {
                 () = connection.closing.notified() => Ended::Closed,
             };
             connection.close(&ended);
+            if matches!(ended, Ended::Dead) {
+                silent();
+            }
         });
     }
 

@@ -110,7 +110,7 @@ async fn welcome(shared: &Arc<Shared>, started: StartHandshake<Socket>, address:
         return Err(error);
     }
     info!(node = caller.0, lane = hello.lane.number(), address, "a node connected");
-    connection.run(stream);
+    peer.run(&connection, stream);
     Ok(())
 }
 

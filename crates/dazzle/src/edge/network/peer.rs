@@ -3,11 +3,14 @@
 //! Invariants
 //! 1. Open connections are all of one session.
 //! 2. For each lane there is at most one that we dialled and one that the other did.
+//! 3. A machine that is silent on one connection has none: each of the others would take as long to be found out.
+//! 4. Nobody waits to be told again what is known, that the machine is not reached; whether it is by now is looked at meanwhile.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use host::{Envelope, NodeId};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{info, warn};
 
 use crate::edge::trust::NodeName;
@@ -67,6 +70,7 @@ impl Peer {
         if state.address.as_ref() != Some(&address) {
             state.address = Some(address);
             state.backoff.clear();
+            state.error = None;
         }
     }
 
@@ -79,14 +83,14 @@ impl Peer {
     }
 
     /// Closes every connection.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&self, why: &Ended) {
         let connections = std::mem::take(&mut self.state().connections);
-        connections.iter().for_each(|connection| connection.close(&Ended::Closed));
+        connections.iter().for_each(|connection| connection.close(why));
     }
 
     /// Makes a call and waits for its answer.
     pub(super) async fn call(
-        &self,
+        self: &Arc<Self>,
         shared: &Arc<Shared>,
         tongue: &Tongue,
         encoded: Encoded,
@@ -98,7 +102,7 @@ impl Peer {
         for _ in 0..ATTEMPTS_MAX {
             let connection = match self.open(lane) {
                 Some(connection) => connection,
-                None => self.dial(shared, lane).await?,
+                None => self.dial_unless_vain(shared, lane).await?,
             };
             match connection.call(*encoded).await {
                 Ok(frame) => {
@@ -156,8 +160,27 @@ impl Peer {
         state.connections.iter().find(|connection| connection.name().lane == lane && connection.is_open()).cloned()
     }
 
+    /// A connection of `lane`; at once none where the last dial failed, and another is made meanwhile.
+    async fn dial_unless_vain(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        lane: Lane,
+    ) -> Result<Arc<Connection>, NetworkError> {
+        let (known, is_early) = {
+            let state = self.state();
+            (state.error.clone(), state.backoff.holds(shared.now()))
+        };
+        let Some(error) = known else { return self.dial(shared, lane).await };
+        if !is_early && self.dialling[usize::from(lane.number())].try_lock().is_ok() {
+            let (peer, shared) = (self.clone(), shared.clone());
+            // The next call has its outcome.
+            shared.office.runtime.clone().spawn(async move { drop(peer.dial(&shared, lane).await) });
+        }
+        Err(error)
+    }
+
     /// A connection of `lane`, by whoever dials first.
-    async fn dial(&self, shared: &Arc<Shared>, lane: Lane) -> Result<Arc<Connection>, NetworkError> {
+    async fn dial(self: &Arc<Self>, shared: &Arc<Shared>, lane: Lane) -> Result<Arc<Connection>, NetworkError> {
         let _dialling = self.dialling[usize::from(lane.number())].lock().await;
         if let Some(connection) = self.open(lane) {
             return Ok(connection);
@@ -182,7 +205,12 @@ impl Peer {
         dialled
     }
 
-    async fn reach(&self, shared: &Arc<Shared>, address: &str, lane: Lane) -> Result<Arc<Connection>, NetworkError> {
+    async fn reach(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        address: &str,
+        lane: Lane,
+    ) -> Result<Arc<Connection>, NetworkError> {
         let called = NodeName { node: self.node, cluster: shared.identity.name().cluster };
         let stream = dialling::connect(address).await?;
         let mut stream = dialling::encrypt(address, stream, &shared.identity.connector(), called.server_name()).await?;
@@ -197,8 +225,18 @@ impl Peer {
             return Err(NetworkError::Duplicate { node: self.node });
         }
         info!(node = self.node.0, lane = lane.number(), address, "connected");
-        connection.run(stream);
+        self.run(&connection, stream);
         Ok(connection)
+    }
+
+    /// Has a connection that was added carry calls.
+    pub(super) fn run(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) {
+        let peer = self.clone();
+        connection.run(stream, move || peer.close(&Ended::Dead));
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {

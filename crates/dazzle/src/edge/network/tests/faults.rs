@@ -1,6 +1,7 @@
 //! Calls, when the network or the other machine fails.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,6 +10,7 @@ use tokio::sync::watch;
 
 use super::{Ask, Cluster, Node, Tell, pair};
 use crate::edge::network::NetworkError;
+use crate::edge::network::dialling::DIAL_PATIENCE;
 
 /// What stands between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,6 +108,36 @@ async fn a_torn_connection_fails_all_its_calls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_carries_nothing_fails_all_its_calls() {
     harmed(Link::Silent).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_is_silent_on_one_connection_has_none_and_keeps_nobody_waiting() {
+    let cluster = Cluster::new(super::CLUSTER);
+    let (one, two) = (Arc::new(cluster.node(1).await), cluster.node(2).await);
+    let proxy = Proxy::before(&two).await;
+    one.machine.know(two.host.node(), proxy.address.clone());
+    // A small lane and a bulk one; only the small one will be asked.
+    one.ask(2, Ask::Much(1 << 20)).await.unwrap();
+    one.ask(2, Ask::Who).await.unwrap();
+    assert_eq!(one.connections(2), 2);
+    proxy.link.send(Link::Silent).unwrap();
+    assert!(one.ask(2, Ask::Who).await.is_err());
+    while one.connections(2) > 0 {
+        tokio::task::yield_now().await;
+    }
+    // The first who finds no connection dials, in vain; from then on it is known.
+    assert!(one.ask(2, Ask::Who).await.is_err());
+    let began = Instant::now();
+    while began.elapsed() < 2 * DIAL_PATIENCE {
+        let asked = Instant::now();
+        assert!(one.ask(2, Ask::Who).await.is_err());
+        assert!(asked.elapsed() < DIAL_PATIENCE / 2, "a call waited for what is known");
+        tokio::task::yield_now().await;
+    }
+    proxy.link.send(Link::Up).unwrap();
+    while one.ask(2, Ask::Who).await.is_err() {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -25,7 +25,7 @@ fn connection(peer: u32, dialled: bool, lane: Lane, stream: DuplexStream) -> Arc
     ports.register(Port(PORT), Arc::new(Part));
     let office = Office { ports: Arc::new(ports), tongues: SPOKEN, runtime: Handle::current() };
     let connection = Connection::new(Name { peer: NodeId(peer), lane, session: 1, dialled }, Arc::new(office));
-    connection.run(stream);
+    connection.run(stream, || {});
     connection
 }
 
