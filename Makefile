@@ -60,4 +60,7 @@ long-test: packages ## 10,000 simulated worlds, the models checked further, 200 
 	@SPACE=full install/test.sh overwritten
 	@BLOWS=kill ROUNDS=51 MOST=5 install/test.sh lab-kills
 	@BLOWS=freeze,cut ROUNDS=24 MOST=5 install/test.sh lab-kills
+	@HOSTS=5 LOST=1 ROUNDS=10 install/test.sh lab-losses
+	@HOSTS=6 LOST=2 ROUNDS=10 install/test.sh lab-losses
+	@HOSTS=8 LOST=2 ROUNDS=10 install/test.sh lab-losses
 	@install/test.sh

@@ -428,9 +428,18 @@ check_on_all() {
         [ $SECONDS -lt $until ] || { echo "redundancy is not back after 120 s"; return 1; }
         sleep 0.2
     done
-    for host in 1 2 3; do
-        "$dazzle" check "$lab/host-$host" || { echo "host $host finds problems"; return 1; }
+    for host in "$lab"/host-*; do
+        "$dazzle" check "$host" || { echo "${host##*/} finds problems"; return 1; }
     done
+}
+
+# As many of HOSTS hosts as parity makes up for are killed at once under load, ROUNDS times, and come back; then all of them.
+lab_losses() {
+    local lost=${LOST:-1}
+    "$dazzle" lab up "$work/losses" --hosts "${HOSTS:-5}" --parity "$lost" || return 1
+    "$programs/losses.py" "$dazzle" "$work/losses" --lost "$lost" --rounds "${ROUNDS:-1}" --most "${MOST:-8}" \
+        --seed "${SEED:-$RANDOM}" || return 1
+    check_on_all "$work/losses" && "$dazzle" lab down "$work/losses"
 }
 
 # Three hosts mount one file system: what is done on one is seen on the others at once.

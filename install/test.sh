@@ -89,6 +89,7 @@ run bad-input "bad input" bad_input
 run bad-mounts "no /dev/fuse, a busy mount point, a dead daemon's mount, an ordinary user" bad_mounts
 run lab-mounts "three hosts see each other's changes at once" many_mounts
 run lab-kills "hosts of three are killed, frozen and cut off in turn under load" lab_kills
+run lab-losses "as many hosts as parity makes up for are killed at once, and then all" lab_losses
 run devices "preallocated files and block devices as targets" devices
 
 [ "${chosen[0]:-}" != --list ] || exit 0
