@@ -4,7 +4,7 @@
 //! 1. Open connections are all of one session.
 //! 2. For each lane there is at most one that we dialled and one that the other did.
 //! 3. A machine that is silent on one connection has none: each of the others would take as long to be found out.
-//! 4. Nobody waits to be told again what is known, that the machine is not reached; whether it is by now is looked at meanwhile.
+//! 4. Nobody waits to be told again what is known, that the machine is not reached; it is dialled again meanwhile.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
