@@ -4,10 +4,10 @@
 //! | place | it is |
 //! |---|---|
 //! | `command/` | what people type, one file a command |
-//! | `node` | the roles of one machine, put together; `targets`: its disks at the start |
+//! | `node` | a running daemon; `targets`: its disks |
 //! | `membership` | a machine's way into its cluster |
 //! | `lab` | what a laboratory is: a cluster on one machine |
-//! | `oracle` | answers to what commands ask a running daemon; `audit` checks and repairs |
+//! | `oracle` | answers to what commands ask a running daemon; `audit`: to `check` and `repair` |
 //! | [`config`] | the settings |
 //! | `meter` | how fast bytes move |
 //! | `edge/` | the only code that names the runtime and the operating system |

@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use host::{BoxFuture, Disk, Host, NodeId};
+use host::{BoxFuture, Host, NodeId};
 use log::Cluster;
-use protocol::id::TargetId;
 use protocol::maps::Maps;
 use protocol::registry::{RegistryError, RegistryReply, RegistryRequest};
-use registry::{Registry, RegistryStart};
+use registry::Registry;
+use roles::joining::number_targets;
 use storage::TargetOptions;
 use tokio::runtime::Handle;
 
@@ -51,23 +51,6 @@ pub(crate) async fn connect(
     Ok((machine, gate))
 }
 
-/// Starts the registry's replica on this node; on a machine that was let in and has none yet, an empty one, which the
-/// cluster fills.
-pub(crate) async fn start_registry(
-    host: &Host,
-    config: &Config,
-    disks: Vec<(TargetId, Disk)>,
-) -> Result<Arc<Registry>, String> {
-    let peers = peers(config);
-    match Registry::start(host, disks.clone()).await {
-        Err(RegistryStart::Nothing | RegistryStart::Empty) if !peers.is_empty() => {
-            let maps = ask(host, &peers).await?.maps();
-            Registry::join(host, maps, disks).await.map_err(|error| error.to_string())
-        }
-        started => started.map_err(|error| error.to_string()),
-    }
-}
-
 /// Gives numbers to the targets of a machine that was let in, and makes targets of them. What was done before a crash is
 /// found in the maps, and not done again.
 pub(crate) async fn settle_in(
@@ -79,18 +62,9 @@ pub(crate) async fn settle_in(
     if peers.is_empty() || config.targets.iter().all(|target| target.id.is_some()) {
         return Ok(());
     }
-    let cluster = ask(host, &peers).await?;
-    let node = host.node().0;
     let names: Vec<String> = config.targets.iter().map(|target| target.path.display().to_string()).collect();
-    let of_node = |maps: &Maps| maps.targets.iter().filter(|(_, entry)| entry.node == node).count();
-    let missing = names.get(of_node(&cluster.maps())..).unwrap_or_default().to_vec();
-    if !missing.is_empty() {
-        let added = cluster.registry(RegistryRequest::AddTargets { node, names: missing }).await;
-        added.map_err(|error| format!("the cluster took no targets of this machine: {error}"))?;
-    }
-    let maps = cluster.maps();
-    let own = maps.targets.iter().filter(|(_, entry)| entry.node == node).map(|(id, _)| id.0);
-    config.targets.iter_mut().zip(own).for_each(|(target, id)| target.id = Some(id));
+    let (maps, own) = number_targets(host, &peers, &names).await?;
+    config.targets.iter_mut().zip(own).for_each(|(target, id)| target.id = Some(id.0));
     for (id, disk) in targets::open_disks(dir, config, runtime) {
         let disk = disk.map_err(|error| format!("target {}: {error}", id.0))?;
         if storage::owner(&disk).await.map_err(|error| error.to_string())?.is_none() {
@@ -103,14 +77,10 @@ pub(crate) async fn settle_in(
     storage_place::write_text(&path, &config.to_text()).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn peers(config: &Config) -> Vec<NodeId> {
+/// The machines that let this one in.
+pub(crate) fn peers(config: &Config) -> Vec<NodeId> {
     let peers = config.cluster.iter().flat_map(|own| &own.peers);
     peers.map(|peer| NodeId(peer.node)).collect()
-}
-
-async fn ask(host: &Host, peers: &[NodeId]) -> Result<Cluster, String> {
-    let asked = Cluster::connect_any(host.clone(), peers).await;
-    asked.map_err(|error| format!("none of the machines that let this one in can be asked: {error}"))
 }
 
 /// Tells the machine where the others are, now and as that changes.

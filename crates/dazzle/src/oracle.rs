@@ -13,6 +13,7 @@ use protocol::id::{InodeId, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerRequest, Why};
 use protocol::maps::{LogState, Maps, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
+use roles::targets::called;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -22,7 +23,6 @@ use crate::edge::mount::Users;
 use crate::edge::process;
 use crate::node::Parts;
 use crate::redundancy;
-use crate::targets::called;
 
 /// Answers for one node.
 pub(crate) struct NodeOracle {
@@ -38,8 +38,8 @@ impl Oracle for NodeOracle {
             match question {
                 Question::Status => status(&parts).await,
                 Question::Why { path } => why(&parts, Path::new(&path)).await,
-                Question::Check { thorough } => crate::audit::check(&parts, thorough, &progress).await,
-                Question::Repair => crate::audit::repair(&parts, &progress).await,
+                Question::Check { thorough } => crate::audit::check(&parts.roles, thorough, &progress).await,
+                Question::Repair => crate::audit::repair(&parts.roles, &progress).await,
                 Question::Token => parts.invite(),
                 Question::Stop { force } => {
                     let users = if force { Users::Dismiss } else { Users::Respect };
@@ -58,11 +58,11 @@ impl Oracle for NodeOracle {
 }
 
 async fn status(parts: &Parts) -> Result<Value, String> {
-    let maps = parts.cluster.refresh().await.map_err(|error| error.to_string())?;
-    let space = parts.client.statfs().await.map_err(|error| error.to_string())?;
+    let maps = parts.roles.cluster.refresh().await.map_err(|error| error.to_string())?;
+    let space = parts.roles.client.statfs().await.map_err(|error| error.to_string())?;
     let mut targets = Vec::with_capacity(maps.targets.len());
     for (id, entry) in &maps.targets {
-        let stat = match parts.cluster.ask(*id, StorageRequest::Stat).await {
+        let stat = match parts.roles.cluster.ask(*id, StorageRequest::Stat).await {
             Ok(StorageReply::Stat(stat)) => stat,
             _ => TargetStat::default(),
         };
@@ -88,9 +88,9 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         .collect();
     let rates = parts.meter.rates();
     // As long as it takes to list all that is stored: nothing else tells the truth about it.
-    let tally = Tally::of(&maps, &stripes::list(&parts.cluster, None).await);
-    let redundancy = redundancy::in_json(&maps, &tally, &parts.cleaner.status(), &parts.rebuilder.status());
-    let scrubbed = parts.scrubber.as_ref().map(|scrubber| scrubber.status()).unwrap_or_default();
+    let tally = Tally::of(&maps, &stripes::list(&parts.roles.cluster, None).await);
+    let redundancy = redundancy::in_json(&maps, &tally, &parts.roles.cleaner.status(), &parts.roles.rebuilder.status());
+    let scrubbed = parts.roles.scrubber.as_ref().map(|scrubber| scrubber.status()).unwrap_or_default();
     let health = redundancy::health(&maps, &tally, scrubbed.fragments_lost);
     Ok(json!({
         "mount": parts.config.mount, "health": health, "parity": maps.parity,
@@ -104,17 +104,17 @@ async fn status(parts: &Parts) -> Result<Value, String> {
 
 /// What the daemon holds in memory, and how much it may.
 fn memory(parts: &Parts) -> Value {
-    let (client, config) = (parts.client.memory(), &parts.config);
+    let (client, config) = (parts.roles.client.memory(), &parts.config);
     json!({
         "process": process::memory_bytes(), "cached": client.bytes_cached, "cached_max": config.cache.0 - config.dirty.0,
         "dirty": client.bytes_dirty, "dirty_max": config.dirty.0, "inodes": client.inodes,
-        "metadata": parts.manager.bytes_resident(), "metadata_max": config.metadata.0,
+        "metadata": parts.roles.manager.bytes_resident(), "metadata_max": config.metadata.0,
     })
 }
 
 /// How far the reading of everything stored is; null when the settings turn it off.
 fn scrub(parts: &Parts, status: &ScrubStatus) -> Value {
-    if parts.scrubber.is_none() {
+    if parts.roles.scrubber.is_none() {
         return Value::Null;
     }
     json!({
@@ -139,10 +139,10 @@ fn slots_moving(maps: &Maps) -> Value {
 
 /// Why a target does not serve, if it does not.
 fn why_absent(parts: &Parts, target: TargetId) -> Option<&str> {
-    if let Some(serving) = parts.storage.target(target) {
+    if let Some(serving) = parts.roles.storage.target(target) {
         return serving.failure();
     }
-    parts.absent.iter().find(|absent| absent.target == target).map(|absent| absent.why.as_str())
+    parts.roles.absent.iter().find(|absent| absent.target == target).map(|absent| absent.why.as_str())
 }
 
 fn target_state(state: TargetState) -> &'static str {
@@ -165,13 +165,13 @@ async fn why(parts: &Parts, path: &Path) -> Result<Value, String> {
     let mut inode = InodeId::ROOT;
     for name in path.components() {
         let name = Bytes::copy_from_slice(name.as_os_str().as_encoded_bytes());
-        let found = parts.client.lookup(inode, name).await;
+        let found = parts.roles.client.lookup(inode, name).await;
         inode = found.map_err(|error| format!("{}: {error}", path.display()))?.inode;
     }
     // What is still only in memory has no address yet.
-    parts.client.settle().await.map_err(|error| error.to_string())?;
+    parts.roles.client.settle().await.map_err(|error| error.to_string())?;
     let why = ask_why(parts, inode).await?;
-    let maps = parts.cluster.maps();
+    let maps = parts.roles.cluster.maps();
     let extents: Vec<_> = why
         .extents
         .iter()
@@ -192,9 +192,9 @@ async fn why(parts: &Parts, path: &Path) -> Result<Value, String> {
 }
 
 async fn ask_why(parts: &Parts, inode: InodeId) -> Result<Why, String> {
-    let to = host::Address { node: parts.cluster.host().node(), port: host::Port(MANAGER_PORT) };
+    let to = host::Address { node: parts.roles.cluster.host().node(), port: host::Port(MANAGER_PORT) };
     let answer: ManagerAnswer =
-        parts.cluster.host().call(to, ManagerRequest::Why(inode)).await.map_err(|error| error.to_string())?;
+        parts.roles.cluster.host().call(to, ManagerRequest::Why(inode)).await.map_err(|error| error.to_string())?;
     match answer.map_err(|error| error.to_string())?.answer {
         Answer::Why(why) => Ok(*why),
         _ => Err("the manager answered something else".into()),

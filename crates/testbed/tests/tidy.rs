@@ -23,9 +23,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("manager", &["protocol", "host", "log"]),
     ("client", &["protocol", "host", "log"]),
     ("cleaner", &["protocol", "host", "log"]),
+    ("roles", &["protocol", "host", "storage", "log", "registry", "manager", "client", "cleaner"]),
     ("fuse", &["protocol", "host", "client"]),
-    ("dazzle", &["protocol", "host", "storage", "log", "registry", "manager", "client", "cleaner", "fuse"]),
-    ("testbed", &["protocol", "host", "storage", "log", "registry", "manager", "client", "cleaner", "fuse"]),
+    ("dazzle", &["protocol", "host", "storage", "log", "registry", "manager", "client", "cleaner", "roles", "fuse"]),
+    ("testbed", &["protocol", "host", "storage", "log", "registry", "manager", "client", "cleaner", "roles", "fuse"]),
 ];
 
 /// Names that say nothing. A thing has a noun or no home yet.

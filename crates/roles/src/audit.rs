@@ -1,0 +1,268 @@
+//! `check` and `repair`, of the whole cluster, by whichever machine is asked: the records of all managers against each other,
+//! the records against the stripes, the stripes against their checksums and their parity.
+//!
+//! Invariants
+//! 1. The records are compared as of one moment (`docs/decisions/0019-a-check-sees-one-moment.md`).
+//! 2. Stripes are looked at behind that moment, while others write, delete and rebuild: what is odd about one is a problem if
+//!    it is so in every look, and the stripe is in use in the last one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cleaner::{Goal, Managers};
+use futures_util::future::join_all;
+use host::{Address, NodeId, Port};
+use log::stripes::{self, Problem, StripeState};
+use log::{Damage, LogError, ReadError};
+use protocol::id::{LogId, StripeNumber, TargetId};
+use protocol::maps::{Maps, NodeState, TargetState};
+use protocol::registry::RegistryRequest;
+use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest};
+
+use crate::roles::Roles;
+use crate::targets::called;
+
+/// How often a stripe is looked at that is odd, and the pause between: a machine that died meanwhile is found dead by then.
+const LOOKS: u32 = 4;
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
+/// How often a client is asked to store what it has, and the pause between: one that died is found dead by then.
+const SETTLE_TRIES: u32 = 5;
+const SETTLE_PAUSE: Duration = Duration::from_secs(2);
+
+/// Told how far it is: what is looked at, how much of it was, and how much there is.
+pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Send + Sync);
+
+/// What a check found.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// Files and directories that were looked at.
+    pub inodes: u64,
+    /// Pieces of their content.
+    pub extents: u64,
+    /// Stripes.
+    pub stripes: u64,
+    /// All that is wrong, in words.
+    pub problems: Vec<String>,
+}
+
+/// What a repair did.
+#[derive(Clone, Debug)]
+pub struct Repaired {
+    /// Stripes that were looked at.
+    pub stripes: u64,
+    /// Those of which fragments were made again.
+    pub repaired: u64,
+    /// Those of which that was not possible.
+    pub failed: u64,
+    /// Fragments that targets lack now, in words.
+    pub lacking: Vec<String>,
+    /// Targets that do not serve.
+    pub missing: Vec<String>,
+    /// Targets that missed writes.
+    pub behind: Vec<String>,
+}
+
+type Stripe = (LogId, StripeNumber);
+/// What is odd about stripes, in words: about each as a whole, or about a fragment of it.
+type Odd = BTreeMap<(Stripe, Option<Damage>), String>;
+
+/// Checks everything. With `thorough`, every byte of every fragment is read.
+pub async fn check(roles: &Roles, thorough: bool, progress: Progress<'_>) -> Result<Checked, String> {
+    settle_all(roles).await?;
+    progress("names and maps", 0, 1);
+    let audit = roles.manager.audit().await.map_err(|error| format!("the slots cannot be read: {error}"))?;
+    let mut problems = audit.problems;
+    let (states, odd) = look_at_stripes(roles, audit.live).await?;
+    problems.extend(odd.into_values());
+    let maps = roles.cluster.maps();
+    problems.extend(maps.targets.iter().filter_map(|(id, entry)| not_whole(&called(&maps, *id), entry.state)));
+    for (index, state) in (1u64..).zip(&states) {
+        if thorough && state.ended {
+            verify(roles, state, &mut problems).await;
+        }
+        progress("stripes", index, states.len() as u64);
+    }
+    Ok(Checked { inodes: audit.inodes, extents: audit.extents, stripes: states.len() as u64, problems })
+}
+
+/// Every living client stores what it has in memory, and managers know of it.
+async fn settle_all(roles: &Roles) -> Result<(), String> {
+    let failed = |error| format!("what is in memory cannot be stored: {error}");
+    roles.client.settle().await.map_err(|error| failed(error.to_string()))?;
+    let (own, maps) = (roles.cluster.host().node().0, roles.cluster.maps());
+    let others = maps.nodes.keys().filter(|&&node| node != own && is_alive(&maps, node));
+    let settled = join_all(others.map(|&node| settle(roles, node))).await;
+    settled.into_iter().collect::<Result<(), String>>().map_err(failed)
+}
+
+async fn settle(roles: &Roles, node: u32) -> Result<(), String> {
+    let (host, to) = (roles.cluster.host(), Address { node: NodeId(node), port: Port(CLIENT_PORT) });
+    let mut why = String::new();
+    for _ in 0..SETTLE_TRIES {
+        match host.call::<ClientRequest, ClientAnswer>(to, ClientRequest::Settle).await {
+            Ok(ClientAnswer::Done) => return Ok(()),
+            Ok(ClientAnswer::Failed(error)) => why = error,
+            Ok(other) => why = format!("it answers with {other:?}"),
+            Err(unreachable) => why = unreachable.to_string(),
+        }
+        host.sleep(SETTLE_PAUSE).await;
+        let maps = roles.cluster.refresh().await.map_err(|error| error.to_string())?;
+        // What a dead machine had in its memory is gone; what it had acknowledged is in its log.
+        if !is_alive(&maps, node) {
+            return Ok(());
+        }
+    }
+    let maps = roles.cluster.maps();
+    let name = maps.nodes.get(&node).map_or(String::new(), |entry| entry.name.clone());
+    Err(format!("machine {name} (node {node}): {why}"))
+}
+
+/// All stripes, and what is odd about those in which `live` says that bytes are in use.
+async fn look_at_stripes(roles: &Roles, mut live: BTreeMap<Stripe, u64>) -> Result<(Vec<StripeState>, Odd), String> {
+    let mut states = stripes::list(&roles.cluster, None).await;
+    let mut odd = oddities(&roles.cluster.maps(), &states, &live);
+    for _ in 1..LOOKS {
+        if odd.is_empty() {
+            break;
+        }
+        roles.cluster.host().sleep(LOOK_PAUSE).await;
+        roles.cluster.refresh().await.map_err(|error| error.to_string())?;
+        states = stripes::list(&roles.cluster, None).await;
+        let named: Vec<Stripe> = odd.keys().map(|(stripe, _)| *stripe).collect::<BTreeSet<_>>().into_iter().collect();
+        // Asked behind the list: what was in use before and is now has been in use all along, since bytes come to live in
+        // a stripe but once.
+        let sums = Managers::new(roles.cluster.clone()).live(&named).await.map_err(|error| error.to_string())?;
+        for (stripe, bytes) in named.into_iter().zip(sums) {
+            match bytes {
+                0 => drop(live.remove(&stripe)),
+                // Somebody has yet to learn what a dead client wrote: what was known stands.
+                u64::MAX => {}
+                bytes => drop(live.insert(stripe, bytes)),
+            }
+        }
+        let still = oddities(&roles.cluster.maps(), &states, &live);
+        odd.retain(|what, _| still.contains_key(what));
+    }
+    Ok((states, odd))
+}
+
+/// What is odd about stripes that are in use. One in which nothing lives waits for the cleaner; a target that was away may
+/// still have a part of one that the others have deleted.
+fn oddities(maps: &Maps, states: &[StripeState], live: &BTreeMap<Stripe, u64>) -> Odd {
+    let mut odd = Odd::new();
+    let by_name: BTreeMap<Stripe, _> = states.iter().map(|state| ((state.log, state.number), state)).collect();
+    for (&stripe, bytes) in live {
+        let name = format!("stripe {} of log {}", stripe.1.0, stripe.0.0);
+        let Some(state) = by_name.get(&stripe) else {
+            odd.insert((stripe, None), format!("{name} is in use, and no target has it"));
+            continue;
+        };
+        if u64::from(state.length) < *bytes {
+            odd.insert((stripe, None), format!("{name} has {} bytes, and {bytes} of it are in use", state.length));
+        }
+        for damage in state.missing.iter().filter(|damage| is_whole(maps, damage.target)) {
+            let text = format!("{}; `dazzle repair` makes it again", in_words(maps, damage));
+            odd.insert((stripe, Some(*damage)), text);
+        }
+    }
+    odd
+}
+
+async fn verify(roles: &Roles, state: &StripeState, problems: &mut Vec<String>) {
+    let name = format!("stripe {} of log {}", state.number.0, state.log.0);
+    match stripes::verify(&roles.cluster, state.log, state.number).await {
+        Ok(found) => problems.extend(found.iter().filter_map(|problem| match problem {
+            // Listed already.
+            Problem::Missing(_) => None,
+            Problem::Checksum(damage) => Some(format!("{name}: {:?} is damaged", damage.id.part)),
+            Problem::Parity(damage) => Some(format!("{name}: {:?} is not the parity", damage.id.part)),
+        })),
+        // The cleaner may have deleted it since it was listed.
+        Err(ReadError::Deleted(_)) => {}
+        Err(error) => problems.push(format!("{name} cannot be verified: {error}")),
+    }
+}
+
+/// Makes every missing or damaged fragment again; targets that then have all they should have are whole.
+pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, String> {
+    progress("deleted stripes", 0, 1);
+    // What the others deleted while a target was away is deleted there too, before anything is rebuilt of it.
+    roles.cleaner.clean_now(Goal::Marks).await.map_err(|error| format!("dead stripes cannot be deleted: {error}"))?;
+    let states = stripes::list(&roles.cluster, None).await;
+    let (mut repaired, mut failed) = (0u64, 0u64);
+    for (index, state) in (1u64..).zip(&states) {
+        if state.ended {
+            match stripes::repair(&roles.cluster, state.log, state.number).await {
+                Ok(repair) => repaired += u64::from(repair.mended > 0),
+                Err(ReadError::Deleted(_)) => {}
+                Err(_) => failed += 1,
+            }
+        }
+        progress("stripes", index, states.len() as u64);
+    }
+    let lacking = lacking(roles).await;
+    if failed == 0 {
+        whole_again(roles, &lacking).await.map_err(|error| error.to_string())?;
+    }
+    let maps = roles.cluster.maps();
+    let names = |state| -> Vec<_> {
+        maps.targets.iter().filter(|(_, entry)| entry.state == state).map(|(id, _)| called(&maps, *id)).collect()
+    };
+    Ok(Repaired {
+        stripes: states.len() as u64,
+        repaired,
+        failed,
+        lacking: lacking.into_values().flatten().collect(),
+        missing: names(TargetState::Failed),
+        behind: names(TargetState::Behind),
+    })
+}
+
+/// Which fragments each target lacks that serves, in words.
+async fn lacking(roles: &Roles) -> BTreeMap<TargetId, Vec<String>> {
+    let maps = roles.cluster.maps();
+    let mut lacking: BTreeMap<TargetId, Vec<String>> = BTreeMap::new();
+    for damage in stripes::list(&roles.cluster, None).await.iter().flat_map(|state| &state.missing) {
+        if maps.targets.get(&damage.target).is_some_and(|entry| entry.state != TargetState::Failed) {
+            lacking.entry(damage.target).or_default().push(in_words(&maps, damage));
+        }
+    }
+    lacking
+}
+
+fn in_words(maps: &Maps, damage: &Damage) -> String {
+    let id = damage.id;
+    format!("stripe {} of log {} lacks {:?} on {}", id.stripe.0, id.log.0, id.part, called(maps, damage.target))
+}
+
+/// Targets that were behind and lack nothing any more are whole.
+async fn whole_again(roles: &Roles, lacking: &BTreeMap<TargetId, Vec<String>>) -> Result<(), LogError> {
+    let maps = roles.cluster.maps();
+    for (target, entry) in &maps.targets {
+        if entry.state == TargetState::Behind && !lacking.contains_key(target) {
+            let whole = RegistryRequest::SetTarget(*target, TargetState::Whole);
+            roles.cluster.registry(whole).await.map_err(|error| LogError::Unavailable(error.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with a target that is not whole.
+fn not_whole(name: &str, state: TargetState) -> Option<String> {
+    match state {
+        TargetState::Whole => None,
+        TargetState::Behind => Some(format!("{name} missed writes; what it lacks is being rebuilt")),
+        TargetState::Failed => Some(format!(
+            "{name} is missing: what lies on it has less redundancy; bring it back or put an empty one in its place, then \
+             `dazzle up` and `dazzle repair`"
+        )),
+    }
+}
+
+fn is_alive(maps: &Maps, node: u32) -> bool {
+    maps.nodes.get(&node).is_some_and(|entry| entry.state == NodeState::Alive)
+}
+
+fn is_whole(maps: &Maps, target: TargetId) -> bool {
+    maps.targets.get(&target).is_some_and(|entry| entry.state == TargetState::Whole)
+}

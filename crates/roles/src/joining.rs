@@ -1,0 +1,54 @@
+//! A machine's way into a cluster that is there: its targets get numbers, and its registry a replica. Each step is done
+//! again after a crash, and changes nothing the second time.
+
+use std::sync::Arc;
+
+use host::{Disk, Host, NodeId};
+use log::Cluster;
+use protocol::id::TargetId;
+use protocol::maps::Maps;
+use protocol::registry::RegistryRequest;
+use registry::{Registry, RegistryStart};
+
+/// Starts the registry's replica on this node; on a machine that was let in by `peers` and has none yet, an empty one, which
+/// the cluster fills.
+pub async fn start_registry(
+    host: &Host,
+    peers: &[NodeId],
+    disks: Vec<(TargetId, Disk)>,
+) -> Result<Arc<Registry>, String> {
+    match Registry::start(host, disks.clone()).await {
+        Err(RegistryStart::Nothing | RegistryStart::Empty) if !peers.is_empty() => {
+            let maps = ask(host, peers).await?.maps();
+            Registry::join(host, maps, disks).await.map_err(|error| error.to_string())
+        }
+        started => started.map_err(|error| error.to_string()),
+    }
+}
+
+/// Has the cluster of `peers` number this machine's targets, which people call `names`. What was done before a crash is found
+/// in the maps, and not done again.
+pub async fn number_targets(
+    host: &Host,
+    peers: &[NodeId],
+    names: &[String],
+) -> Result<(Arc<Maps>, Vec<TargetId>), String> {
+    let cluster = ask(host, peers).await?;
+    let node = host.node().0;
+    let of_node = |maps: &Maps| -> Vec<TargetId> {
+        maps.targets.iter().filter(|(_, entry)| entry.node == node).map(|(id, _)| *id).collect()
+    };
+    let missing = names.get(of_node(&cluster.maps()).len()..).unwrap_or_default().to_vec();
+    if !missing.is_empty() {
+        let added = cluster.registry(RegistryRequest::AddTargets { node, names: missing }).await;
+        added.map_err(|error| format!("the cluster took no targets of this machine: {error}"))?;
+    }
+    let maps = cluster.maps();
+    let own = of_node(&maps);
+    Ok((maps, own))
+}
+
+async fn ask(host: &Host, peers: &[NodeId]) -> Result<Cluster, String> {
+    let asked = Cluster::connect_any(host.clone(), peers).await;
+    asked.map_err(|error| format!("none of the machines that let this one in can be asked: {error}"))
+}

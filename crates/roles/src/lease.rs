@@ -1,0 +1,44 @@
+//! A life of the machine, as all others count it: its session with the registry, and the lease that comes with it.
+
+use host::{BoxFuture, Host, NodeId};
+use log::{Cluster, Lease};
+use registry::Session;
+
+/// Begins this life of the node: from now on others count with it, and it answers as long as its lease holds.
+pub(crate) async fn begin(cluster: &Cluster, address: String) -> Result<Session, String> {
+    let host = cluster.host();
+    let node = host.node();
+    let maps = cluster.maps();
+    let others = maps.nodes.iter().filter(|&(&other, entry)| other != node.0 && entry.stores);
+    let ask = [node].into_iter().chain(others.map(|(&other, _)| NodeId(other))).collect();
+    let session = Session::begin(host, ask, node.0, address).await.map_err(|error| {
+        format!("the cluster did not take this node in: {error}. Start the other machines too; more than half of those that \
+                 vote must run")
+    })?;
+    cluster.refresh().await.map_err(|error| error.to_string())?;
+    cluster.lease_by(Box::new(OwnLease(session.clone(), host.clone())));
+    Ok(session)
+}
+
+/// The lease of this node's session.
+struct OwnLease(Session, Host);
+
+impl Lease for OwnLease {
+    fn holds(&self) -> bool {
+        self.0.holds(self.1.now())
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    fn lapse(&self) -> BoxFuture<'static, ()> {
+        let session = self.0.clone();
+        Box::pin(async move { session.lost().await })
+    }
+
+    fn outcome(&self) -> BoxFuture<'static, ()> {
+        let session = self.0.clone();
+        Box::pin(async move { session.settled().await })
+    }
+}

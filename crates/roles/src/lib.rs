@@ -1,0 +1,19 @@
+//! One machine's roles, put together: the daemon and the simulated world run this very code.
+//!
+//! | noun | it is |
+//! |---|---|
+//! | [`Roles`] | all roles of one life of a machine: started, watched, stopped |
+//! | `lease` | this life's session, which all roles answer by |
+//! | [`targets`] | the machine's targets at the start: which disks are there, whose they are, which lack something |
+//! | [`joining`] | a machine's way into a cluster that is there |
+//! | [`audit`] | what `check` and `repair` do, in the whole cluster |
+//!
+//! *Never*: files, sockets, settings, the real clock; what stands above a client.
+
+pub mod audit;
+pub mod joining;
+mod lease;
+mod roles;
+pub mod targets;
+
+pub use roles::{Roles, RolesOptions};

@@ -1,0 +1,191 @@
+//! One machine's roles, put together: storage, registry, manager, client and cleaner, in the order in which each can lean on
+//! the one before (DESIGN §9), and stopped in the reverse order.
+//!
+//! Invariants
+//! 1. Nothing here answers for the node before its session has begun, or after its lease ran out.
+//! 2. A target serves before the registry says so; one that does not serve is said to have failed.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cleaner::{Cleaner, CleanerOptions};
+use client::{Client, ClientError, ClientOptions};
+use futures_util::future::{Either, select};
+use host::{Disk, Host};
+use log::{Cluster, LogReader, RebuildOptions, Rebuilder, ScrubOptions, Scrubber};
+use manager::{Manager, ManagerOptions};
+use protocol::id::TargetId;
+use protocol::maps::TargetState;
+use registry::{Registry, Session};
+use storage::{Storage, Target, TargetOptions};
+use tracing::{error, info, warn};
+
+use crate::lease;
+use crate::targets::{Absent, Lost, absent_targets, mark, replace_blank, settle_targets};
+
+/// How often targets are looked at whether they have failed, and the session whether it is over.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a part that stops is waited for once this machine's lease has run out: the others are gone, or going.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How the roles are run.
+#[derive(Default)]
+pub struct RolesOptions {
+    /// Where others call this machine.
+    pub address: String,
+    /// How its targets are laid out.
+    pub target: TargetOptions,
+    /// How it manages.
+    pub manager: ManagerOptions,
+    /// How it serves files.
+    pub client: ClientOptions,
+    /// How it empties stripes.
+    pub cleaner: CleanerOptions,
+    /// How it makes targets whole.
+    pub rebuild: RebuildOptions,
+    /// How it reads what is stored again and again; nothing: not at all.
+    pub scrub: Option<ScrubOptions>,
+}
+
+/// All roles of one life of a machine.
+pub struct Roles {
+    /// The maps and the way to the targets.
+    pub cluster: Cluster,
+    /// The registry's replica.
+    pub registry: Arc<Registry>,
+    /// This life of the node, and whether it ends it by itself.
+    session: Session,
+    leaving: AtomicBool,
+    /// Its targets.
+    pub storage: Storage,
+    /// Slots.
+    pub manager: Arc<Manager>,
+    /// Files.
+    pub client: Client,
+    /// What empties stripes.
+    pub cleaner: Arc<Cleaner>,
+    /// What makes targets whole.
+    pub rebuilder: Arc<Rebuilder>,
+    /// What reads everything again and again, unless the settings turn it off.
+    pub scrubber: Option<Arc<Scrubber>>,
+    /// Targets that do not serve since the start, and why.
+    pub absent: Vec<Absent>,
+}
+
+impl Roles {
+    /// Starts them on the disks of this machine that are there; `lost` are the others. The registry runs already.
+    pub async fn start(
+        host: Host,
+        registry: Arc<Registry>,
+        (disks, mut lost): (Vec<(TargetId, Disk)>, Lost),
+        options: RolesOptions,
+    ) -> Result<Roles, String> {
+        let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
+        let replaced = replace_blank(&cluster, &disks, options.target).await?;
+        let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
+        lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
+        let session = lease::begin(&cluster, options.address).await?;
+        cluster.follow();
+        let absent = absent_targets(&cluster.maps(), lost);
+        let serving: Vec<_> = storage.targets().into_iter().map(|target| target.id()).collect();
+        settle_targets(&cluster, &serving, &registry.outdated()).await?;
+        if !replaced.is_empty() {
+            info!(?replaced, "empty targets take the place of lost ones");
+        }
+        let reader = LogReader::new(cluster.clone());
+        let manager = Manager::start(cluster.clone(), reader.clone(), options.manager)
+            .await
+            .map_err(|error| error.to_string())?;
+        let client =
+            Client::start(cluster.clone(), reader.clone(), options.client).await.map_err(|error| error.to_string())?;
+        let cleaner = Cleaner::start(cluster.clone(), reader, options.cleaner).await;
+        let rebuilder = Rebuilder::start(cluster.clone(), options.rebuild);
+        let scrubber = options.scrub.map(|scrub| Scrubber::start(cluster.clone(), scrub));
+        let targets = storage.targets().into_iter().cloned().collect();
+        cluster.host().spawn(watch(cluster.clone(), targets));
+        let leaving = AtomicBool::new(false);
+        Ok(Roles {
+            cluster,
+            registry,
+            session,
+            leaving,
+            storage,
+            manager,
+            client,
+            cleaner,
+            rebuilder,
+            scrubber,
+            absent,
+        })
+    }
+
+    /// Stores what the client and the manager hold in memory, and gives the lease back. What stands above the client has
+    /// stopped asking; `settling` is what it still does.
+    pub async fn stop(&self, settling: impl Future<Output = ()>) -> Result<(), ClientError> {
+        self.rebuilder.stop();
+        if let Some(scrubber) = &self.scrubber {
+            scrubber.stop();
+        }
+        self.in_time(settling).await;
+        self.in_time(self.cleaner.stop()).await;
+        let lonely = || Err(ClientError::Unreachable("the other machines do not answer".into()));
+        let flushed = self.in_time(self.client.stop()).await.unwrap_or_else(lonely);
+        self.in_time(self.manager.stop()).await;
+        // Its lease would run out by itself; so the others need not wait for that.
+        self.leaving.store(true, Ordering::Release);
+        if let Err(error) = self.session.clone().end().await {
+            info!(%error, "the others were not told that this node has stopped");
+        }
+        flushed
+    }
+
+    /// Returns when the registry has given to others what this node had.
+    pub async fn expelled(&self) {
+        loop {
+            self.session.lost().await;
+            if self.leaving.load(Ordering::Acquire) {
+                // It was given back.
+                std::future::pending::<()>().await;
+            }
+            if self.session.is_over() {
+                return;
+            }
+            self.cluster.host().sleep(WATCH_INTERVAL).await;
+        }
+    }
+
+    /// Waits for a part to stop, while there is a cluster: it may need machines that have stopped before. What it did not
+    /// store then is in the logs.
+    async fn in_time<T>(&self, stopping: impl Future<Output = T>) -> Option<T> {
+        let alone = async {
+            self.cluster.distrust().await;
+            self.cluster.host().sleep(STOP_PATIENCE).await;
+        };
+        match select(pin!(stopping), pin!(alone)).await {
+            Either::Left((stopped, _)) => Some(stopped),
+            Either::Right(_) => {
+                warn!("a part did not stop in time; the next start recovers from the logs");
+                None
+            }
+        }
+    }
+}
+
+/// Tells the registry when a target fails while it serves: new stripes are laid without it, and `status` says so.
+async fn watch(cluster: Cluster, targets: Vec<Arc<Target>>) {
+    let mut failed: BTreeSet<TargetId> = BTreeSet::new();
+    loop {
+        cluster.host().sleep(WATCH_INTERVAL).await;
+        let fresh: Vec<_> = targets.iter().filter(|target| !failed.contains(&target.id())).collect();
+        for (target, why) in fresh.iter().filter_map(|target| Some((target.id(), target.failure()?))) {
+            error!(target = target.0, why, "a target has failed; going on without it");
+            match mark(&cluster, target, TargetState::Failed).await {
+                Ok(()) => drop(failed.insert(target)),
+                Err(error) => warn!(error, "the registry does not know of it yet"),
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The targets of this machine at the start: which disks are there, whose they are, which lack something.
+
+use std::collections::BTreeMap;
+
+use host::{Disk, DiskError};
+use log::Cluster;
+use protocol::id::TargetId;
+use protocol::maps::{Maps, TargetState};
+use protocol::registry::RegistryRequest;
+use storage::{OpenError, TargetOptions};
+use tracing::warn;
+
+/// A target that does not serve, and why.
+#[derive(Clone, Debug)]
+pub struct Absent {
+    /// Which.
+    pub target: TargetId,
+    /// What people call it.
+    pub name: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// The disks of this machine, by their targets.
+pub type Disks = Vec<(TargetId, Disk)>;
+/// Targets whose disks are not there, and why.
+pub type Lost = Vec<(TargetId, String)>;
+
+/// The disks that hold this file system's targets, or nothing; and the others, which are left as they are. A disk may be
+/// anything: a device whose name has changed, a target of another file system that was put in the wrong place.
+pub async fn own_disks(opened: Vec<(TargetId, Result<Disk, DiskError>)>) -> Result<(Disks, Lost), String> {
+    let (mut disks, mut lost) = (Vec::new(), Vec::new());
+    for (target, opened) in opened {
+        let owned = match opened {
+            Ok(disk) => storage::owner(&disk).await.map(|owner| (disk, owner)),
+            Err(error) => Err(OpenError::Disk(error)),
+        };
+        match owned {
+            Ok((_, Some((_, found)))) if found != target => {
+                lost.push((target, OpenError::OtherTarget { found }.to_string()))
+            }
+            Ok((disk, owner)) => disks.push((target, disk, owner.map(|(cluster, _)| cluster))),
+            Err(error) => lost.push((target, error.to_string())),
+        }
+    }
+    let Some(cluster) = most(disks.iter().filter_map(|(_, _, cluster)| *cluster))? else {
+        let reasons: String = lost.iter().map(|(target, why)| format!("\ntarget {}: {why}", target.0)).collect();
+        return Err(format!("no target of this file system is there{reasons}"));
+    };
+    let foreign = |found: Option<u128>| found.filter(|found| *found != cluster);
+    for (target, _, owner) in &disks {
+        lost.extend(foreign(*owner).map(|found| (*target, OpenError::OtherCluster { found }.to_string())));
+    }
+    let own = disks.into_iter().filter(|(_, _, owner)| foreign(*owner).is_none());
+    Ok((own.map(|(target, disk, _)| (target, disk)).collect(), lost))
+}
+
+/// The cluster that most targets belong to.
+fn most(clusters: impl Iterator<Item = u128>) -> Result<Option<u128>, String> {
+    let mut counts: BTreeMap<u128, usize> = BTreeMap::new();
+    clusters.for_each(|cluster| *counts.entry(cluster).or_default() += 1);
+    let Some((&first, &count)) = counts.iter().max_by_key(|(_, count)| **count) else { return Ok(None) };
+    if counts.iter().any(|(&cluster, &other)| cluster != first && other == count) {
+        return Err(
+            "as many targets belong to one file system as to another; take away those that do not belong here. \
+                    Nothing was changed"
+                .into(),
+        );
+    }
+    Ok(Some(first))
+}
+
+/// Formats disks of known targets that hold nothing: each takes the place of one that was lost. It is behind before it
+/// can be opened, so that a crash in between leaves no empty target that passes for whole.
+pub async fn replace_blank(
+    cluster: &Cluster,
+    disks: &[(TargetId, Disk)],
+    options: TargetOptions,
+) -> Result<Vec<TargetId>, String> {
+    let maps = cluster.maps();
+    let mut replaced = Vec::new();
+    for (target, disk) in disks {
+        // A disk that cannot be read is no blank one; opening it says what is wrong.
+        if maps.targets.contains_key(target) && storage::is_blank(disk).await.unwrap_or(false) {
+            mark(cluster, *target, TargetState::Behind).await?;
+            storage::format(disk, maps.cluster, *target, options)
+                .await
+                .map_err(|error| format!("the empty target {} cannot be formatted: {error}", target.0))?;
+            replaced.push(*target);
+        }
+    }
+    Ok(replaced)
+}
+
+/// Tells the registry which targets serve. One that comes back, or whose copy of the registry shows that it missed
+/// changes, stays behind until it was repaired (DESIGN §3, targets that come back).
+pub async fn settle_targets(cluster: &Cluster, serving: &[TargetId], outdated: &[TargetId]) -> Result<(), String> {
+    let node = cluster.host().node().0;
+    for (target, entry) in cluster.maps().targets.iter().filter(|(_, entry)| entry.node == node) {
+        let state = match (serving.contains(target), entry.state) {
+            (false, _) => TargetState::Failed,
+            (true, TargetState::Failed) => TargetState::Behind,
+            (true, _) if outdated.contains(target) => TargetState::Behind,
+            (true, state) => state,
+        };
+        if state != entry.state {
+            warn!(target = target.0, ?state, "a target's state has changed");
+            mark(cluster, *target, state).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Tells the registry of one target.
+pub async fn mark(cluster: &Cluster, target: TargetId, state: TargetState) -> Result<(), String> {
+    let marked = cluster.registry(RegistryRequest::SetTarget(target, state)).await;
+    marked.map(drop).map_err(|error| format!("target {} could not be marked {state:?}: {error}", target.0))
+}
+
+/// What people call a target: by its name, and where there are several machines also by the one that has it.
+pub fn called(maps: &Maps, target: TargetId) -> String {
+    let Some(entry) = maps.targets.get(&target) else { return format!("target {}", target.0) };
+    match maps.nodes.get(&entry.node) {
+        Some(machine) if maps.nodes.len() > 1 => format!("{}:{}", machine.name, entry.name),
+        _ => entry.name.clone(),
+    }
+}
+
+/// Targets that do not serve, with their names and what to do about each.
+pub fn absent_targets(maps: &Maps, lost: Lost) -> Vec<Absent> {
+    let absent = |(target, why): (TargetId, String)| {
+        let name = called(maps, target);
+        warn!(target = target.0, why, "a target does not serve; going on without it");
+        Absent { target, name, why }
+    };
+    lost.into_iter().map(absent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::maps::{NodeEntry, TargetEntry};
+
+    use super::*;
+
+    #[test]
+    fn a_target_is_called_by_its_machine_where_there_are_several() {
+        let entry = |node| TargetEntry { node, name: "target-0".into(), state: TargetState::Whole };
+        let targets = vec![(TargetId(0), entry(1)), (TargetId(1), entry(1))];
+        let mut maps = registry::change::new_cluster(1, targets, 1, 1);
+        assert_eq!(called(&maps, TargetId(0)), "target-0");
+        let other = NodeEntry { name: "host-2".into(), ..maps.nodes[&1].clone() };
+        maps.nodes.insert(2, other);
+        maps.targets.insert(TargetId(1), entry(2));
+        assert_eq!(called(&maps, TargetId(1)), "host-2:target-0");
+        assert_eq!(called(&maps, TargetId(7)), "target 7");
+    }
+}
