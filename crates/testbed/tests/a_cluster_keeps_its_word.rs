@@ -1,0 +1,187 @@
+//! The danger: each part keeps its word, and all of them together do not: a registry that changes hands while slots are
+//! handed over while a log is sealed while a frozen machine wakes up and writes.
+//!
+//! Three to nine machines, each with all its roles as the daemon has them, are one cluster in the simulated world. Programs on
+//! all of them share files, keep files and change names. `whole_cluster/harm.rs` says what is done to them meanwhile. In the end
+//! every cell of every file must have a history that one file system can have; all that was fsynced must be there, bytes and
+//! names; some order must explain all names; redundancy must come back; and a thorough check must find nothing, all within
+//! bounded time. `DAZZLE_SEEDS` sets how many worlds each story has, `DAZZLE_SEED` replays one.
+
+#[path = "whole_cluster/harm.rs"]
+mod harm;
+#[path = "many_clients/history.rs"]
+mod history;
+#[path = "../../manager/tests/linear/mod.rs"]
+mod linear;
+#[path = "whole_cluster/names.rs"]
+mod names;
+#[path = "whole_cluster/program.rs"]
+mod program;
+#[path = "whole_cluster/rack.rs"]
+mod rack;
+#[path = "whole_cluster/story.rs"]
+mod story;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::WriteAt;
+use futures_util::future::join_all;
+use harm::{Blows, Harm};
+use host::Host;
+use host::sim::{self, Dice, World};
+use program::{Program, new_inode};
+use protocol::file::Kind;
+use protocol::id::InodeId;
+use rack::{Life, Rack, Shape};
+use story::{CELL_BYTES, CELLS, Counts, Told};
+
+/// How long faults are made, of the world's time, at most.
+const FAULTS_MAX: Duration = Duration::from_secs(25);
+/// How soon after the last fault all daemons run and every target has all it should have.
+const MENDED_MAX: Duration = Duration::from_secs(180);
+/// How soon everybody then has looked at everything.
+const LOOK_MAX: Duration = Duration::from_secs(30);
+
+fn shape(dice: &mut Dice) -> Shape {
+    let machines = [3, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, dice.within(6..10)][dice.below(12) as usize];
+    let targets = (0..machines).map(|_| [1, 1, 2, 3][dice.below(4) as usize]).collect();
+    let parity = if machines > 3 && dice.coin() { 2 } else { 1 };
+    let patience = Duration::from_secs(if dice.below(3) == 0 { 15 } else { 600 });
+    Shape { targets, parity, patience }
+}
+
+/// Makes the files that all share, each with all its cells empty.
+async fn make_shared(world: &World, rack: &Rack, count: u64) -> Vec<InodeId> {
+    let client = rack.roles(0).expect("it has started").client.clone();
+    let made = world.spawn(&world.host(rack.node(0)), async move {
+        let mut files = Vec::new();
+        for number in 0..count {
+            let (name, new) = (Bytes::from(format!("shared-{number}")), new_inode(Kind::File, 0));
+            let inode = client.create_open(InodeId::ROOT, name, new).await.expect("the name is new").inode;
+            let zeros = Bytes::from(vec![0; (CELLS * CELL_BYTES) as usize]);
+            client.write(inode, WriteAt::Offset(0), zeros).await.expect("there is room");
+            client.fsync(inode, false).await.expect("it is stored");
+            client.close(inode).await;
+            files.push(inode);
+        }
+        files
+    });
+    made.await.expect("nothing disturbs it")
+}
+
+/// Programs for every daemon that has started and has none.
+fn employ(world: &World, rack: &Rack, told: &Told, employed: &mut BTreeSet<Life>, dice: &mut Dice) {
+    for index in 0..rack.count() {
+        let (Some(roles), life) = (rack.roles(index), rack.life(index)) else { continue };
+        if employed.insert(life) {
+            let host = world.host(life.0);
+            for _ in 0..1 + dice.below(2) {
+                let dice = Dice::new(dice.roll());
+                let program = Program::new(host.clone(), roles.client.clone(), life, told.clone(), dice);
+                drop(world.spawn(&host, program.run()));
+            }
+        }
+    }
+}
+
+async fn tell_a_story(world: World, host: Host, blows: Blows, total: &Cell<Counts>) {
+    let mut dice = world.dice();
+    let rack = Rack::create(&world, &host, shape(&mut dice)).await;
+    let files = make_shared(&world, &rack, 1 + dice.below(2)).await;
+    let told = Told::new(&world, files);
+    let mut harm = Harm::new(&world, &rack, &told, blows);
+    let mut employed = BTreeSet::new();
+    let end = world.now() + Duration::from_nanos(dice.below(FAULTS_MAX.as_nanos() as u64));
+    employ(&world, &rack, &told, &mut employed, &mut dice);
+    while world.now() < end {
+        world.sleep(Duration::from_millis(dice.below(1500))).await;
+        harm.strike().await;
+        harm.tend();
+        employ(&world, &rack, &told, &mut employed, &mut dice);
+    }
+    harm.mend();
+    // Programs go on for a while.
+    for _ in 0..10 {
+        world.sleep(Duration::from_millis(200)).await;
+        harm.tend();
+        employ(&world, &rack, &told, &mut employed, &mut dice);
+    }
+    told.lock().over = true;
+    until_mended(&world, &rack, &mut harm).await;
+    look_at_all(&world, &rack, &told, &mut dice).await;
+    check(&world, &rack, &mut dice).await;
+    let mut known = told.lock();
+    known.check_cells();
+    known.end_era();
+    total.set(total.get() + known.counts);
+}
+
+async fn until_mended(world: &World, rack: &Rack, harm: &mut Harm) {
+    let until = world.now() + MENDED_MAX;
+    while world.now() < until {
+        harm.tend();
+        if rack.is_whole() {
+            return;
+        }
+        world.sleep(Duration::from_millis(500)).await;
+    }
+    for index in 0..rack.count() {
+        println!("machine {index}: ended {:?}", rack.ended(index));
+        if let Some(roles) = rack.roles(index) {
+            println!("  {:?} {:?}", roles.cluster.maps().targets, roles.rebuilder.status());
+        }
+    }
+    panic!("seed {}: something is still missing {MENDED_MAX:?} after the last fault", world.seed());
+}
+
+/// Everybody looks at everything, and nothing fails any more.
+async fn look_at_all(world: &World, rack: &Rack, told: &Told, dice: &mut Dice) {
+    let began = world.now();
+    let looking = (0..rack.count()).map(|index| {
+        let (life, roles) = (rack.life(index), rack.roles(index).expect("all run"));
+        let (host, dice) = (world.host(life.0), Dice::new(dice.roll()));
+        let program = Program::new(host.clone(), roles.client.clone(), life, told.clone(), dice);
+        let looked = world.spawn(&host, program.look_at_all());
+        async move { (life, looked.await) }
+    });
+    for (life, looked) in join_all(looking).await {
+        let looked = looked.expect("nobody dies any more");
+        assert_eq!(looked, Ok(()), "seed {}: node {} fails when all are there", world.seed(), life.0.0);
+    }
+    let took = world.now().since(began);
+    assert!(took < LOOK_MAX, "seed {}: looking took {took:?}", world.seed());
+}
+
+/// What `dazzle check --thorough` says, asked of any machine.
+async fn check(world: &World, rack: &Rack, dice: &mut Dice) {
+    let index = dice.below(rack.count() as u64) as usize;
+    let roles = rack.roles(index).expect("all run");
+    let checked = world.spawn(&world.host(rack.node(index)), async move {
+        roles::audit::check(&roles, true, &|_, _, _| ()).await
+    });
+    let checked = checked.await.expect("nobody dies any more");
+    let checked = checked.unwrap_or_else(|error| panic!("seed {}: no check is possible: {error}", world.seed()));
+    assert!(checked.problems.is_empty(), "seed {}: the check found {:#?}", world.seed(), checked.problems);
+}
+
+/// As many worlds as DAZZLE_SEEDS asks for, or a few.
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "to tell how long it took, and nothing else")]
+fn explore(blows: Blows, worlds: u64) {
+    let worlds = std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(worlds);
+    let (total, began) = (Cell::new(Counts::default()), std::time::Instant::now());
+    sim::explore(0..worlds, async |world, host| tell_a_story(world, host, blows, &total).await);
+    println!("{worlds} clusters in {:?}, every promise kept: {:?}", began.elapsed(), total.get());
+}
+
+#[test]
+fn killed_frozen_and_cut_off_machines_lose_nothing_that_was_answered() {
+    explore(Blows::Kills, 150);
+}
+
+#[test]
+fn machines_without_power_lose_nothing_that_was_fsynced() {
+    explore(Blows::PowerLosses, 150);
+}

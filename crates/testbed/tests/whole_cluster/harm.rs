@@ -1,0 +1,220 @@
+//! What is done to a cluster, and by which rules.
+//!
+//! 1. Daemons are killed at any moment, one or all, and started again after any time; what they wrote to disks and did not
+//!    sync stays there.
+//! 2. All machines lose power at one moment: what is not synced may be gone. One alone loses power, or a disk fails for good,
+//!    only when nothing else is missing: so never more is lost than the parity makes up for.
+//! 3. Machines stand still, links are cut, one way too, messages are lost and late, disks are slow, at any moment.
+//! 4. Clocks differ by at most what the lease allows for.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use host::Moment;
+use host::sim::{Dice, NetworkOptions, Stop, Verdict, World};
+use log::exposure::Tally;
+use log::stripes;
+use protocol::manager::MANAGER_PORT;
+use protocol::token::CLIENT_PORT;
+
+use super::rack::Rack;
+use super::story::Told;
+
+/// How fast or slow a clock may run, in millionths: two such differ by as much as a lease allows for.
+pub const DRIFT_PPM: u64 = 10_000;
+/// How long nothing was wrong before something may be lost for good.
+const CALM: Duration = Duration::from_secs(5);
+
+/// What may happen in a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blows {
+    /// Daemons are killed, frozen, cut off; nothing that was written is lost.
+    Kills,
+    /// Machines lose power too, and a disk may fail.
+    PowerLosses,
+}
+
+/// Whoever does it.
+pub struct Harm {
+    world: World,
+    rack: Rack,
+    told: Told,
+    pub dice: Dice,
+    blows: Blows,
+    /// When something was wrong last.
+    troubled: Moment,
+    /// A machine of which a disk has failed, and which disk.
+    failed: Option<(usize, usize)>,
+    frozen: Vec<usize>,
+    is_cut: bool,
+}
+
+impl Harm {
+    pub fn new(world: &World, rack: &Rack, told: &Told, blows: Blows) -> Harm {
+        let mut dice = world.dice();
+        for index in 0..rack.count() {
+            world.drift_clock(rack.node(index), dice.below(2 * DRIFT_PPM) as i32 - DRIFT_PPM as i32);
+        }
+        let (world, rack, told, troubled) = (world.clone(), rack.clone(), told.clone(), world.now());
+        Harm { world, rack, told, dice, blows, troubled, failed: None, frozen: Vec::new(), is_cut: false }
+    }
+
+    /// Does one harm, or undoes one.
+    pub async fn strike(&mut self) {
+        let index = self.dice.below(self.rack.count() as u64) as usize;
+        let other = self.dice.below(self.rack.count() as u64) as usize;
+        let (node, other_node) = (self.rack.node(index), self.rack.node(other));
+        match self.dice.below(20) {
+            0..=2 => self.crash(index, Stop::Kill),
+            3 => self.crash_all(),
+            4..=6 => self.start_some(),
+            7 | 8 => {
+                self.world.pause(node);
+                self.frozen.push(index);
+            }
+            9 | 10 => self.thaw(),
+            11 => {
+                self.world.isolate(node);
+                self.is_cut = true;
+            }
+            12 if index != other => {
+                self.world.cut_one_way(node, other_node);
+                self.is_cut = true;
+            }
+            13 => self.disturb(),
+            14 => self.rack.disks(index).iter().for_each(|disk| disk.slow([1, 1, 20, 200][other % 4])),
+            15 | 16 if self.blows == Blows::PowerLosses => self.lose_one(index).await,
+            _ => {
+                self.world.heal_all();
+                self.is_cut = false;
+            }
+        }
+        if !self.is_calm() {
+            self.troubled = self.world.now();
+        }
+    }
+
+    fn is_calm(&self) -> bool {
+        self.rack.is_whole() && self.frozen.is_empty() && !self.is_cut && self.failed.is_none()
+    }
+
+    /// A service manager starts daemons that have ended by themselves.
+    pub fn tend(&mut self) {
+        for index in 0..self.rack.count() {
+            if self.rack.ended(index).is_some() {
+                self.told.lock().counts.expelled += 1;
+                self.stop(index, Stop::Kill);
+                self.rack.start(index);
+                self.troubled = self.world.now();
+            }
+        }
+    }
+
+    fn stop(&mut self, index: usize, stop: Stop) {
+        let life = self.rack.life(index);
+        self.rack.crash(index, stop);
+        self.frozen.retain(|frozen| *frozen != index);
+        self.told.lock().lose(life);
+    }
+
+    fn crash(&mut self, index: usize, stop: Stop) {
+        if !self.rack.is_down(index) {
+            self.stop(index, stop);
+            let mut told = self.told.lock();
+            match stop {
+                Stop::Kill => told.counts.killed += 1,
+                Stop::PowerLoss => told.counts.unpowered += 1,
+            }
+        }
+    }
+
+    fn crash_all(&mut self) {
+        let stop = if self.blows == Blows::PowerLosses && self.dice.coin() { Stop::PowerLoss } else { Stop::Kill };
+        for index in 0..self.rack.count() {
+            self.crash(index, stop);
+        }
+        if stop == Stop::PowerLoss {
+            self.told.lock().end_era();
+        }
+    }
+
+    /// A machine loses power, or one of its disks for good, where nothing else is missing.
+    async fn lose_one(&mut self, index: usize) {
+        if !self.is_calm() || self.world.now().since(self.troubled) < CALM {
+            return;
+        }
+        let disks = self.rack.disks(index);
+        // The registry's replica is on most of a machine's disks.
+        if disks.len() < 3 || self.dice.coin() {
+            self.crash(index, Stop::PowerLoss);
+        } else if self.is_safe().await && self.is_calm() {
+            let which = self.dice.below(disks.len() as u64) as usize;
+            disks[which].fail();
+            self.failed = Some((index, which));
+        }
+    }
+
+    /// Whether all that is stored is as safe as it can be.
+    async fn is_safe(&self) -> bool {
+        let Some(roles) = self.rack.roles(0) else { return false };
+        let looked = self.world.spawn(&self.world.host(self.rack.node(0)), async move {
+            let states = stripes::list(&roles.cluster, None).await;
+            Tally::of(&roles.cluster.maps(), &states).bytes_exposed.is_empty()
+        });
+        looked.await.unwrap_or(false)
+    }
+
+    /// Starts some of the machines that are down.
+    fn start_some(&mut self) {
+        for index in 0..self.rack.count() {
+            if self.rack.is_down(index) && self.dice.below(4) > 0 {
+                self.rack.start(index);
+            }
+        }
+    }
+
+    fn thaw(&mut self) {
+        for index in std::mem::take(&mut self.frozen) {
+            self.world.resume(self.rack.node(index));
+        }
+    }
+
+    /// The network becomes slow, loses messages, or delivers them late.
+    fn disturb(&mut self) {
+        let loss_ppm = [0, 0, 5_000, 50_000][self.dice.below(4) as usize];
+        let slow = [500, 500, 5_000, 30_000][self.dice.below(4) as usize];
+        let latency_max = Duration::from_micros(slow);
+        self.world.set_network(NetworkOptions { loss_ppm, latency_max, ..NetworkOptions::default() });
+        let late_ppm = if self.dice.coin() { 0 } else { self.dice.below(100_000) as u32 };
+        let dice = Mutex::new(self.world.dice());
+        self.world.judge_messages(move |passing| {
+            let mut dice = dice.lock().expect("nobody panics over dice");
+            let is_ours = [MANAGER_PORT, CLIENT_PORT].contains(&passing.called.port.0);
+            match is_ours && dice.chance(late_ppm) {
+                true => Verdict::Delay(Duration::from_nanos(dice.below(3_000_000_000))),
+                false => Verdict::Pass,
+            }
+        });
+    }
+
+    /// Undoes everything; a disk that failed is replaced by an empty one.
+    pub fn mend(&mut self) {
+        self.world.heal_all();
+        self.is_cut = false;
+        self.world.set_network(NetworkOptions::default());
+        self.world.dismiss_judge();
+        self.thaw();
+        if let Some((index, which)) = self.failed.take() {
+            self.crash(index, Stop::Kill);
+            let disk = &self.rack.disks(index)[which];
+            disk.heal();
+            disk.wipe();
+        }
+        for index in 0..self.rack.count() {
+            self.rack.disks(index).iter().for_each(|disk| disk.slow(1));
+            if self.rack.is_down(index) {
+                self.rack.start(index);
+            }
+        }
+    }
+}

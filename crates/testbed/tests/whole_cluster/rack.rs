@@ -1,0 +1,272 @@
+//! Simulated machines of one cluster, each with all its roles as the daemon has them, and a registry that they keep themselves.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use cleaner::CleanerOptions;
+use client::{ClientOptions, NothingAbove};
+use host::sim::{DiskOptions, SimDisk, Stop, World};
+use host::{Disk, Host, NodeId};
+use log::{RebuildOptions, ScrubOptions};
+use manager::ManagerOptions;
+use protocol::id::TargetId;
+use protocol::maps::{TargetEntry, TargetState};
+use protocol::registry::{RegistryReply, RegistryRequest};
+use registry::{Registry, change};
+use roles::targets::own_disks;
+use roles::{Roles, RolesOptions, joining};
+use storage::TargetOptions;
+
+const CLUSTER: u128 = 0xda22_1e02;
+const FRAGMENT: u32 = 256 << 10;
+/// How long a service manager waits before it starts a daemon again that has ended.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What a rack is built of.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// How many targets each machine has.
+    pub targets: Vec<u32>,
+    /// How many may be lost.
+    pub parity: u8,
+    /// How long a target may be away before nobody waits for it any more.
+    pub patience: Duration,
+}
+
+/// The machines. Clones are the same.
+#[derive(Clone)]
+pub struct Rack {
+    world: World,
+    shape: Arc<Shape>,
+    machines: Arc<Mutex<Vec<Machine>>>,
+}
+
+/// One machine.
+struct Machine {
+    node: NodeId,
+    disks: Vec<(TargetId, SimDisk)>,
+    /// Counts the times that its daemon was started.
+    life: u32,
+    stage: Stage,
+}
+
+/// How far the present life of a daemon is.
+#[derive(Clone)]
+enum Stage {
+    /// No daemon runs.
+    Down,
+    Starting,
+    Runs(Arc<Roles>),
+    /// It has ended by itself: its lease is over, or it found no cluster.
+    Ended(String),
+}
+
+/// A life of a machine's daemon: which machine, and the how manieth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Life(pub NodeId, pub u32);
+
+impl Life {
+    /// A number that no other life has.
+    pub fn number(self) -> u32 {
+        self.0.0 * 10_000 + self.1
+    }
+}
+
+impl Rack {
+    /// A cluster of one machine that the others have joined.
+    pub async fn create(world: &World, host: &Host, shape: Shape) -> Rack {
+        let rack = Rack { world: world.clone(), shape: Arc::new(shape), machines: Arc::default() };
+        let node = host.node();
+        let disks = rack.new_disks(node, 0..rack.shape.targets[0]);
+        let mut entries = Vec::new();
+        for (target, disk) in &disks {
+            storage::format(&disk.plug(), CLUSTER, *target, target_options()).await.expect("an empty disk");
+            entries.push((*target, TargetEntry { node: node.0, name: disk.name(), state: TargetState::Whole }));
+        }
+        let mut maps = change::new_cluster(CLUSTER, entries, node.0, rack.shape.parity);
+        maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = FRAGMENT);
+        maps.fragment_size = FRAGMENT;
+        Registry::create(maps, plugged(&disks)).await.expect("empty disks take a registry");
+        rack.lock().push(Machine { node, disks, life: 0, stage: Stage::Down });
+        rack.start(0);
+        rack.until_started(0).await;
+        for index in 1..rack.shape.targets.len() {
+            rack.join(index).await;
+        }
+        rack
+    }
+
+    fn new_disks(&self, node: NodeId, ids: std::ops::Range<u32>) -> Vec<(TargetId, SimDisk)> {
+        let add = |id| self.world.add_disk(node, &format!("t{id}"), DiskOptions::default());
+        ids.map(|id| (TargetId(id), add(id))).collect()
+    }
+
+    /// A new machine joins, as `dazzle join` does it.
+    async fn join(&self, index: usize) {
+        let first = self.roles(0).expect("the first machine runs");
+        let add = RegistryRequest::AddNode { name: format!("m{index}"), address: String::new(), stores: true };
+        let Ok(RegistryReply::Node(node, _)) = first.cluster.registry(add).await else { panic!("it is let in") };
+        let host = self.world.add_node(NodeId(node));
+        let count: u32 = self.shape.targets[..index].iter().sum();
+        let disks = self.new_disks(NodeId(node), count..count + self.shape.targets[index]);
+        let names: Vec<String> = disks.iter().map(|(_, disk)| disk.name()).collect();
+        let plugs = plugged(&disks);
+        let joined = self.world.spawn(&host.clone(), async move {
+            let (maps, own) = joining::number_targets(&host, &[NodeId(1)], &names).await.expect("they are numbered");
+            for (expected, (target, disk)) in own.into_iter().zip(plugs) {
+                assert_eq!(expected, target);
+                storage::format(&disk, maps.cluster, target, target_options()).await.expect("an empty disk");
+            }
+        });
+        joined.await.expect("nobody stops it");
+        self.lock().push(Machine { node: NodeId(node), disks, life: 0, stage: Stage::Down });
+        self.start(index);
+        self.until_started(index).await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Machine>> {
+        self.machines.lock().expect("nobody panics over machines")
+    }
+
+    /// How many machines there are.
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// A machine's node.
+    pub fn node(&self, index: usize) -> NodeId {
+        self.lock()[index].node
+    }
+
+    /// The present life of a machine.
+    pub fn life(&self, index: usize) -> Life {
+        let machine = &self.lock()[index];
+        Life(machine.node, machine.life)
+    }
+
+    /// Its disks, to do harm to.
+    pub fn disks(&self, index: usize) -> Vec<SimDisk> {
+        self.lock()[index].disks.iter().map(|(_, disk)| disk.clone()).collect()
+    }
+
+    /// The roles of a machine whose daemon has started.
+    pub fn roles(&self, index: usize) -> Option<Arc<Roles>> {
+        match &self.lock()[index].stage {
+            Stage::Runs(roles) => Some(roles.clone()),
+            _ => None,
+        }
+    }
+
+    /// Why a machine's daemon has ended by itself, if it has.
+    pub fn ended(&self, index: usize) -> Option<String> {
+        match &self.lock()[index].stage {
+            Stage::Ended(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether a machine's daemon is not even starting.
+    pub fn is_down(&self, index: usize) -> bool {
+        matches!(self.lock()[index].stage, Stage::Down)
+    }
+
+    /// Whether all daemons run, and lack nothing.
+    pub fn is_whole(&self) -> bool {
+        let all: Option<Vec<_>> = (0..self.count()).map(|index| self.roles(index)).collect();
+        let whole = |roles: &Arc<Roles>| {
+            let maps = roles.cluster.maps();
+            maps.targets.values().all(|target| target.state == TargetState::Whole)
+        };
+        all.is_some_and(|all| all.iter().all(whole))
+    }
+
+    /// Starts a machine's daemon.
+    pub fn start(&self, index: usize) {
+        let (node, life, disks) = {
+            let machine = &mut self.lock()[index];
+            machine.life += 1;
+            machine.stage = Stage::Starting;
+            (machine.node, machine.life, machine.disks.clone())
+        };
+        let host = if self.world.runs(node) { self.world.host(node) } else { self.world.restart(node) };
+        let (starting, rack, options) = (host.clone(), self.clone(), self.options());
+        let peers = if index == 0 { Vec::new() } else { vec![NodeId(1)] };
+        drop(self.world.spawn(&host, async move {
+            let disks = disks.iter().map(|(target, disk)| (*target, Ok(disk.plug()))).collect();
+            let stage = match begin(starting.clone(), peers, disks, options).await {
+                Ok(roles) => {
+                    let roles = Arc::new(roles);
+                    rack.enter((index, life), Stage::Runs(roles.clone()));
+                    roles.expelled().await;
+                    Stage::Ended("its lease is over".into())
+                }
+                Err(why) => {
+                    starting.sleep(AGAIN).await;
+                    Stage::Ended(why)
+                }
+            };
+            rack.enter((index, life), stage);
+        }));
+    }
+
+    fn enter(&self, (index, life): (usize, u32), stage: Stage) {
+        let machine = &mut self.lock()[index];
+        assert_eq!(machine.life, life, "what belongs to a life ends with it");
+        let ghost = std::mem::replace(&mut machine.stage, stage);
+        // It may call back.
+        drop(ghost);
+    }
+
+    async fn until_started(&self, index: usize) {
+        for _ in 0..600 {
+            if self.roles(index).is_some() {
+                return;
+            }
+            assert_eq!(self.ended(index), None, "nothing disturbs it");
+            self.world.sleep(Duration::from_millis(100)).await;
+        }
+        panic!("machine {index} does not start");
+    }
+
+    /// Stops a machine's daemon, or the machine, hard.
+    pub fn crash(&self, index: usize, stop: Stop) {
+        self.world.crash(self.node(index), stop);
+        let ghost = std::mem::replace(&mut self.lock()[index].stage, Stage::Down);
+        drop(ghost);
+    }
+
+    fn options(&self) -> RolesOptions {
+        let patience = self.shape.patience;
+        RolesOptions {
+            address: String::new(),
+            target: target_options(),
+            manager: ManagerOptions { memory_bytes: 16 << 20, patience, ..Default::default() },
+            client: ClientOptions { cache_bytes: 1 << 20, dirty_bytes: 1 << 20, ..Default::default() },
+            cleaner: CleanerOptions { patience, ..Default::default() },
+            rebuild: RebuildOptions { patience, ..Default::default() },
+            scrub: Some(ScrubOptions { pass: Duration::from_secs(60) }),
+        }
+    }
+}
+
+fn target_options() -> TargetOptions {
+    TargetOptions { cell_data: FRAGMENT, window_cells: 16, intake_size: 64 << 10, ..TargetOptions::default() }
+}
+
+fn plugged(disks: &[(TargetId, SimDisk)]) -> Vec<(TargetId, Disk)> {
+    disks.iter().map(|(target, disk)| (*target, disk.plug())).collect()
+}
+
+/// What the daemon does when it starts, on these disks.
+async fn begin(
+    host: Host,
+    peers: Vec<NodeId>,
+    disks: Vec<(TargetId, Result<Disk, host::DiskError>)>,
+    options: RolesOptions,
+) -> Result<Roles, String> {
+    let (disks, lost) = own_disks(disks).await?;
+    let registry = joining::start_registry(&host, &peers, disks.clone()).await?;
+    let roles = Roles::start(host, registry, (disks, lost), options).await?;
+    roles.client.answer_managers(Arc::new(NothingAbove));
+    Ok(roles)
+}
