@@ -59,15 +59,25 @@ pub(crate) async fn read(
     Ok(blocks.slice(skip..skip + length))
 }
 
-/// As much of the beginning of a fragment, up to `length`, as its checksums vouch for.
-pub(crate) async fn read_prefix(cluster: &Cluster, target: TargetId, id: FragmentId, length: u32) -> Bytes {
-    let Ok((bytes, offset, checksums)) = blocks(cluster, target, id, 0..length).await else { return Bytes::new() };
+/// As much of the beginning of a fragment, up to `length`, as its checksums vouch for. Where the target does not answer,
+/// nobody knows.
+pub(crate) async fn read_prefix(
+    cluster: &Cluster,
+    target: TargetId,
+    id: FragmentId,
+    length: u32,
+) -> Result<Bytes, Refusal> {
+    let (bytes, offset, checksums) = match blocks(cluster, target, id, 0..length).await {
+        Ok(blocks) => blocks,
+        Err(silent @ Refusal::Failed(_)) => return Err(silent),
+        Err(_) => return Ok(Bytes::new()),
+    };
     if offset != 0 {
-        return Bytes::new();
+        return Ok(Bytes::new());
     }
     let right = bytes.chunks(BLOCK_SIZE).zip(&checksums).take_while(|(block, sum)| crc(block) == **sum).count();
     let size = (right * BLOCK_SIZE).min(bytes.len()).min(length as usize);
-    bytes.slice(..size)
+    Ok(bytes.slice(..size))
 }
 
 async fn blocks(

@@ -1,5 +1,6 @@
 //! Reading all that can be had of one stripe, from all runs, for whoever has to write it again. This file awaits.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -19,8 +20,10 @@ use crate::image::Image;
 pub(crate) struct Gathered {
     /// Its bytes.
     pub(crate) image: Image,
-    /// Fragments whose bytes do not all verify, by run and part.
+    /// Fragments of which not all bytes were given, or verify, by run and part.
     pub(crate) damaged: Vec<(RunNumber, Part, TargetId)>,
+    /// Targets that did not answer: of what they hold nobody knows anything now.
+    pub(crate) silent: BTreeSet<TargetId>,
 }
 
 /// A fragment as far as its checksums vouch for it.
@@ -34,10 +37,17 @@ struct Read<'a> {
 pub(crate) async fn gather(cluster: &Cluster, held: &[(TargetId, StoredFragment)]) -> Gathered {
     let reads = join_all(held.iter().map(|(target, fragment)| async move {
         let bytes = read_prefix(cluster, *target, fragment.header.id, fragment.length).await;
-        Read { target: *target, fragment, bytes }
+        (*target, fragment, bytes)
     }))
     .await;
     let mut gathered = Gathered::default();
+    let silent = reads.iter().filter(|(.., bytes)| bytes.is_err()).map(|(target, ..)| *target);
+    gathered.silent = silent.collect();
+    let read = |(target, fragment, bytes): (_, _, Result<_, _>)| {
+        let bytes = bytes.unwrap_or_default();
+        Read { target, fragment, bytes }
+    };
+    let reads: Vec<Read<'_>> = reads.into_iter().map(read).collect();
     for read in &reads {
         let header = &read.fragment.header;
         if read.bytes.len() < read.fragment.length as usize {

@@ -89,6 +89,15 @@ struct Whole<'a> {
     held: &'a [(TargetId, StoredFragment)],
 }
 
+/// What is there of the stripes not known to be complete.
+struct Tail {
+    held: Held,
+    /// The first of them.
+    from: StripeNumber,
+    /// The targets that told what they hold.
+    answered: BTreeMap<TargetId, u64>,
+}
+
 /// Under which run, and with which promises, the tail is written again.
 struct Target {
     run: Run,
@@ -122,9 +131,9 @@ impl<'a> Claim<'a> {
     /// Steps 2 to 5.
     async fn finish(mut self, new_run: bool) -> Result<Position, Refused> {
         let fenced = self.fence().await?;
-        let (held, tail) = self.tail(&fenced).await?;
+        let Tail { held, from: tail, answered } = self.tail(&fenced).await?;
         let target = self.target(&fenced, &held, tail, new_run).await?;
-        let length = self.rewrite(&target, &held).await?;
+        let length = self.rewrite(&target, &held, &answered).await?;
         self.make_durable(&target, &fenced).await?;
         let request = RegistryRequest::Seal { log: self.log, epoch: self.epoch, length, tail };
         match self.cluster.registry(request).await {
@@ -182,7 +191,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Step 3, first half: what the fenced targets hold of the stripes not known to be complete, and the first of them.
-    async fn tail(&self, fenced: &BTreeMap<TargetId, u64>) -> Result<(Held, StripeNumber), SealError> {
+    async fn tail(&self, fenced: &BTreeMap<TargetId, u64>) -> Result<Tail, SealError> {
         let last = self.layout()?.last().ok_or(SealError::Unknown(self.log))?;
         let (log, from) = (self.log, last.from);
         let asks = fenced.keys().map(|&target| self.cluster.ask(target, StorageRequest::Tail { log, from }));
@@ -201,7 +210,7 @@ impl<'a> Claim<'a> {
             }
         }
         self.enough(&answered)?;
-        Ok((held.split_off(&tail), tail))
+        Ok(Tail { held: held.split_off(&tail), from: tail, answered })
     }
 
     /// The run in which the tail is completed: the last one if all its targets answer, else a new one (rule 20).
@@ -262,12 +271,21 @@ impl<'a> Claim<'a> {
     }
 
     /// Steps 3 and 4, stripe by stripe: reads what there is, decides where it ends, writes it again. The length.
-    async fn rewrite(&self, target: &Target, held: &Held) -> Result<Position, Refused> {
+    /// What a target holds and does not give now counts as what a target holds that was not fenced: where too few are left,
+    /// it may be all that there is of what was acknowledged.
+    async fn rewrite(
+        &self,
+        target: &Target,
+        held: &Held,
+        answered: &BTreeMap<TargetId, u64>,
+    ) -> Result<Position, Refused> {
         let mut number = target.tail;
         let mut previous_end = previous_end_of(held, number).unwrap_or(0);
         loop {
             let Some(fragments) = held.get(&number) else { return Ok(behind(number, previous_end)) };
             let gathered = gather(self.cluster, fragments).await;
+            let heard = answered.iter().filter(|(target, _)| !gathered.silent.contains(target));
+            self.enough(&heard.map(|(&target, &incarnation)| (target, incarnation)).collect())?;
             // Only a header of the next stripe says where this one ended (rule 19).
             let next = StripeNumber(number.0 + 1);
             let ended = previous_end_of(held, next).filter(|&end| gathered.image.prefix() >= end);

@@ -261,7 +261,7 @@ pub async fn verify(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Resu
         {
             continue;
         }
-        let stored = fetch::read_prefix(cluster, *target, id, fragment.length).await;
+        let Ok(stored) = fetch::read_prefix(cluster, *target, id, fragment.length).await else { continue };
         if whole.content(id.part).is_some_and(|content| content[..] != stored[..]) {
             problems.push(Problem::Parity(damage));
         }

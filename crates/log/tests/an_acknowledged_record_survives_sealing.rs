@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use host::sim::{Dice, Stop, World, explore};
+use host::sim::{Dice, Stop, Verdict, World, explore};
 use host::{Host, NodeId};
 use log::recovery::{DataBodies, Scanned};
 use log::{Appended, BodyPart, LogError, LogReader, LogWriter, Record, WriterOptions, recovery, stripes};
@@ -17,7 +17,7 @@ use protocol::address::Position;
 use protocol::id::LogId;
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
-use protocol::storage::{Durability, Room};
+use protocol::storage::{Durability, Room, StorageRequest, ToTarget};
 use support::Fakes;
 
 /// What the writer did, as far as it can tell.
@@ -132,6 +132,16 @@ async fn hurt(world: &World, fakes: &Fakes, plan: &Plan, story: &Shared, dice: &
     hurt
 }
 
+/// Some questions about what fragments hold get no answer: the targets are there, and what they hold is too.
+fn lose_some_reads(world: &World, loss_ppm: u32) {
+    let dice = Mutex::new(world.dice());
+    world.judge_messages(move |passing| {
+        let asked = passing.message.peek().downcast_ref::<ToTarget>();
+        let is_read = asked.is_some_and(|asked| matches!(asked.request, StorageRequest::Read { .. }));
+        if is_read && dice.lock().unwrap().chance(loss_ppm) { Verdict::Lose } else { Verdict::Pass }
+    });
+}
+
 async fn seal(fakes: &Fakes, host: &Host, log: LogId) -> Position {
     let cluster = fakes.cluster(host).await;
     for _ in 0..200 {
@@ -206,6 +216,9 @@ async fn tell(world: World, host: Host, plan: Plan) -> [u64; 5] {
     }
     let second = world.add_node(NodeId(3));
     story.lock().unwrap().sealing = true;
+    if dice.coin() {
+        lose_some_reads(&world, dice.below(10_000) as u32);
+    }
     let length = if dice.coin() {
         let (first, other) = futures_util::future::join(seal(&fakes, &host, log), seal(&fakes, &second, log)).await;
         assert_eq!(first, other, "one length");
@@ -214,6 +227,7 @@ async fn tell(world: World, host: Host, plan: Plan) -> [u64; 5] {
         seal(&fakes, &host, log).await
     };
     assert_eq!(length, seal(&fakes, &second, log).await);
+    world.dismiss_judge();
     if alive {
         world.sleep(Duration::from_secs(5)).await;
     }
