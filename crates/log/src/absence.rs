@@ -75,7 +75,8 @@ pub(crate) fn lengths(
 /// Whether a stripe may lie over `group` though no target of it shows anything of it.
 pub(crate) fn may_hide(maps: &Maps, group: &GroupEntry, silent: &BTreeSet<TargetId>) -> bool {
     let unheard = group.targets.iter().filter(|&&target| !is_witness(maps, silent, target)).count();
-    unheard > usize::from(group.geometry.parity)
+    let is_silent = group.targets.iter().any(|target| silent.contains(target));
+    is_silent && unheard > usize::from(group.geometry.parity)
 }
 
 /// Whether what `target` does not show, it does not have though it should.
@@ -166,6 +167,21 @@ mod tests {
         assert!(is_gone(&[one, two], 1, &[]), "neither the first nor the parity is there");
         assert!(!is_gone(&[copy], 1, &[]), "an open stripe has copies");
         assert!(is_gone(&[copy], 4097, &[]));
+    }
+
+    #[test]
+    fn what_no_target_has_is_gone_though_all_missed_something() {
+        let (mut maps, group) = maps();
+        maps.targets.values_mut().for_each(|entry| entry.state = TargetState::Behind);
+        let is_gone = |parts: &[Part], silent: &[u32]| {
+            let held: Vec<_> = parts.iter().copied().map(fragment).collect();
+            let (silent, broken) = (silent.iter().copied().map(TargetId).collect(), BTreeSet::new());
+            let told = Told { maps: &maps, group: &group, held: &held, silent: &silent, broken: &broken };
+            told.is_gone((NUMBER, RUN), 1)
+        };
+        assert!(is_gone(&[], &[]), "all say that they have nothing of it");
+        assert!(!is_gone(&[], &[1]), "the one that is silent may have it");
+        assert!(!is_gone(&[Part::Data(0)], &[]) && !is_gone(&[Part::Parity(0)], &[]), "the others may have missed it");
     }
 
     #[test]

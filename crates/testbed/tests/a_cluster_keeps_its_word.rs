@@ -36,7 +36,7 @@ use program::{Program, new_inode};
 use protocol::file::Kind;
 use protocol::id::InodeId;
 use rack::{Life, Rack, Shape};
-use story::{CELL_BYTES, CELLS, Counts, Told};
+use story::{CELL_BYTES, CELLS, Confession, Counts, Told};
 
 /// How long faults are made, of the world's time, at most.
 const FAULTS_MAX: Duration = Duration::from_secs(25);
@@ -89,9 +89,12 @@ fn employ(world: &World, rack: &Rack, told: &Told, employed: &mut BTreeSet<Life>
 
 async fn tell_a_story(world: World, host: Host, blows: Blows, total: &Cell<Counts>) {
     let mut dice = world.dice();
-    let rack = Rack::create(&world, &host, shape(&mut dice)).await;
+    let shape = shape(&mut dice);
+    let rack = Rack::create(&world, &host, shape.clone()).await;
     let files = make_shared(&world, &rack, 1 + dice.below(2)).await;
     let told = Told::new(&world, files);
+    told.lock().note(format!("{shape:?}"));
+    let _confession = Confession(told.clone());
     let mut harm = Harm::new(&world, &rack, &told, blows);
     let mut employed = BTreeSet::new();
     let end = world.now() + Duration::from_nanos(dice.below(FAULTS_MAX.as_nanos() as u64));
@@ -149,6 +152,9 @@ async fn look_at_all(world: &World, rack: &Rack, told: &Told, dice: &mut Dice) {
     });
     for (life, looked) in join_all(looking).await {
         let looked = looked.expect("nobody dies any more");
+        if looked.is_err() {
+            println!("{:#?}", rack.roles(0).expect("all run").cluster.maps().logs);
+        }
         assert_eq!(looked, Ok(()), "seed {}: node {} fails when all are there", world.seed(), life.0.0);
     }
     let took = world.now().since(began);

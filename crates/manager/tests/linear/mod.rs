@@ -75,7 +75,7 @@ impl Search<'_> {
             let event = &self.history[index];
             let mut after = names.clone();
             let answered = after.ask(&event.asked);
-            if event.answered.as_ref().is_some_and(|got| *got != answered) {
+            if event.answered.as_ref().is_some_and(|got| !got.says(&answered)) {
                 continue;
             }
             // A rename between two names of one inode changes nothing, and had it come elsewhere it might have.

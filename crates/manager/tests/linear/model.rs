@@ -32,6 +32,19 @@ pub enum Answered {
     Refused(ManagerError),
 }
 
+/// In an answer: how many links there are, it does not say.
+pub const UNTOLD: u32 = u32::MAX;
+
+impl Answered {
+    /// Whether this answer is `right`, as far as it goes.
+    pub fn says(&self, right: &Answered) -> bool {
+        match (self, right) {
+            (Answered::Inode(maker, UNTOLD), Answered::Inode(other, _)) => maker == other,
+            _ => self == right,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Node {
     is_directory: bool,

@@ -59,6 +59,10 @@ impl Harm {
         Harm { world, rack, told, dice, blows, troubled, failed: None, frozen: Vec::new(), is_cut: false }
     }
 
+    fn note(&self, deed: String) {
+        self.told.lock().note(deed);
+    }
+
     /// Does one harm, or undoes one.
     pub async fn strike(&mut self) {
         let index = self.dice.below(self.rack.count() as u64) as usize;
@@ -69,15 +73,18 @@ impl Harm {
             3 => self.crash_all(),
             4..=6 => self.start_some(),
             7 | 8 => {
+                self.note(format!("{node:?} freezes"));
                 self.world.pause(node);
                 self.frozen.push(index);
             }
             9 | 10 => self.thaw(),
             11 => {
+                self.note(format!("{node:?} is cut off"));
                 self.world.isolate(node);
                 self.is_cut = true;
             }
             12 if index != other => {
+                self.note(format!("nothing of {node:?} reaches {other_node:?}"));
                 self.world.cut_one_way(node, other_node);
                 self.is_cut = true;
             }
@@ -85,6 +92,7 @@ impl Harm {
             14 => self.rack.disks(index).iter().for_each(|disk| disk.slow([1, 1, 20, 200][other % 4])),
             15 | 16 if self.blows == Blows::PowerLosses => self.lose_one(index).await,
             _ => {
+                self.note("all links heal".into());
                 self.world.heal_all();
                 self.is_cut = false;
             }
@@ -101,7 +109,8 @@ impl Harm {
     /// A service manager starts daemons that have ended by themselves.
     pub fn tend(&mut self) {
         for index in 0..self.rack.count() {
-            if self.rack.ended(index).is_some() {
+            if let Some(why) = self.rack.ended(index) {
+                self.note(format!("{:?} starts again: {why}", self.rack.life(index)));
                 self.told.lock().counts.expelled += 1;
                 self.stop(index, Stop::Kill);
                 self.rack.start(index);
@@ -119,6 +128,7 @@ impl Harm {
 
     fn crash(&mut self, index: usize, stop: Stop) {
         if !self.rack.is_down(index) {
+            self.note(format!("{stop:?} {:?}", self.rack.life(index)));
             self.stop(index, stop);
             let mut told = self.told.lock();
             match stop {
@@ -149,6 +159,7 @@ impl Harm {
             self.crash(index, Stop::PowerLoss);
         } else if self.is_safe().await && self.is_calm() {
             let which = self.dice.below(disks.len() as u64) as usize;
+            self.note(format!("disk {} fails", disks[which].name()));
             disks[which].fail();
             self.failed = Some((index, which));
         }
@@ -169,11 +180,13 @@ impl Harm {
         for index in 0..self.rack.count() {
             if self.rack.is_down(index) && self.dice.below(4) > 0 {
                 self.rack.start(index);
+                self.note(format!("{:?} starts", self.rack.life(index)));
             }
         }
     }
 
     fn thaw(&mut self) {
+        self.note(format!("machines {:?} go on", self.frozen));
         for index in std::mem::take(&mut self.frozen) {
             self.world.resume(self.rack.node(index));
         }
@@ -185,6 +198,7 @@ impl Harm {
         let slow = [500, 500, 5_000, 30_000][self.dice.below(4) as usize];
         let latency_max = Duration::from_micros(slow);
         self.world.set_network(NetworkOptions { loss_ppm, latency_max, ..NetworkOptions::default() });
+        self.note(format!("of a million messages {loss_ppm} are lost, and take {latency_max:?}"));
         let late_ppm = if self.dice.coin() { 0 } else { self.dice.below(100_000) as u32 };
         let dice = Mutex::new(self.world.dice());
         self.world.judge_messages(move |passing| {
@@ -199,6 +213,7 @@ impl Harm {
 
     /// Undoes everything; a disk that failed is replaced by an empty one.
     pub fn mend(&mut self) {
+        self.note("all is mended".into());
         self.world.heal_all();
         self.is_cut = false;
         self.world.set_network(NetworkOptions::default());

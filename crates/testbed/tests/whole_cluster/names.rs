@@ -8,7 +8,7 @@ use protocol::id::InodeId;
 use protocol::manager::{ManagerError, RenameMode};
 
 use super::linear::Event;
-use super::linear::model::{Answered, Asked, Maker, Name};
+use super::linear::model::{Answered, Asked, Maker, Name, UNTOLD};
 use super::program::{new_inode, rename_of};
 use super::rack::Life;
 use super::story::Told;
@@ -160,7 +160,12 @@ impl Names<'_> {
                 self.entry(era, self.client.create(self.inode(*directory), name(of), new).await)
             }
             Asked::Link { inode, directory, name: of } => {
-                self.entry(era, self.client.link(self.inode(*inode), self.inode(*directory), name(of)).await)
+                let linked = self.client.link(self.inode(*inode), self.inode(*directory), name(of)).await;
+                // The attributes that come along may be newer than the link.
+                self.entry(era, linked).map(|told| match told {
+                    Some(Answered::Inode(maker, _)) => Some(Answered::Inode(maker, UNTOLD)),
+                    told => told,
+                })
             }
             Asked::Unlink { directory, name: of } => {
                 done(self.client.unlink(self.inode(*directory), name(of)).await)

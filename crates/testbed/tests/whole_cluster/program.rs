@@ -154,7 +154,8 @@ impl Program {
         stored?;
         let mut told = self.told.lock();
         told.counts.kept += 1;
-        told.kept.insert(number, Kept { inode, bytes, names: [name].into(), pending: None });
+        let story = format!("{:?} stored it at {:?}", self.life, told.time());
+        told.kept.insert(number, Kept { inode, bytes, names: [name].into(), pending: None, story });
         Ok(())
     }
 
@@ -274,7 +275,8 @@ impl Program {
         }
         let numbers: Vec<u64> = self.told.lock().kept.keys().copied().collect();
         for number in numbers {
-            self.verify(number).await.map_err(|error| said("a kept file", error))?;
+            let checked = self.verify(number).await;
+            checked.map_err(|error| said(&format!("kept file {number}: {:?}", self.told.lock().kept[&number].story), error))?;
         }
         let mut names = Names { client: &self.client, told: &self.told, dice: &mut self.dice, life: self.life };
         names.look_at_all().await.map_err(|error| said("names", error))?;

@@ -31,6 +31,8 @@ pub struct Kept {
     pub names: BTreeSet<String>,
     /// What somebody does to its names, or did when that life ended.
     pub pending: Option<Pending>,
+    /// Who stored it, and when.
+    pub story: String,
 }
 
 #[derive(Clone, Debug)]
@@ -69,6 +71,8 @@ pub struct Known {
     /// Programs end.
     pub over: bool,
     pub counts: Counts,
+    /// What was done to machines, for whoever looks for the cause of a failure.
+    deeds: Vec<String>,
 }
 
 /// What was done in worlds.
@@ -122,6 +126,7 @@ impl Told {
             ticks: 0,
             over: false,
             counts: Counts::default(),
+            deeds: Vec::new(),
         })))
     }
 
@@ -132,6 +137,18 @@ impl Told {
     /// The world's time.
     pub fn now(&self) -> u64 {
         self.lock().world.now().0
+    }
+}
+
+/// Where a test fails, what was done to machines is told.
+pub struct Confession(pub Told);
+
+impl Drop for Confession {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let told = self.0.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            println!("what was done:\n  {}", told.deeds.join("\n  "));
+        }
     }
 }
 
@@ -146,6 +163,18 @@ impl Known {
     pub fn tick(&mut self) -> u64 {
         self.ticks += 1;
         self.ticks
+    }
+
+    /// Notes what is done to machines.
+    pub fn note(&mut self, deed: String) {
+        if self.deeds.len() < 200 {
+            self.deeds.push(format!("{:?}: {deed}", self.time()));
+        }
+    }
+
+    /// How long the world has been there.
+    pub fn time(&self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.world.now().0)
     }
 
     pub fn outlasts(&mut self, values: impl IntoIterator<Item = u64>) {
