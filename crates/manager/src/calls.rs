@@ -206,6 +206,17 @@ impl Manager {
         self.lives.lock().expect("nobody panics over lives").get(&node).copied().unwrap_or_default()
     }
 
+    /// The client on `node` writes this log. The life that was known before; none where a later one is known.
+    fn begin_life(&self, node: u32, log: LogId) -> Option<LogId> {
+        let mut lives = self.lives.lock().expect("nobody panics over lives");
+        let known = lives.get(&node).copied().unwrap_or_default();
+        if log < known {
+            return None;
+        }
+        lives.insert(node, log);
+        Some(known)
+    }
+
     /// Whether a life of the client on `node` is over, and everything that it recorded is known here (DESIGN §5: a slot
     /// grants nothing that stands against what a dead client held until then). Who never said which log it writes is no
     /// client that could be called.
@@ -222,11 +233,15 @@ impl Manager {
         }
     }
 
-    /// A client says which log it writes: whatever its node wrote before is at its end.
+    /// A client says which log it writes: whatever its node wrote before is at its end. What an earlier life said may come
+    /// behind the first word of a later one, and is not heard.
     pub(crate) async fn greet(&self, node: u32, log: LogId) -> ManagerAnswer {
         let _one = self.greeting.lock().await;
-        let is_known = self.lives.lock().expect("nobody panics over lives").get(&node) == Some(&log);
-        if !is_known {
+        let known = self.life(node);
+        if log < known {
+            return Err(ManagerError::Failed(format!("a later life of node {node} was heard before")));
+        }
+        if log != known {
             let failed = |error: StartError| ManagerError::Failed(error.to_string());
             let maps = self.cluster.refresh().await.map_err(|error| failed(error.into()))?;
             let earlier = logs(&maps, node).filter(|&(earlier, _)| earlier < log);
@@ -235,13 +250,15 @@ impl Manager {
             }
             self.cluster.refresh().await.map_err(|error| failed(error.into()))?;
             self.replay_sealed().await.map_err(failed)?;
-            for &slot in self.table.mine().iter() {
-                self.table.with(slot, |state| state.tokens.forget(node));
-            }
-            self.tokens_moved.notify();
-            let before = self.lives.lock().expect("nobody panics over lives").insert(node, log);
-            if before.is_some() {
-                self.forget_uses(node);
+            // What it claimed meanwhile stays.
+            if self.begin_life(node, log) == Some(known) {
+                for &slot in self.table.mine().iter() {
+                    self.table.with(slot, |state| state.tokens.forget(node));
+                }
+                self.tokens_moved.notify();
+                if known != LogId::default() {
+                    self.forget_uses(node);
+                }
             }
         }
         Ok(self.reply_at(Answer::Done, self.writer.end()))
@@ -367,8 +384,8 @@ impl Manager {
             if *life.get_or_insert(log) != log {
                 return false;
             }
-            if from == InodeId(0) {
-                self.hear_anew(node, log, arrived);
+            if from == InodeId(0) && !self.hear_anew(node, log, arrived) {
+                return false;
             }
             let rest = claims.rest;
             self.hear(node, claims, arrived);
@@ -380,16 +397,18 @@ impl Manager {
         }
     }
 
-    fn hear_anew(&self, node: u32, log: LogId, arrived: &[SlotId]) {
+    /// False where a later life was heard.
+    fn hear_anew(&self, node: u32, log: LogId, arrived: &[SlotId]) -> bool {
         // Its first word may come later, and must not void what it just claimed.
-        let before = self.lives.lock().expect("nobody panics over lives").insert(node, log);
-        if before.is_some_and(|before| before != log) {
+        let Some(known) = self.begin_life(node, log) else { return false };
+        if known != log && known != LogId::default() {
             self.forget_uses(node);
         }
         self.locks.disclaim(arrived, node);
         for &slot in arrived {
             self.table.with(slot, |state| state.opens.forget(node));
         }
+        true
     }
 
     fn hear(&self, node: u32, claims: Claims, arrived: &[SlotId]) {
