@@ -52,8 +52,9 @@ bench-floor:     ## how fast the kernel asks a FUSE daemon that does nothing: wh
 fuzz:            ## every parser of bytes from outside, 10 minutes each (FUZZ_SECONDS)
 	@fuzz/run.sh
 
-long-test: packages ## 10,000 simulated worlds, the models checked further, 200 kills: hours
+long-test: packages ## 30,000 simulated worlds, the models checked further, 200 kills: hours
 	@DAZZLE_SEEDS=2000 $(CARGO) test --release -p dazzle-testbed --test a_node_keeps_its_word -- --nocapture
+	@DAZZLE_SEEDS=10000 $(CARGO) test --release -p dazzle-testbed --test a_cluster_keeps_its_word -- --nocapture
 	@$(CARGO) test --release -p dazzle-log -- --ignored
 	@ROUNDS=200 install/test.sh crash
 	@ROUNDS=20 install/test.sh fill-and-empty
