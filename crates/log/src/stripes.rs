@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use protocol::address::LogAddress;
 use protocol::checksum::block_checksums;
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, GroupId, LogId, RunNumber, StripeNumber, TargetId};
-use protocol::maps::{LogState, Maps, TargetState};
+use protocol::maps::{GroupEntry, LogState, Maps, TargetState};
 use protocol::storage::{Append, Durability, Room, StorageReply, StorageRequest, StoredFragment};
 
 use crate::gather::{Gathered, gather};
@@ -138,6 +139,12 @@ fn shape_in(held: &Held, run: RunNumber) -> Option<(&FragmentHeader, Vec<u32>)> 
     Some((header, (0..header.geometry.data).map(|index| length(index).unwrap_or(0)).collect()))
 }
 
+/// Whether one of the group's targets did not say what it holds. Where no parity shows, data that is not shown may lie there:
+/// as it is, the stripe would pass for shorter, and parity for it, made anew, would take the place of the right one.
+fn is_unheard(group: &GroupEntry, heard: &BTreeSet<TargetId>) -> bool {
+    !group.targets.iter().all(|target| heard.contains(target))
+}
+
 /// Whether no address can lie in the stripe: beyond a sealed length there is nothing, whatever targets hold (rule 23).
 fn is_cut_off(maps: &Maps, log: LogId, number: StripeNumber) -> bool {
     match maps.logs.get(&log).map(|entry| entry.state) {
@@ -202,6 +209,8 @@ impl Whole {
         let targets: Vec<_> = whole.map(|(&target, _)| target).collect();
         let asks = targets.iter().map(|&target| fetch::held(cluster, target, log, (stripe, stripe)));
         let answers = join_all(asks).await;
+        let heard: BTreeSet<TargetId> =
+            targets.iter().zip(&answers).filter(|(_, answer)| answer.is_ok()).map(|(&target, _)| target).collect();
         let mut held: Held = Vec::new();
         for (&target, found) in targets.iter().zip(answers) {
             held.extend(found.unwrap_or_default().into_iter().map(|fragment| (target, fragment)));
@@ -209,6 +218,10 @@ impl Whole {
         let Some((header, lengths)) = shape_of(&maps, (log, stripe), &held) else { return Ok(None) };
         if !header.ended() && !is_closed(&maps, log, stripe) {
             return Ok(None);
+        }
+        if !header.ended() && maps.groups.get(&header.group).is_some_and(|group| is_unheard(group, &heard)) {
+            let address = LogAddress { log, stripe, offset: 0, length: 0 };
+            return Err(ReadError::Unreadable { address, reason: "too few targets tell how long it is".into() });
         }
         let header = header.clone();
         let alike =

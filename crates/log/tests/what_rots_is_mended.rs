@@ -5,13 +5,14 @@ mod support;
 use std::time::Duration;
 
 use host::Host;
-use host::sim::{World, run};
+use host::sim::{Verdict, World, run};
 use log::{
-    Appended, BodyPart, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions, stripes,
+    Appended, BodyPart, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions, recovery, stripes,
 };
+use protocol::fragment::FragmentId;
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
-use protocol::storage::{Durability, Room};
+use protocol::storage::{Durability, Room, StorageRequest, ToTarget};
 use support::Fakes;
 
 const PASS: Duration = Duration::from_secs(3600);
@@ -37,6 +38,16 @@ fn rot(fakes: &Fakes, target: usize) -> u64 {
     let mut store = fakes.stores[target].lock().unwrap();
     store.fragments.iter_mut().for_each(|(id, fragment)| fragment.bytes[id.stripe.0 as usize % 100] ^= 8);
     store.fragments.len() as u64
+}
+
+/// All that is stored: the bytes of each fragment, and the lengths of data that a parity is of.
+fn stored(fakes: &Fakes) -> Vec<(FragmentId, Vec<u8>, Vec<u32>)> {
+    let stores = fakes.stores.iter().map(|store| store.lock().unwrap());
+    let told = stores.flat_map(|store| {
+        let all = store.fragments.iter();
+        all.map(|(id, it)| (*id, it.bytes.clone(), it.header.data_lengths.clone())).collect::<Vec<_>>()
+    });
+    told.collect()
 }
 
 async fn passes(world: &World, scrubber: &Scrubber, count: u64) -> ScrubStatus {
@@ -90,5 +101,35 @@ fn what_is_beyond_repair_is_counted_and_left_alone() {
         assert_eq!(again, lost);
         assert_eq!(passes(&world, &scrubber, 2).await.fragments_lost, 0);
         assert_eq!((0..5).map(held).collect::<Vec<usize>>(), before);
+    });
+}
+
+#[test]
+fn what_is_not_heard_of_is_not_made_anew() {
+    run(11, async |world, host| {
+        let fakes = Fakes::new(&world, 6, 1, 16 << 10);
+        let (writer, _) = write(&fakes, &host).await;
+        let cluster = fakes.cluster(&host).await;
+        recovery::seal(&cluster, writer.log()).await.expect("all targets answer");
+        let all = stripes::list(&cluster, Some(writer.log())).await;
+        assert!(all.iter().any(|stripe| stripe.ended));
+        let before = stored(&fakes);
+        for (one, other) in (0..6).flat_map(|one| (0..one).map(move |other| (one, other))) {
+            // Two, one more than parity makes up for, are asked in vain what they hold; what they are sent they take.
+            world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
+                Some(ToTarget { target, request: StorageRequest::List { .. } })
+                    if [one, other].contains(&target.0) =>
+                {
+                    Verdict::Lose
+                }
+                _ => Verdict::Pass,
+            });
+            for stripe in &all {
+                // Refused or not: its turn comes again.
+                let _ = stripes::repair(&cluster, stripe.log, stripe.number).await;
+            }
+            world.dismiss_judge();
+            assert_eq!(stored(&fakes), before, "with targets {one} and {other} unheard");
+        }
     });
 }

@@ -154,7 +154,7 @@ impl Program {
         stored?;
         let mut told = self.told.lock();
         told.counts.kept += 1;
-        let story = format!("{:?} stored it at {:?}", self.life, told.time());
+        let story = format!("{inode:?}, stored by {:?} at {:?}", self.life, told.time());
         told.kept.insert(number, Kept { inode, bytes, names: [name].into(), pending: None, story });
         Ok(())
     }
@@ -253,7 +253,7 @@ impl Program {
             assert!(is_read, "what has the name {:?} can be read", found.first());
         }
         if let Some((name, content)) = content {
-            assert!(content == before.bytes, "{name}: the very bytes, {} of {}", content.len(), before.bytes.len());
+            before.compare_bytes(&name, &content);
         }
         Ok(())
     }
@@ -293,6 +293,16 @@ impl Program {
 }
 
 impl Kept {
+    /// # Panics
+    /// When it does not have the bytes that it must have.
+    fn compare_bytes(&self, name: &str, found: &[u8]) {
+        let wrong = (0..self.bytes.len()).find(|&at| found.get(at) != Some(&self.bytes[at]));
+        let Some(at) = wrong else { return };
+        let (story, length, wanted) = (&self.story, found.len(), self.bytes.len());
+        let until = (at..wanted).find(|&at| found.get(at) == Some(&self.bytes[at])).unwrap_or(wanted);
+        panic!("{name}, {story}, has {length} bytes of {wanted}; {at}..{until} are wrong: {:?}", found.get(at));
+    }
+
     /// # Panics
     /// When these are not the names that it must have.
     fn compare(&self, found: &[String]) {
