@@ -7,7 +7,8 @@ use std::time::Duration;
 use host::Host;
 use host::sim::{Verdict, World, run};
 use log::{
-    Appended, BodyPart, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions, recovery, stripes,
+    Appended, BodyPart, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions, recovery,
+    stripes,
 };
 use protocol::fragment::FragmentId;
 use protocol::maps::Writer;
@@ -117,9 +118,7 @@ fn what_is_not_heard_of_is_not_made_anew() {
         for (one, other) in (0..6).flat_map(|one| (0..one).map(move |other| (one, other))) {
             // Two, one more than parity makes up for, are asked in vain what they hold; what they are sent they take.
             world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
-                Some(ToTarget { target, request: StorageRequest::List { .. } })
-                    if [one, other].contains(&target.0) =>
-                {
+                Some(ToTarget { target, request: StorageRequest::List { .. } }) if [one, other].contains(&target.0) => {
                     Verdict::Lose
                 }
                 _ => Verdict::Pass,

@@ -167,9 +167,7 @@ impl Names<'_> {
                     told => told,
                 })
             }
-            Asked::Unlink { directory, name: of } => {
-                done(self.client.unlink(self.inode(*directory), name(of)).await)
-            }
+            Asked::Unlink { directory, name: of } => done(self.client.unlink(self.inode(*directory), name(of)).await),
             Asked::RemoveDirectory { directory, name: of } => {
                 done(self.client.remove_directory(self.inode(*directory), name(of)).await)
             }

@@ -54,7 +54,8 @@ impl Program {
                 13 => self.move_kept().await,
                 14 => self.verify_one().await,
                 15..=17 => {
-                    let mut names = Names { client: &self.client, told: &self.told, dice: &mut self.dice, life: self.life };
+                    let mut names =
+                        Names { client: &self.client, told: &self.told, dice: &mut self.dice, life: self.life };
                     names.step().await
                 }
                 _ => {
@@ -278,7 +279,9 @@ impl Program {
         let numbers: Vec<u64> = self.told.lock().kept.keys().copied().collect();
         for number in numbers {
             let checked = self.verify(number).await;
-            checked.map_err(|error| said(&format!("kept file {number}: {:?}", self.told.lock().kept[&number].story), error))?;
+            checked.map_err(|error| {
+                said(&format!("kept file {number}: {:?}", self.told.lock().kept[&number].story), error)
+            })?;
         }
         let mut names = Names { client: &self.client, told: &self.told, dice: &mut self.dice, life: self.life };
         names.look_at_all().await.map_err(|error| said("names", error))?;
@@ -313,6 +316,12 @@ impl Kept {
             Some(Pending::Rename { from, to }) => (missing(Some(from)), has(from) || has(to)),
             Some(Pending::Unlink { name }) => (missing(Some(name)), true),
         };
-        assert!(lacks.is_none() && whole, "{:?} has {found:?}, of {:?}, pending {:?}", self.inode, self.names, self.pending);
+        assert!(
+            lacks.is_none() && whole,
+            "{:?} has {found:?}, of {:?}, pending {:?}",
+            self.inode,
+            self.names,
+            self.pending
+        );
     }
 }
