@@ -188,6 +188,9 @@ fn explore(blows: Blows, worlds: u64) {
     sim::explore(0..worlds, async |world, host| {
         tell_a_story(world, host, blows, &total).await;
         told.set(told.get() + 1);
+        if told.get() % 100 == 0 {
+            println!("{} clusters so far, in {:?}", told.get(), began.elapsed());
+        }
     });
     println!("{} clusters in {:?}, every promise kept: {:?}", told.get(), began.elapsed(), total.get());
 }
