@@ -442,16 +442,26 @@ lab_losses() {
     check_on_all "$work/losses" && "$dazzle" lab down "$work/losses"
 }
 
-# Three hosts mount one file system: what is done on one is seen on the others at once.
+# Three hosts and a machine without disks mount one file system: what is done on one is seen on the others at once.
 many_mounts() {
     local lab=$work/lab
     [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
-    "$dazzle" lab up "$lab" --hosts 3 && echo "from host 2" >"$lab/mnt-2/note" &&
+    "$dazzle" lab up "$lab" --hosts 3 --clients 1 && echo "from host 2" >"$lab/mnt-2/note" &&
         [ "$("$dazzle" lab exec "$lab" 3 -- cat "$lab/mnt-3/note")" = "from host 2" ] &&
         "$programs/hosts.py" "$dazzle" "$lab" --shared &&
-        "$programs/many_mounts.py" "$lab"/mnt-{1,2,3} && git_on_all "$lab" && host_dies "$lab" &&
+        "$programs/many_mounts.py" "$lab"/mnt-{1..4} && git_on_all "$lab" && client_goes "$lab" && host_dies "$lab" &&
         "$programs/keepers.py" "$dazzle" "$lab" 1 && umount -l "$lab/mnt-1" && "$dazzle" lab start "$lab" 1 &&
         check_on_all "$lab" && "$dazzle" lab down "$lab"
+}
+
+# A machine without disks stores nothing, leaves what it wrote, goes, and comes back.
+client_goes() {
+    local lab=$1
+    [ "$("$dazzle" status "$lab/host-4" --json | grep -c '"node": 4')" = 0 ] || { echo "a client has targets or slots"; return 1; }
+    echo "from the client" >"$lab/mnt-4/letter" && "$dazzle" lab stop "$lab" 4 || return 1
+    [ "$(cat "$lab/mnt-1/letter")" = "from the client" ] || { echo "what the client wrote is gone"; return 1; }
+    "$dazzle" status "$lab/host-1" --json | grep -q '"health": "healthy, ' || { echo "a client that went is missed"; return 1; }
+    "$dazzle" lab start "$lab" 4 && [ "$(cat "$lab/mnt-4/letter")" = "from the client" ]
 }
 
 # One repository, worked on from three hosts.

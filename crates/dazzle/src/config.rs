@@ -69,8 +69,8 @@ pub struct Config {
     /// Its part in a cluster of machines; absent: it is alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterConfig>,
-    /// The targets, in the order of their numbers. New ones go to the end.
-    #[serde(rename = "target")]
+    /// The targets, in the order of their numbers. New ones go to the end. A machine that joined a cluster may have none.
+    #[serde(rename = "target", default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetConfig>,
 }
 
@@ -196,7 +196,7 @@ impl Config {
 
     /// Whether the settings make sense together.
     pub fn verify(&self) -> Result<(), String> {
-        if self.targets.is_empty() {
+        if self.targets.is_empty() && self.cluster.is_none() {
             return Err("no [[target]] is given: a file system needs at least one".into());
         }
         if self.targets.len() > 1000 {

@@ -22,8 +22,11 @@ const PORT: u16 = 4747;
 pub(crate) struct Lab {
     /// Tells its namespaces from those of other laboratories on this machine.
     pub(crate) tag: String,
-    /// How many hosts.
+    /// How many hosts store.
     pub(crate) hosts: u8,
+    /// How many more only mount.
+    #[serde(default)]
+    pub(crate) clients: u8,
     /// Targets of each.
     pub(crate) disks: u16,
     /// How many targets of a stripe may be lost.
@@ -38,9 +41,14 @@ pub(crate) struct Lab {
 pub(crate) struct HostNumber(pub(crate) u8);
 
 impl Lab {
-    /// All hosts.
+    /// All hosts, those that store first.
     pub(crate) fn all(&self) -> impl Iterator<Item = HostNumber> + use<> {
-        (1..=self.hosts).map(HostNumber)
+        (1..=self.hosts + self.clients).map(HostNumber)
+    }
+
+    /// Whether a host stores.
+    pub(crate) fn stores(&self, host: HostNumber) -> bool {
+        host.0 <= self.hosts
     }
 
     /// The namespace of a host.
@@ -56,8 +64,8 @@ impl Lab {
     /// A host by its number, if the laboratory has it.
     pub(crate) fn host(&self, number: u8) -> Result<HostNumber, String> {
         match number {
-            1.. if number <= self.hosts => Ok(HostNumber(number)),
-            _ => Err(format!("there is no host {number}; the hosts are 1 to {}", self.hosts)),
+            1.. if number <= self.hosts + self.clients => Ok(HostNumber(number)),
+            _ => Err(format!("there is no host {number}; the hosts are 1 to {}", self.hosts + self.clients)),
         }
     }
 }
@@ -100,11 +108,12 @@ mod tests {
 
     #[test]
     fn a_lab_has_the_hosts_it_says() {
-        let lab = Lab { tag: "a1".into(), hosts: 3, disks: 1, parity: 1, rate: None };
+        let lab = Lab { tag: "a1".into(), hosts: 2, clients: 1, disks: 1, parity: 1, rate: None };
         assert_eq!(
             lab.all().map(|host| lab.namespace(host)).collect::<Vec<_>>(),
             ["dazzle-a1-1", "dazzle-a1-2", "dazzle-a1-3"]
         );
+        assert!(lab.stores(HostNumber(2)) && !lab.stores(HostNumber(3)));
         assert!(lab.host(0).is_err() && lab.host(4).is_err());
         assert_eq!(lab.host(3).map(HostNumber::listens).as_deref(), Ok("198.18.0.3:4747"));
     }

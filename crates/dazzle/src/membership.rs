@@ -13,7 +13,7 @@ use roles::joining::number_targets;
 use storage::TargetOptions;
 use tokio::runtime::Handle;
 
-use crate::config::{Config, FILE_NAME};
+use crate::config::{Config, FILE_NAME, PeerConfig};
 use crate::edge::machine::RealMachine;
 use crate::edge::network::{Admission, Admitted, JoinRefusal, JoinRequest, NetworkOptions, TONGUES};
 use crate::edge::storage_place;
@@ -83,8 +83,35 @@ pub(crate) fn peers(config: &Config) -> Vec<NodeId> {
     peers.map(|peer| NodeId(peer.node)).collect()
 }
 
-/// Tells the machine where the others are, now and as that changes.
-pub(crate) fn introduce(machine: &Arc<RealMachine>, registry: &Arc<Registry>, runtime: &Handle) {
+/// Notes which machines store, for the next start of one that has no replica: those that let it in may be gone by then.
+pub(crate) fn remember(dir: &Path, config: &Config, maps: &Maps) -> Result<(), String> {
+    let mut config = config.clone();
+    let own = config.cluster.as_mut().expect("who has no disks has joined a cluster");
+    let storing = maps.nodes.iter().filter(|(_, entry)| entry.stores && !entry.address.is_empty());
+    let peers = storing.map(|(&node, entry)| PeerConfig { node, address: entry.address.clone() }).collect();
+    if own.peers == peers {
+        return Ok(());
+    }
+    own.peers = peers;
+    let path = dir.join(FILE_NAME);
+    storage_place::write_text(&path, &config.to_text()).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Tells a machine without a replica where the others are, now and as that changes.
+pub(crate) fn introduce(machine: &Arc<RealMachine>, cluster: &Cluster, runtime: &Handle) {
+    let (machine, cluster) = (machine.clone(), cluster.clone());
+    know_all(&machine, &cluster.maps());
+    runtime.spawn(async move {
+        loop {
+            let newer = cluster.newer_maps();
+            know_all(&machine, &cluster.maps());
+            newer.await;
+        }
+    });
+}
+
+/// The same by its replica, which knows first.
+pub(crate) fn introduce_by_replica(machine: &Arc<RealMachine>, registry: &Arc<Registry>, runtime: &Handle) {
     let (machine, registry) = (machine.clone(), registry.clone());
     know_all(&machine, &registry.maps());
     runtime.spawn(async move {
@@ -142,8 +169,8 @@ impl Gate {
             .expect("nobody panics over tokens")
             .redeem(&request.secret, now)
             .map_err(JoinRefusal::Token)?;
-        let JoinRequest { name, address, request, .. } = request;
-        let add = RegistryRequest::AddNode { name, address, stores: true };
+        let JoinRequest { name, address, stores, request, .. } = request;
+        let add = RegistryRequest::AddNode { name, address, stores };
         let (node, maps) = match cluster.registry(add).await {
             Ok(RegistryReply::Node(node, maps)) => (node, maps),
             Ok(_) => return Err(JoinRefusal::Other("the registry answered another question".into())),

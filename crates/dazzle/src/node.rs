@@ -7,7 +7,7 @@ use std::time::Duration;
 use cleaner::CleanerOptions;
 use client::{ClientOptions, NothingAbove};
 use host::{Host, NodeId};
-use log::{RebuildOptions, ScrubOptions};
+use log::{Cluster, RebuildOptions, ScrubOptions};
 use manager::ManagerOptions;
 use protocol::maps::TargetState;
 use roles::targets::own_disks;
@@ -160,10 +160,19 @@ impl Parts {
         runtime: &Handle,
     ) -> Result<Parts, String> {
         let host = Host::new(machine.clone());
-        let (disks, lost) = own_disks(open_disks(dir, &config, runtime)).await?;
-        let registry = joining::start_registry(&host, &membership::peers(&config), disks.clone()).await?;
-        membership::introduce(&machine, &registry, runtime);
-        let roles = Roles::start(host, registry, (disks, lost), options(&config)).await?;
+        let peers = membership::peers(&config);
+        let roles = if config.targets.is_empty() {
+            let cluster = joining::ask(&host, &peers).await?;
+            membership::remember(dir, &config, &cluster.maps())?;
+            membership::introduce(&machine, &cluster, runtime);
+            Roles::start(cluster, None, Default::default(), options(&config)).await?
+        } else {
+            let (disks, lost) = own_disks(open_disks(dir, &config, runtime)).await?;
+            let registry = joining::start_registry(&host, &peers, disks.clone()).await?;
+            membership::introduce_by_replica(&machine, &registry, runtime);
+            let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
+            Roles::start(cluster, Some(registry), (disks, lost), options(&config)).await?
+        };
         if let Some(gate) = &gate {
             gate.open(roles.cluster.clone());
         }

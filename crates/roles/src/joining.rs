@@ -48,7 +48,8 @@ pub async fn number_targets(
     Ok((maps, own))
 }
 
-async fn ask(host: &Host, peers: &[NodeId]) -> Result<Cluster, String> {
+/// The cluster of `peers`, for a machine that has no replica of its registry.
+pub async fn ask(host: &Host, peers: &[NodeId]) -> Result<Cluster, String> {
     let asked = Cluster::connect_any(host.clone(), peers).await;
     asked.map_err(|error| format!("none of the machines that let this one in can be asked: {error}"))
 }

@@ -9,8 +9,10 @@ pub(crate) async fn begin(cluster: &Cluster, address: String) -> Result<Session,
     let host = cluster.host();
     let node = host.node();
     let maps = cluster.maps();
-    let others = maps.nodes.iter().filter(|&(&other, entry)| other != node.0 && entry.stores);
-    let ask = [node].into_iter().chain(others.map(|(&other, _)| NodeId(other))).collect();
+    let storing = || maps.nodes.iter().filter(|(_, entry)| entry.stores).map(|(&other, _)| NodeId(other));
+    // The own replica first, where there is one.
+    let own = storing().filter(|&other| other == node);
+    let ask = own.chain(storing().filter(|&other| other != node)).collect();
     let session = Session::begin(host, ask, node.0, address).await.map_err(|error| {
         format!("the cluster did not take this node in: {error}. Start the other machines too; more than half of those that \
                  vote must run")

@@ -14,7 +14,7 @@ use std::time::Duration;
 use cleaner::{Cleaner, CleanerOptions};
 use client::{Client, ClientError, ClientOptions};
 use futures_util::future::{Either, select};
-use host::{Disk, Host};
+use host::Disk;
 use log::{Cluster, LogReader, RebuildOptions, Rebuilder, ScrubOptions, Scrubber};
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
@@ -54,8 +54,8 @@ pub struct RolesOptions {
 pub struct Roles {
     /// The maps and the way to the targets.
     pub cluster: Cluster,
-    /// The registry's replica.
-    pub registry: Arc<Registry>,
+    /// The registry's replica, on a machine that stores.
+    pub registry: Option<Arc<Registry>>,
     /// This life of the node, and whether it ends it by itself.
     session: Session,
     leaving: AtomicBool,
@@ -76,14 +76,15 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// Starts them on the disks of this machine that are there; `lost` are the others. The registry runs already.
+    /// Starts them on the disks of this machine that are there; `lost` are the others. The registry's replica runs already; a
+    /// machine without disks has none. `cluster` does not follow the maps yet.
     pub async fn start(
-        host: Host,
-        registry: Arc<Registry>,
+        cluster: Cluster,
+        registry: Option<Arc<Registry>>,
         (disks, mut lost): (Vec<(TargetId, Disk)>, Lost),
         options: RolesOptions,
     ) -> Result<Roles, String> {
-        let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
+        let host = cluster.host().clone();
         let replaced = replace_blank(&cluster, &disks, options.target).await?;
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
@@ -91,7 +92,8 @@ impl Roles {
         cluster.follow();
         let absent = absent_targets(&cluster.maps(), lost);
         let serving: Vec<_> = storage.targets().into_iter().map(|target| target.id()).collect();
-        settle_targets(&cluster, &serving, &registry.outdated()).await?;
+        let outdated = registry.as_ref().map(|registry| registry.outdated()).unwrap_or_default();
+        settle_targets(&cluster, &serving, &outdated).await?;
         if !replaced.is_empty() {
             info!(?replaced, "empty targets take the place of lost ones");
         }

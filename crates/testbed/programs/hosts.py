@@ -95,7 +95,7 @@ class Lab:
         host = next(iter(self.mounted()))
         while True:
             status = json.loads(self.ask(host, "status", "--json"))
-            shares = dict.fromkeys((host["host"] for host in self.hosts()), 0)
+            shares = dict.fromkeys((host["host"] for host in self.hosts() if host["stores"]), 0)
             for run in status["slots"]:
                 shares[run["node"]] = shares.get(run["node"], 0) + run["last"] - run["first"] + 1
             if not status["slots_moving"] and max(shares.values()) - min(shares.values()) <= 1:

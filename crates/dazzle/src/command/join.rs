@@ -7,7 +7,7 @@ use clap::Args;
 use super::{Failure, Outcome, existing};
 use crate::config::{ClusterConfig, Config, FILE_NAME, PeerConfig, Size, TargetConfig};
 use crate::edge::mount;
-use crate::edge::network;
+use crate::edge::network::{self, Newcomer};
 use crate::edge::process;
 use crate::edge::storage_place;
 use crate::edge::trust::{self, Date, Token};
@@ -35,6 +35,9 @@ pub(super) struct Join {
     /// Where to mount it.
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
+    /// It stores nothing for others: it only mounts, and may go as it came.
+    #[arg(long, conflicts_with_all = ["targets", "target", "limit"])]
+    client: bool,
     /// How many targets it gets inside DIR.
     #[arg(long, value_name = "N", conflicts_with = "target", value_parser = clap::value_parser!(u16).range(1..=64))]
     targets: Option<u16>,
@@ -58,7 +61,9 @@ impl Join {
         if let Some(mount) = &mount {
             mount::prepare(mount)?;
         }
-        let paths: Vec<PathBuf> = if self.target.is_empty() {
+        let paths: Vec<PathBuf> = if self.client {
+            Vec::new()
+        } else if self.target.is_empty() {
             (0..self.targets.unwrap_or(1)).map(|number| PathBuf::from(format!("target-{number}"))).collect()
         } else {
             self.target.iter().map(std::path::absolute).collect::<Result<_, _>>()?
@@ -71,7 +76,8 @@ impl Join {
         config.verify()?;
         super::expect_new(&dir, &config)?;
         let runtime = process::runtime()?;
-        let joining = network::join(&self.at, &self.token, &name, &self.address, Date::now());
+        let newcomer = Newcomer { name, address: self.address, stores: !self.client };
+        let joining = network::join(&self.at, &self.token, newcomer, Date::now());
         let joined = runtime.block_on(joining)?;
         config.parity = joined.parity;
         if let Some(cluster) = &mut config.cluster {

@@ -31,6 +31,9 @@ enum Act {
         /// How many hosts a new one has.
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(HOSTS_MAX)))]
         hosts: u8,
+        /// How many hosts more it has that store nothing and only mount.
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=i64::from(HOSTS_MAX)))]
+        clients: u8,
         /// How many targets each host has.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
         disks: u16,
@@ -112,9 +115,9 @@ impl LabCommand {
             return Err(Failure::from("a laboratory needs root: it makes network namespaces"));
         }
         match self.act {
-            Act::Up { dir, hosts, disks, parity, rate } => {
+            Act::Up { dir, hosts, clients, disks, parity, rate } => {
                 let tag = format!("{:04x}", std::process::id() & 0xffff);
-                Laboratory::open_or_make(&dir, Lab { tag, hosts, disks, parity, rate })?.up()
+                Laboratory::open_or_make(&dir, Lab { tag, hosts, clients, disks, parity, rate })?.up()
             }
             Act::Down { dir } => Laboratory::open(&dir)?.down(),
             Act::Status { dir, json } => Laboratory::open(&dir)?.status(json),
@@ -231,7 +234,10 @@ impl Laboratory {
         let token = self.dazzle(first, &["token".as_ref(), "create".as_ref(), first.directory(&self.dir).as_ref()])?;
         let (at, disks, dir) = (first.listens(), self.lab.disks.to_string(), host.directory(&self.dir));
         let mut words = vec!["join".as_ref(), at.as_ref(), token.trim().as_ref(), dir.as_os_str()];
-        words.extend(["--targets".as_ref(), OsStr::new(&disks)]);
+        match self.lab.stores(host) {
+            true => words.extend(["--targets".as_ref(), OsStr::new(&disks)]),
+            false => words.push("--client".as_ref()),
+        }
         let (listens, name, mount) = (host.listens(), host.name(), host.mount(&self.dir));
         words.extend(own(&listens, &name));
         words.extend(["--mount".as_ref(), mount.as_os_str()]);
@@ -294,7 +300,9 @@ impl Laboratory {
             let told = hosts.iter().map(|&(host, runs)| {
                 let (address, mount) = (host.address().to_string(), host.mount(&self.dir));
                 let directory = host.directory(&self.dir);
-                json!({"host": host.0, "runs": runs, "address": address, "mount": mount, "directory": directory})
+                let stores = self.lab.stores(host);
+                json!({"host": host.0, "runs": runs, "stores": stores, "address": address, "mount": mount,
+                       "directory": directory})
             });
             print_json(&json!({"hosts": told.collect::<Vec<_>>(), "rate": self.lab.rate}));
             return Ok(());

@@ -7,7 +7,7 @@ use cleaner::CleanerOptions;
 use client::{ClientOptions, NothingAbove};
 use host::sim::{DiskOptions, SimDisk, Stop, World};
 use host::{Disk, Host, NodeId};
-use log::{RebuildOptions, ScrubOptions};
+use log::{Cluster, RebuildOptions, ScrubOptions};
 use manager::ManagerOptions;
 use protocol::id::TargetId;
 use protocol::maps::{TargetEntry, TargetState};
@@ -266,7 +266,8 @@ async fn begin(
 ) -> Result<Roles, String> {
     let (disks, lost) = own_disks(disks).await?;
     let registry = joining::start_registry(&host, &peers, disks.clone()).await?;
-    let roles = Roles::start(host, registry, (disks, lost), options).await?;
+    let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
+    let roles = Roles::start(cluster, Some(registry), (disks, lost), options).await?;
     roles.client.answer_managers(Arc::new(NothingAbove));
     Ok(roles)
 }

@@ -17,7 +17,7 @@ use super::dialling;
 use super::error::{JoinError, NetworkError};
 
 /// The version of the exchange.
-pub const JOIN_VERSION: u16 = 1;
+pub const JOIN_VERSION: u16 = 2;
 /// How long all of it may take; the cluster agrees on the newcomer in between.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(15);
 pub(super) const REQUEST_BYTES_MAX: usize = 16 << 10;
@@ -35,6 +35,8 @@ pub struct JoinRequest {
     pub name: String,
     /// Where it can be dialled: host and port.
     pub address: String,
+    /// Whether it has disks.
+    pub stores: bool,
     /// The token's secret.
     pub secret: Secret,
     /// A certificate signing request, in DER.
@@ -100,14 +102,25 @@ pub struct Joined {
     pub peers: Vec<(NodeId, String)>,
 }
 
-/// Joins the cluster that made `token`, by the node at `address`. `own_address` is where others will dial this machine.
-pub async fn join(address: &str, token: &Token, name: &str, own_address: &str, now: Date) -> Result<Joined, JoinError> {
+/// The machine that joins.
+#[derive(Clone, Debug)]
+pub struct Newcomer {
+    /// What it is called.
+    pub name: String,
+    /// Where others will dial it: host and port.
+    pub address: String,
+    /// Whether it has disks.
+    pub stores: bool,
+}
+
+/// Joins the cluster that made `token`, by the node at `address`.
+pub async fn join(address: &str, token: &Token, newcomer: Newcomer, now: Date) -> Result<Joined, JoinError> {
     if now >= token.expires {
         return Err(TokenError::Expired(token.expires.0).into());
     }
     let key = NodeKey::generate()?;
-    let (name, own_address) = (name.to_owned(), own_address.to_owned());
-    let request = JoinRequest { name, address: own_address, secret: token.secret, request: key.request()? };
+    let Newcomer { name, address: own, stores } = newcomer;
+    let request = JoinRequest { name, address: own, stores, secret: token.secret, request: key.request()? };
     let asked = tokio::time::timeout(JOIN_PATIENCE, ask(address, token, &request)).await;
     let admitted = asked.unwrap_or(Err(NetworkError::TimedOut { address: address.to_owned() }.into()))?;
     let identity = Identity::from_pem(admitted.authority, admitted.certificate, key.pem())?;

@@ -10,7 +10,7 @@ use super::{Ask, CLUSTER, Cluster, Node, Tell, now};
 use crate::edge::network::dialling;
 use crate::edge::network::frame::{Header, Kind};
 use crate::edge::network::{
-    Admission, Admitted, JOIN_VERSION, JoinError, JoinRefusal, JoinRequest, NetworkError, join,
+    Admission, Admitted, JOIN_VERSION, JoinError, JoinRefusal, JoinRequest, NetworkError, Newcomer, join,
 };
 use crate::edge::trust::{Authority, Date, Token, TokenError, Tokens, TrustError, Uses, Validity, joiner};
 
@@ -62,7 +62,8 @@ fn tomorrow() -> Date {
 }
 
 async fn try_join(node: &Node, token: &Token) -> Result<super::super::Joined, JoinError> {
-    join(&node.address(), token, "rack-1", "127.0.0.1:1", now()).await
+    let newcomer = Newcomer { name: "rack-1".into(), address: "127.0.0.1:1".into(), stores: true };
+    join(&node.address(), token, newcomer, now()).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
