@@ -447,11 +447,19 @@ many_mounts() {
     local lab=$work/lab
     [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
     "$dazzle" lab up "$lab" --hosts 3 --clients 1 && echo "from host 2" >"$lab/mnt-2/note" &&
-        [ "$("$dazzle" lab exec "$lab" 3 -- cat "$lab/mnt-3/note")" = "from host 2" ] &&
+        [ "$("$dazzle" lab exec "$lab" 3 -- cat "$lab/mnt-3/note")" = "from host 2" ] && why_on_all "$lab" &&
         "$programs/hosts.py" "$dazzle" "$lab" --shared &&
         "$programs/many_mounts.py" "$lab"/mnt-{1..4} && git_on_all "$lab" && client_goes "$lab" && host_dies "$lab" &&
         "$programs/keepers.py" "$dazzle" "$lab" 1 && umount -l "$lab/mnt-1" && "$dazzle" lab start "$lab" 1 &&
         check_on_all "$lab" && "$dazzle" lab down "$lab"
+}
+
+# Every host tells who manages a file, wherever that is.
+why_on_all() {
+    local lab=$1 host
+    for host in 1 2 3 4; do
+        "$dazzle" why "$lab/mnt-$host/note" | grep -q "managed by node" || { echo "host $host does not know why"; return 1; }
+    done
 }
 
 # A machine without disks stores nothing, leaves what it wrote, goes, and comes back.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use protocol::file::{Attributes, Content, DirectoryEntry, NewInode};
 use protocol::id::InodeId;
-use protocol::manager::{Answer, ManagerError, ManagerReply, ManagerRequest, Rename, XattrMode};
+use protocol::manager::{Answer, ManagerError, ManagerReply, ManagerRequest, Rename, Why, XattrMode};
 
 use crate::ClientError;
 use crate::client::{Client, Inner};
@@ -19,6 +19,14 @@ impl Client {
         let reply = self.0.ask(directory, ManagerRequest::Lookup { directory, name }).await?;
         let (attributes, _) = entry(reply)?;
         self.0.completed(attributes, lost).await
+    }
+
+    /// Everything about an inode, as its manager knows it.
+    pub async fn why(&self, inode: InodeId) -> Result<Why, ClientError> {
+        match self.0.ask(inode, ManagerRequest::Why(inode)).await?.answer {
+            Answer::Why(why) => Ok(*why),
+            _ => Err(ClientError::Foreign("why")),
+        }
     }
 
     /// Makes a name for a new inode of any kind: `mknod`, `mkdir`, `symlink`.

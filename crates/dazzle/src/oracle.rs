@@ -10,7 +10,6 @@ use log::{ScrubStatus, stripes};
 use protocol::address::LogAddress;
 use protocol::fragment::Part;
 use protocol::id::{InodeId, TargetId};
-use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerRequest, Why};
 use protocol::maps::{LogState, Maps, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 use roles::targets::called;
@@ -170,7 +169,7 @@ async fn why(parts: &Parts, path: &Path) -> Result<Value, String> {
     }
     // What is still only in memory has no address yet.
     parts.roles.client.settle().await.map_err(|error| error.to_string())?;
-    let why = ask_why(parts, inode).await?;
+    let why = parts.roles.client.why(inode).await.map_err(|error| error.to_string())?;
     let maps = parts.roles.cluster.maps();
     let extents: Vec<_> = why
         .extents
@@ -189,16 +188,6 @@ async fn why(parts: &Parts, path: &Path) -> Result<Value, String> {
         "locks": why.locks, "extents": extents,
         "name_slots": why.name_slots.iter().map(|slot| slot.0).collect::<Vec<_>>(),
     }))
-}
-
-async fn ask_why(parts: &Parts, inode: InodeId) -> Result<Why, String> {
-    let to = host::Address { node: parts.roles.cluster.host().node(), port: host::Port(MANAGER_PORT) };
-    let answer: ManagerAnswer =
-        parts.roles.cluster.host().call(to, ManagerRequest::Why(inode)).await.map_err(|error| error.to_string())?;
-    match answer.map_err(|error| error.to_string())?.answer {
-        Answer::Why(why) => Ok(*why),
-        _ => Err("the manager answered something else".into()),
-    }
 }
 
 /// The targets that hold the bytes at `address`, in words.
