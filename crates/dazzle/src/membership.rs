@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::config::{Config, FILE_NAME, PeerConfig};
 use crate::edge::machine::RealMachine;
-use crate::edge::network::{Admission, Admitted, JoinRefusal, JoinRequest, NetworkOptions, TONGUES};
+use crate::edge::network::{Admission, Admitted, AuthorityKey, JoinRefusal, JoinRequest, NetworkOptions, TONGUES};
 use crate::edge::storage_place;
 use crate::edge::trust::{self, Authority, Date, Identity, Secret, Token, Tokens, TrustError, Uses, Validity};
 use crate::node::NODE;
@@ -32,7 +32,8 @@ pub(crate) fn found(dir: &Path, cluster: u128) -> Result<(), TrustError> {
     trust::store(dir, &Identity::create(&authority, NODE, Validity::of_node(now))?)
 }
 
-/// Puts this machine on the network, if it has a part in a cluster. The gate is there where the CA's key is.
+/// Puts this machine on the network, if it has a part in a cluster. The gate is there where the CA's key is: on machines
+/// that store.
 pub(crate) async fn connect(
     dir: &Path,
     config: &Config,
@@ -187,6 +188,7 @@ impl Gate {
             cluster: maps.cluster,
             certificate,
             authority: self.authority.pem().to_owned(),
+            authority_key: stores.then(|| AuthorityKey(self.authority.key_pem())),
             parity: maps.parity,
             peers: peers.map(|(&other, entry)| (other, entry.address.clone())).collect(),
         })

@@ -182,7 +182,7 @@ impl Parts {
 
     /// A token, by which another machine can join.
     pub(crate) fn invite(&self) -> Result<serde_json::Value, String> {
-        let none = "machines are let in where the file system was made with --address, and nowhere else";
+        let none = "this machine lets no others in: it only mounts, or its file system was made without --address";
         let token = self.gate.as_ref().ok_or(none)?.issue()?;
         Ok(serde_json::json!({"token": token.to_string(), "expires": token.expires.to_string()}))
     }

@@ -88,6 +88,9 @@ impl Join {
             let path = dir.join(&target.path);
             storage_place::make_directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         }
+        if let Some(authority) = &joined.authority {
+            trust::store_authority(&dir, authority)?;
+        }
         trust::store(&dir, &joined.identity)?;
         storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())?;
         super::daemon::start(&dir)

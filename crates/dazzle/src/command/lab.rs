@@ -230,9 +230,12 @@ impl Laboratory {
     }
 
     fn join(&self, host: HostNumber) -> Result<String, String> {
-        let first = HostNumber(1);
-        let token = self.dazzle(first, &["token".as_ref(), "create".as_ref(), first.directory(&self.dir).as_ref()])?;
-        let (at, disks, dir) = (first.listens(), self.lab.disks.to_string(), host.directory(&self.dir));
+        // Whoever stores can let others in.
+        let storing = self.lab.all().filter(|&other| other != host && self.lab.stores(other) && self.runs(other));
+        let inviting = storing.last().ok_or("no host runs that could let another in")?;
+        let directory = inviting.directory(&self.dir);
+        let token = self.dazzle(inviting, &["token".as_ref(), "create".as_ref(), directory.as_ref()])?;
+        let (at, disks, dir) = (inviting.listens(), self.lab.disks.to_string(), host.directory(&self.dir));
         let mut words = vec!["join".as_ref(), at.as_ref(), token.trim().as_ref(), dir.as_os_str()];
         match self.lab.stores(host) {
             true => words.extend(["--targets".as_ref(), OsStr::new(&disks)]),

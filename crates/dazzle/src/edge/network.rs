@@ -47,7 +47,9 @@ use super::trust::Identity;
 pub use connection::{BULK_WINDOW_BYTES, IDLE_MAX, SMALL_WINDOW_BYTES};
 pub use dialling::DIAL_PATIENCE;
 pub use error::{JoinError, NetworkError};
-pub use join::{Admission, Admitted, JOIN_PATIENCE, JOIN_VERSION, JoinRefusal, JoinRequest, Joined, Newcomer, join};
+pub use join::{
+    Admission, Admitted, AuthorityKey, JOIN_PATIENCE, JOIN_VERSION, JoinRefusal, JoinRequest, Joined, Newcomer, join,
+};
 pub use peer::PeerStatus;
 pub use wire::{EncodeError, Encoded, TONGUES, Tongue, weight};
 

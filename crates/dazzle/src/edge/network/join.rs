@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::edge::trust::{Date, Identity, NodeKey, NodeName, Secret, Token, TokenError, TrustError, joiner};
+use crate::edge::trust::{Authority, Date, Identity, NodeKey, NodeName, Secret, Token, TokenError, TrustError, joiner};
 
 use super::dialling;
 use super::error::{JoinError, NetworkError};
@@ -54,10 +54,22 @@ pub struct Admitted {
     pub certificate: String,
     /// The CA's, in PEM.
     pub authority: String,
+    /// The CA's key, for a machine that stores: it lets others in, too.
+    pub authority_key: Option<AuthorityKey>,
     /// The redundancy class.
     pub parity: u8,
     /// The other nodes and where they are.
     pub peers: Vec<(u32, String)>,
+}
+
+/// A CA's key, in PEM; no log shows it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityKey(pub String);
+
+impl std::fmt::Debug for AuthorityKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AuthorityKey")
+    }
 }
 
 /// Why a machine is not let in.
@@ -76,7 +88,9 @@ pub enum JoinRefusal {
     #[error("too many machines are joining: try again in a minute")]
     Busy,
     /// Here nobody can let machines in.
-    #[error("the node at this address cannot let machines in: use the address of the node that printed the token")]
+    #[error(
+        "the node at this address only mounts and lets no machines in: use the address of the node that printed the token"
+    )]
     NotHere,
     /// The name is in use.
     #[error("a node called {0} is there already: give this one another name, or remove the other first")]
@@ -96,6 +110,8 @@ pub trait Admission: Send + Sync {
 pub struct Joined {
     /// To be stored.
     pub identity: Identity,
+    /// The CA, to be stored with its key by a machine that stores.
+    pub authority: Option<Authority>,
     /// The redundancy class.
     pub parity: u8,
     /// The other nodes and where they are.
@@ -123,6 +139,8 @@ pub async fn join(address: &str, token: &Token, newcomer: Newcomer, now: Date) -
     let request = JoinRequest { name, address: own, stores, secret: token.secret, request: key.request()? };
     let asked = tokio::time::timeout(JOIN_PATIENCE, ask(address, token, &request)).await;
     let admitted = asked.unwrap_or(Err(NetworkError::TimedOut { address: address.to_owned() }.into()))?;
+    let authority_key = admitted.authority_key.as_ref();
+    let authority = authority_key.map(|key| Authority::from_pem(&admitted.authority, &key.0)).transpose()?;
     let identity = Identity::from_pem(admitted.authority, admitted.certificate, key.pem())?;
     identity.check(now)?;
     let promised = NodeName { node: NodeId(admitted.node), cluster: admitted.cluster };
@@ -132,6 +150,7 @@ pub async fn join(address: &str, token: &Token, newcomer: Newcomer, now: Date) -
     let parity = admitted.parity;
     Ok(Joined {
         identity,
+        authority,
         parity,
         peers: admitted.peers.into_iter().map(|(node, place)| (NodeId(node), place)).collect(),
     })

@@ -10,7 +10,7 @@ use super::{Ask, CLUSTER, Cluster, Node, Tell, now};
 use crate::edge::network::dialling;
 use crate::edge::network::frame::{Header, Kind};
 use crate::edge::network::{
-    Admission, Admitted, JOIN_VERSION, JoinError, JoinRefusal, JoinRequest, NetworkError, Newcomer, join,
+    Admission, Admitted, AuthorityKey, JOIN_VERSION, JoinError, JoinRefusal, JoinRequest, NetworkError, Newcomer, join,
 };
 use crate::edge::trust::{Authority, Date, Token, TokenError, Tokens, TrustError, Uses, Validity, joiner};
 
@@ -42,7 +42,8 @@ impl Admission for Entrance {
             let certificate = signed.map_err(|error| JoinRefusal::Other(error.to_string()))?;
             nodes.push((node, request.address));
             let authority = porter.authority.pem().to_owned();
-            Ok(Admitted { node, cluster: CLUSTER, certificate, authority, parity: 1, peers })
+            let authority_key = request.stores.then(|| AuthorityKey(porter.authority.key_pem()));
+            Ok(Admitted { node, cluster: CLUSTER, certificate, authority, authority_key, parity: 1, peers })
         })
     }
 }
@@ -62,7 +63,11 @@ fn tomorrow() -> Date {
 }
 
 async fn try_join(node: &Node, token: &Token) -> Result<super::super::Joined, JoinError> {
-    let newcomer = Newcomer { name: "rack-1".into(), address: "127.0.0.1:1".into(), stores: true };
+    try_join_as(node, token, true).await
+}
+
+async fn try_join_as(node: &Node, token: &Token, stores: bool) -> Result<super::super::Joined, JoinError> {
+    let newcomer = Newcomer { name: "rack-1".into(), address: "127.0.0.1:1".into(), stores };
     join(&node.address(), token, newcomer, now()).await
 }
 
@@ -77,6 +82,24 @@ async fn a_machine_with_a_token_becomes_a_node() {
     joined.peers.into_iter().for_each(|(node, address)| two.machine.know(node, address));
     assert_eq!(two.ask(1, Ask::Who).await, Ok(Tell::Node(2)));
     assert_eq!(one.ask(2, Ask::Who).await, Ok(Tell::Node(1)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stores_can_let_others_in_and_who_only_mounts_cannot() {
+    let (one, porter) = open_node().await;
+    let client = try_join_as(&one, &porter.issue(1, Uses::Once, tomorrow()), false).await.unwrap();
+    assert!(client.authority.is_none());
+    let second = try_join(&one, &porter.issue(2, Uses::Once, tomorrow())).await.unwrap();
+    let authority = second.authority.expect("it stores");
+    assert_eq!(authority.fingerprint(), porter.authority.fingerprint());
+    // It lets a third one in, whom the first takes for one of its own.
+    let book = Mutex::new((Tokens::default(), vec![(1, one.address()), (2, "127.0.0.1:1".into())]));
+    let porter = Arc::new(Porter { authority, book });
+    let two = Node::start(second.identity, Some(Arc::new(Entrance(porter.clone())))).await;
+    let third = try_join(&two, &porter.issue(3, Uses::Once, tomorrow())).await.unwrap();
+    let third = Node::start(third.identity, None).await;
+    third.knows(&one);
+    assert_eq!(third.ask(1, Ask::Who).await, Ok(Tell::Node(3)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,7 +154,8 @@ async fn nothing_but_joining_can_be_said_without_a_certificate() {
     let foreign = [&1u32.to_le_bytes()[..], &[99, 0, 0]].concat();
     let garbled = [&1u32.to_le_bytes()[..], &version, &[0]].concat();
     let request = Header::bare(Kind::Request { room: 0 }, super::PORT, 0).encode().to_vec();
-    let refusals = [JoinRefusal::Garbled, JoinRefusal::Version(1), JoinRefusal::Garbled, JoinRefusal::Version(1)];
+    let version = JoinRefusal::Version(JOIN_VERSION);
+    let refusals = [JoinRefusal::Garbled, version.clone(), JoinRefusal::Garbled, version];
     for (bytes, refusal) in [huge, foreign, garbled, request].into_iter().zip(refusals) {
         let stream = dialling::connect(&one.address()).await.unwrap();
         let anybody = ServerName::try_from("join.dazzle").unwrap();
