@@ -39,7 +39,7 @@ fn encode(maps: &Maps) -> Vec<u8> {
 }
 
 fn requests(body: &[u8]) {
-    let entry = |n| TargetEntry { node: 1, name: format!("t{n}"), state: TargetState::Whole };
+    let entry = |n| TargetEntry::new(1, format!("t{n}"));
     let mut feed = Feed::new(body);
     let targets = u32::from(feed.choice(8)) + 1;
     let parity = feed.choice(4);
@@ -170,7 +170,7 @@ fn space_of(feed: &mut Feed<'_>) -> Bytes {
 
 /// Some requests, and a copy.
 fn seeds() -> Vec<Vec<u8>> {
-    let entry = |n| TargetEntry { node: 1, name: format!("t{n}"), state: TargetState::Whole };
+    let entry = |n| TargetEntry::new(1, format!("t{n}"));
     let maps = change::new_cluster(7, (0..5).map(|n| (TargetId(n), entry(n))).collect(), 1, 1);
     let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
     let maps = change::apply(&maps, open).0.expect("a change");

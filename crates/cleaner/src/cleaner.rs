@@ -268,7 +268,7 @@ impl Cleaner {
         let now = self.cluster.host().now();
         work.absences.observe(maps, now);
         let given_up = work.absences.given_up(now, self.options.patience);
-        work.exposed.observe(exposure::exposed(maps, &given_up));
+        work.exposed.observe(exposure::to_lay_anew(maps, &given_up));
     }
 
     async fn clean(&self, work: &mut Work, maps: &Maps, mut alive: Vec<Found>, goal: Goal) -> Result<(), CleanError> {

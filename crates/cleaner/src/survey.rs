@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::join_all;
 use log::{Cluster, stripes};
 use protocol::address::Position;
-use protocol::id::{GroupId, LogId, StripeNumber};
-use protocol::maps::{LogState, Maps, TargetState};
+use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
+use protocol::maps::{LogState, Maps, TargetEntry, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 
 use crate::managers::{Managers, Unheard};
@@ -125,7 +125,7 @@ async fn edges(cluster: &Cluster, maps: &Maps, stripes: impl Iterator<Item = Str
 
 async fn edge(cluster: &Cluster, maps: &Maps, log: LogId, newest: StripeNumber) -> Edge {
     let from = StripeNumber(newest.0.saturating_sub(NEWEST));
-    let answers = join_all(maps.targets.keys().map(|&target| {
+    let answers = join_all(maps.present().map(|(target, _)| {
         let request = StorageRequest::Tail { log, from };
         cluster.ask(target, request)
     }));
@@ -138,16 +138,20 @@ async fn edge(cluster: &Cluster, maps: &Maps, log: LogId, newest: StripeNumber) 
 
 /// Whether no target that may come back holds anything of `log`. Unlike a listing, this knows who was silent.
 pub async fn is_gone(cluster: &Cluster, maps: &Maps, log: LogId) -> bool {
-    let kept = maps.targets.iter().filter(|(_, entry)| entry.state != TargetState::Failed);
+    let kept = maps.present().filter(|(_, entry)| entry.state != TargetState::Failed);
     let request = StorageRequest::Tail { log, from: StripeNumber(0) };
-    let answers = join_all(kept.map(|(&target, _)| cluster.ask(target, request.clone()))).await;
+    let answers = join_all(kept.map(|(target, _)| cluster.ask(target, request.clone()))).await;
     answers.iter().all(|answer| matches!(answer, Ok(StorageReply::Fragments(list)) if list.is_empty()))
 }
 
 /// How full the targets are that take new stripes. `None`: none answers.
 pub async fn space(cluster: &Cluster, maps: &Maps) -> Option<Space> {
-    let whole = maps.targets.iter().filter(|(_, entry)| entry.state == TargetState::Whole);
-    let answers = join_all(whole.map(|(&target, _)| cluster.ask(target, StorageRequest::Stat))).await;
+    let is_written = |target| maps.groups.values().any(|group| group.current && group.targets.contains(&target));
+    let takes = |(target, entry): &(TargetId, &TargetEntry)| {
+        entry.state == TargetState::Whole && (!entry.drains() || is_written(*target))
+    };
+    let taking = maps.present().filter(takes);
+    let answers = join_all(taking.map(|(target, _)| cluster.ask(target, StorageRequest::Stat))).await;
     let stats = answers.into_iter().filter_map(|answer| match answer {
         Ok(StorageReply::Stat(stat)) => Some(stat),
         _ => None,

@@ -61,15 +61,15 @@ async fn status(parts: &Parts) -> Result<Value, String> {
     let maps = parts.cluster.refresh().await.map_err(|error| error.to_string())?;
     let space = parts.client.statfs().await.map_err(|error| error.to_string())?;
     let mut targets = Vec::with_capacity(maps.targets.len());
-    for (id, entry) in &maps.targets {
-        let stat = match parts.cluster.ask(*id, StorageRequest::Stat).await {
+    for (id, entry) in maps.present() {
+        let stat = match parts.cluster.ask(id, StorageRequest::Stat).await {
             Ok(StorageReply::Stat(stat)) => stat,
             _ => TargetStat::default(),
         };
         targets.push(json!({
-            "id": id.0, "name": called(&maps, *id), "state": target_state(entry.state),
+            "id": id.0, "name": called(&maps, id), "state": target_state(entry.state),
             "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
-            "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written, "why": why_absent(parts, *id),
+            "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written, "why": why_absent(parts, id),
         }));
     }
     let groups: Vec<_> = maps
@@ -150,6 +150,7 @@ fn target_state(state: TargetState) -> &'static str {
         TargetState::Whole => "whole",
         TargetState::Behind => "behind",
         TargetState::Failed => "missing",
+        TargetState::Removed => "removed",
     }
 }
 

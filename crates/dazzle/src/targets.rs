@@ -90,7 +90,7 @@ pub(crate) async fn replace_blank(cluster: &Cluster, disks: &[(TargetId, Disk)])
     let mut replaced = Vec::new();
     for (target, disk) in disks {
         // A disk that cannot be read is no blank one; opening it says what is wrong.
-        if maps.targets.contains_key(target) && storage::is_blank(disk).await.unwrap_or(false) {
+        if maps.present().any(|(id, _)| id == *target) && storage::is_blank(disk).await.unwrap_or(false) {
             mark(cluster, *target, TargetState::Behind).await?;
             storage::format(disk, maps.cluster, *target, TargetOptions::default())
                 .await
@@ -109,16 +109,16 @@ pub(crate) async fn settle_targets(
     outdated: &[TargetId],
 ) -> Result<(), String> {
     let node = cluster.host().node().0;
-    for (target, entry) in cluster.maps().targets.iter().filter(|(_, entry)| entry.node == node) {
-        let state = match (serving.contains(target), entry.state) {
+    for (target, entry) in cluster.maps().present().filter(|(_, entry)| entry.node == node) {
+        let state = match (serving.contains(&target), entry.state) {
             (false, _) => TargetState::Failed,
             (true, TargetState::Failed) => TargetState::Behind,
-            (true, _) if outdated.contains(target) => TargetState::Behind,
+            (true, _) if outdated.contains(&target) => TargetState::Behind,
             (true, state) => state,
         };
         if state != entry.state {
             warn!(target = target.0, ?state, "a target's state has changed");
-            mark(cluster, *target, state).await?;
+            mark(cluster, target, state).await?;
         }
     }
     Ok(())
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_target_is_called_by_its_machine_where_there_are_several() {
-        let entry = |node| TargetEntry { node, name: "target-0".into(), state: TargetState::Whole };
+        let entry = |node| TargetEntry::new(node, "target-0".into());
         let targets = vec![(TargetId(0), entry(1)), (TargetId(1), entry(1))];
         let mut maps = registry::change::new_cluster(1, targets, 1, 1);
         assert_eq!(called(&maps, TargetId(0)), "target-0");

@@ -80,8 +80,12 @@ pub(crate) fn may_hide(maps: &Maps, group: &GroupEntry, silent: &BTreeSet<Target
 
 /// Whether what `target` does not show, it does not have though it should.
 fn is_witness(maps: &Maps, silent: &BTreeSet<TargetId>, target: TargetId) -> bool {
-    let is_whole = maps.targets.get(&target).is_some_and(|entry| entry.state == TargetState::Whole);
-    is_whole && !silent.contains(&target)
+    match maps.targets.get(&target).map(|entry| entry.state) {
+        Some(TargetState::Whole) => !silent.contains(&target),
+        // Nothing was left on it that anybody needed.
+        Some(TargetState::Removed) => true,
+        _ => false,
+    }
 }
 
 /// Before a stripe is ended, its parity targets hold copies.
@@ -109,7 +113,7 @@ mod tests {
     fn maps() -> (Maps, GroupEntry) {
         let geometry = Geometry { data: 3, parity: 1, fragment_size: 4096 };
         let group = GroupEntry { targets: (0..4).map(TargetId).collect(), geometry, current: true };
-        let entry = || TargetEntry { node: 1, name: String::new(), state: TargetState::Whole };
+        let entry = || TargetEntry::new(1, String::new());
         let maps = Maps {
             epoch: MapEpoch(1),
             cluster: 1,

@@ -11,6 +11,8 @@ use protocol::maps::{Maps, TargetState};
 #[derive(Clone, Debug, Default)]
 pub struct Absences {
     since: BTreeMap<TargetId, Moment>,
+    /// Those of them that are to go anyway: nobody waits for them (DESIGN §9: at once on remove).
+    leaving: BTreeSet<TargetId>,
 }
 
 impl Absences {
@@ -21,11 +23,13 @@ impl Absences {
         for &target in maps.targets.keys().filter(|target| failed(target)) {
             self.since.entry(target).or_insert(now);
         }
+        let leaves = |target: &TargetId| maps.targets.get(target).is_some_and(|entry| entry.drains());
+        self.leaving = self.since.keys().copied().filter(leaves).collect();
     }
 
     /// The targets that have been away for `patience`: nobody counts with them any more.
     pub fn given_up(&self, now: Moment, patience: Duration) -> BTreeSet<TargetId> {
         let long = self.since.iter().filter(|(_, since)| now.since(**since) >= patience);
-        long.map(|(&target, _)| target).collect()
+        long.map(|(&target, _)| target).chain(self.leaving.iter().copied()).collect()
     }
 }

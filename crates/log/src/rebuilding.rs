@@ -18,7 +18,8 @@ use crate::stripes::StripeState;
 
 /// The stripes that lack something on a target that serves, those first of which the least more may be lost.
 pub(crate) fn in_order(maps: &Maps, states: Vec<StripeState>) -> Vec<StripeState> {
-    let serves = |target| maps.targets.get(&target).is_some_and(|entry| entry.state != TargetState::Failed);
+    let serving = [TargetState::Whole, TargetState::Behind];
+    let serves = |target| maps.targets.get(&target).is_some_and(|entry| serving.contains(&entry.state));
     let lacks = |state: &StripeState| state.ended && state.missing.iter().any(|damage| serves(damage.target));
     let mut lacking: Vec<StripeState> = states.into_iter().filter(lacks).collect();
     let spare = |state: &StripeState| {
@@ -70,7 +71,8 @@ mod tests {
 
     /// One group over targets in these states, each on a machine of its own.
     fn maps(states: &[TargetState], parity: u8) -> Maps {
-        let entry = |(node, &state): (u32, &TargetState)| TargetEntry { node, name: String::new(), state };
+        let entry =
+            |(node, &state): (u32, &TargetState)| TargetEntry { state, ..TargetEntry::new(node, String::new()) };
         let geometry = Geometry { data: states.len() as u8 - parity, parity, fragment_size: 4096 };
         let targets: Vec<_> = (0..states.len() as u32).map(TargetId).collect();
         Maps {

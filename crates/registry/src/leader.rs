@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select;
-use openraft::EmptyNode;
+use openraft::{ChangeMembers, EmptyNode};
 use protocol::registry::RegistryRequest;
 
 use crate::Registry;
@@ -68,6 +68,9 @@ async fn adjust(registry: &Registry) {
         match step {
             Step::Learn(node) => registry.raft.add_learner(node, EmptyNode {}, false).await.is_ok(),
             Step::Vote(voters) => registry.raft.change_membership(voters, true).await.is_ok(),
+            Step::Forget(nodes) => {
+                registry.raft.change_membership(ChangeMembers::RemoveNodes(nodes), true).await.is_ok()
+            }
         }
     };
     // Whether it is done the next look shows.
