@@ -199,12 +199,32 @@ impl Cleaner {
     pub async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.wake.notify(usize::MAX);
-        let mut work = self.work.lock().await;
+        self.end_log(&mut *self.work.lock().await).await;
+    }
+
+    /// Ends its log and seals it: nobody judges the end of an open one. The next copy opens another.
+    async fn end_log(&self, work: &mut Work) {
         let own = work.copier.own();
         let closed = work.copier.close().await;
         if let (Ok(()), Some((log, _))) = (closed, own) {
             // Whoever cleans next seals it if this fails.
             let _ = recovery::seal(&self.cluster, log).await;
+        }
+    }
+
+    /// Whether its log goes through groups whose stripes are to be laid anew.
+    fn is_in_the_way(&self, work: &Work, maps: &Maps) -> bool {
+        let Some(entry) = work.copier.own().and_then(|(log, _)| maps.logs.get(&log)) else { return false };
+        let written = entry.layout.iter().filter(|run| run.end != Some(run.from));
+        let groups = work.exposed.groups();
+        written.flat_map(|run| &run.groups).any(|group| groups.contains(group))
+    }
+
+    /// Leaves cleaning to another: what it wrote while it cleaned may be judged to the end.
+    async fn rest(&self) {
+        let mut work = self.work.lock().await;
+        if work.copier.own().is_some() {
+            self.end_log(&mut work).await;
         }
     }
 
@@ -239,9 +259,12 @@ impl Cleaner {
         self.noted().looks += 1;
         let maps = self.cluster.refresh().await.map_err(|error| CleanError::Registry(error.to_string()))?;
         let settled = work.copier.settle().await;
+        self.expose(work, &maps);
+        if goal == Some(Goal::Safe) && self.is_in_the_way(work, &maps) {
+            self.end_log(work).await;
+        }
         self.seal_former(work, &maps).await;
         let survey = survey(&self.cluster, &self.managers, &maps, work.copier.own()).await?;
-        self.expose(work, &maps);
         let bytes_exposed = work.exposed.looked(&survey.bytes_in);
         self.noted().bytes_exposed = bytes_exposed;
         work.ages.observe(survey.stripes.clone(), self.cluster.host().now());
@@ -434,6 +457,8 @@ async fn run(cleaner: Arc<Cleaner>) {
         if cleaner.cluster.leads() {
             let outcome = cleaner.tick().await;
             cleaner.note(&outcome);
+        } else {
+            cleaner.rest().await;
         }
         let host = cleaner.cluster.host();
         select(woken, pin!(host.sleep(cleaner.options.interval))).await;

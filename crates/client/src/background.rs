@@ -1,7 +1,7 @@
 //! What goes on beside the callers: writing out what is old or much, sending deltas, asking targets for their room.
 //! Awaits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,10 @@ use std::time::Duration;
 use event_listener::EventListener;
 use futures_util::future::{join_all, select};
 use host::NodeId;
+use log::exposure;
 use protocol::address::Position;
 use protocol::delta::Delta;
+use protocol::id::StripeNumber;
 use protocol::manager::{Deltas, ManagerAnswer, ManagerError, ManagerRequest};
 use protocol::storage::{Durability, TargetStat};
 
@@ -80,12 +82,15 @@ impl Inner {
 
     /// Only fragments tell others where the mark is, and a log that nobody writes to begins none: what was removed in its
     /// last stripes would take room until somebody wrote again. So once it is idle it goes on by a stripe with nothing in
-    /// it, and when managers have acknowledged that, by another, whose fragments name a mark behind all that was written.
+    /// it, and when managers have acknowledged that, by another, whose fragments name a mark behind all that was written. The
+    /// last stripe by itself is not worth that, but where it is to lie elsewhere.
     fn tell_mark(&self, told: &mut Told) {
         let end = self.log.end();
         let is_idle = end == told.end && lock(&self.outbox).is_empty();
         told.end = end;
-        if !is_idle || end.stripe.0 <= told.mark.stripe.0 + 1 {
+        let untold = end.stripe.0.saturating_sub(told.mark.stripe.0);
+        let is_due = untold > 1 || untold == 1 && self.is_to_move(told.mark.stripe);
+        if !is_idle || !is_due {
             return;
         }
         told.mark = self.mark();
@@ -95,6 +100,13 @@ impl Inner {
             told.end = self.log.end();
             self.outbox_filled.notify(usize::MAX);
         }
+    }
+
+    /// Whether a stripe of the log lies where nothing is to stay.
+    fn is_to_move(&self, stripe: StripeNumber) -> bool {
+        let maps = self.cluster.maps();
+        let group = exposure::group_of(&maps, self.log.log(), stripe);
+        group.is_some_and(|group| exposure::to_lay_anew(&maps, &BTreeSet::new()).contains_key(&group))
     }
 
     /// Writes out the files that are due, a few at a time; tells whether that failed.

@@ -14,6 +14,7 @@ use log::{Cluster, Lease, LogReader, RebuildOptions, Rebuilder, ScrubOptions, Sc
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
 use protocol::maps::TargetState;
+use protocol::registry::RegistryError;
 use registry::Session;
 use storage::{Storage, TargetOptions};
 use tokio::runtime::Handle;
@@ -324,9 +325,15 @@ async fn begin(cluster: &Cluster, config: &Config) -> Result<Session, String> {
     let others = maps.nodes.iter().filter(|&(&other, entry)| other != node.0 && entry.stores);
     let ask = [node].into_iter().chain(others.map(|(&other, _)| NodeId(other))).collect();
     let address = config.cluster.as_ref().map_or_else(String::new, |own| own.address.clone());
-    let session = Session::begin(host, ask, node.0, address).await.map_err(|error| {
-        format!("the cluster did not take this node in: {error}. Start the other machines too; more than half of those that \
-                 vote must run")
+    let session = Session::begin(host, ask, node.0, address).await.map_err(|error| match error {
+        RegistryError::Removed(_) => "this machine was removed from the cluster with `dazzle node remove`. Nothing that lies \
+                                      here is needed any more; to take part again, `dazzle join` with another, empty \
+                                      directory"
+            .to_owned(),
+        error => format!(
+            "the cluster did not take this node in: {error}. Start the other machines too; more than half of those that vote \
+             must run"
+        ),
     })?;
     cluster.refresh().await.map_err(|error| error.to_string())?;
     cluster.lease_by(Box::new(OwnLease(session.clone(), host.clone())));

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use host::BoxFuture;
 use log::exposure::Tally;
+use log::leaving::Left;
 use log::{ScrubStatus, stripes};
 use protocol::address::LogAddress;
 use protocol::fragment::Part;
 use protocol::id::{InodeId, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerRequest, Why};
-use protocol::maps::{LogState, Maps, TargetState};
+use protocol::maps::{LogState, Maps, NodeState, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use crate::drain;
 use crate::edge::control::{Oracle, Progress, Question};
 use crate::edge::fuse_device::Mount;
 use crate::edge::mount::Users;
@@ -40,6 +42,10 @@ impl Oracle for NodeOracle {
                 Question::Why { path } => why(&parts, Path::new(&path)).await,
                 Question::Check { thorough } => crate::audit::check(&parts, thorough, &progress).await,
                 Question::Repair => crate::audit::repair(&parts, &progress).await,
+                Question::DrainPlan { whom } => drain::plan(&parts, &whom).await,
+                Question::Drain { whom, force, wait } => drain::drain(&parts, &whom, (force, wait), &progress).await,
+                Question::Keep { whom } => drain::keep(&parts, &whom).await,
+                Question::Remove { whom, force } => drain::remove(&parts, &whom, force, &progress).await,
                 Question::Token => parts.invite(),
                 Question::Stop { force } => {
                     let users = if force { Users::Dismiss } else { Users::Respect };
@@ -60,6 +66,9 @@ impl Oracle for NodeOracle {
 async fn status(parts: &Parts) -> Result<Value, String> {
     let maps = parts.cluster.refresh().await.map_err(|error| error.to_string())?;
     let space = parts.client.statfs().await.map_err(|error| error.to_string())?;
+    // As long as it takes to list all that is stored: nothing else tells the truth about it.
+    let states = stripes::list(&parts.cluster, None).await;
+    let tally = Tally::of(&maps, &states);
     let mut targets = Vec::with_capacity(maps.targets.len());
     for (id, entry) in maps.present() {
         let stat = match parts.cluster.ask(id, StorageRequest::Stat).await {
@@ -69,6 +78,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         targets.push(json!({
             "id": id.0, "name": called(&maps, id), "state": target_state(entry.state),
             "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
+            "draining": entry.drains(), "left": entry.drains().then(|| Left::on(&maps, &states, &[id].into()).bytes),
             "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written, "why": why_absent(parts, id),
         }));
     }
@@ -87,8 +97,6 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         .map(|(id, log)| json!({"id": id.0, "writer": format!("{:?}", log.writer), "state": log_state(log.state)}))
         .collect();
     let rates = parts.meter.rates();
-    // As long as it takes to list all that is stored: nothing else tells the truth about it.
-    let tally = Tally::of(&maps, &stripes::list(&parts.cluster, None).await);
     let redundancy = redundancy::in_json(&maps, &tally, &parts.cleaner.status(), &parts.rebuilder.status());
     let scrubbed = parts.scrubber.as_ref().map(|scrubber| scrubber.status()).unwrap_or_default();
     let health = redundancy::health(&maps, &tally, scrubbed.fragments_lost);
@@ -98,7 +106,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         "space": {"total": space.bytes_total, "free": space.bytes_free, "used": space.bytes_total - space.bytes_free},
         "redundancy": redundancy, "memory": memory(parts), "slots": slots(&maps), "slots_moving": slots_moving(&maps),
         "rates": {"read": rates.bytes_read, "written": rates.bytes_written},
-        "targets": targets, "groups": groups, "logs": logs, "scrub": scrub(parts, &scrubbed),
+        "nodes": nodes(&maps), "targets": targets, "groups": groups, "logs": logs, "scrub": scrub(parts, &scrubbed),
     }))
 }
 
@@ -129,6 +137,16 @@ fn slots(maps: &Maps) -> Value {
     let lasts = maps.slots.keys().skip(1).map(|next| next - 1).chain([protocol::id::SLOT_COUNT - 1]);
     let ranges = firsts.zip(lasts).zip(maps.slots.values());
     ranges.map(|((first, last), entry)| json!({"first": first, "last": last, "node": entry.node})).collect()
+}
+
+/// The machines.
+fn nodes(maps: &Maps) -> Value {
+    let nodes = maps.nodes.iter();
+    let told = nodes.map(|(&number, node)| {
+        let runs = node.state == NodeState::Alive;
+        json!({"id": number, "name": node.name, "runs": runs, "draining": maps.drains(number), "stores": node.stores})
+    });
+    told.collect()
 }
 
 /// Which slots are on their way from one node to another.
