@@ -214,6 +214,7 @@ mod tests {
         };
         assert!(forgotten([TargetState::Whole, TargetState::Whole]));
         assert!(forgotten([TargetState::Whole, TargetState::Failed]));
+        assert!(forgotten([TargetState::Removed, TargetState::Failed]), "what was taken away had nothing");
         assert!(!forgotten([TargetState::Behind, TargetState::Failed]), "one was emptied, the other is just away");
     }
 }

@@ -173,6 +173,18 @@ mod tests {
     }
 
     #[test]
+    fn a_target_that_was_taken_away_hides_nothing() {
+        let (mut maps, group) = maps();
+        let gone = [TargetId(0), TargetId(2)];
+        let silent: BTreeSet<TargetId> = gone.into();
+        assert!(may_hide(&maps, &group, &silent));
+        for target in gone {
+            maps.targets.get_mut(&target).expect("one of four").state = TargetState::Removed;
+        }
+        assert!(!may_hide(&maps, &group, &silent));
+    }
+
+    #[test]
     fn what_rots_after_it_was_deleted_in_part_is_gone_too() {
         let (zero, one, two, parity) = (Part::Data(0), Part::Data(1), Part::Data(2), Part::Parity(0));
         let copy = Part::Copy { at: 0, of: 0 };

@@ -33,3 +33,37 @@ impl Absences {
         long.map(|(&target, _)| target).chain(self.leaving.iter().copied()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::maps::{Drain, TargetEntry};
+
+    use super::*;
+
+    #[test]
+    fn whoever_is_to_go_anyway_is_not_waited_for() {
+        let (patience, now) = (Duration::from_secs(600), Moment(0));
+        let entry = |state| TargetEntry { state, ..TargetEntry::new(1, String::new()) };
+        let failed = |drain| TargetEntry { drain, ..entry(TargetState::Failed) };
+        let mut maps = Maps {
+            epoch: protocol::id::MapEpoch(1),
+            cluster: 1,
+            parity: 1,
+            fragment_size: 4096,
+            nodes: BTreeMap::new(),
+            targets: [(TargetId(0), failed(Drain::No)), (TargetId(1), failed(Drain::Careful))].into(),
+            groups: BTreeMap::new(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            next_log: protocol::id::LogId(1),
+            next_node: 2,
+            next_target: TargetId(3),
+        };
+        maps.targets.insert(TargetId(2), TargetEntry { drain: Drain::Careful, ..entry(TargetState::Whole) });
+        let mut absences = Absences::default();
+        absences.observe(&maps, now);
+        assert_eq!(absences.given_up(now, patience), [TargetId(1)].into());
+        assert_eq!(absences.given_up(now + patience, patience), [TargetId(0), TargetId(1)].into());
+    }
+}

@@ -113,7 +113,7 @@ pub fn group_of(maps: &Maps, log: LogId, stripe: StripeNumber) -> Option<GroupId
 mod tests {
     use protocol::fragment::{FragmentId, Geometry, Part};
     use protocol::id::{MapEpoch, RunNumber};
-    use protocol::maps::TargetEntry;
+    use protocol::maps::{Drain, TargetEntry};
 
     use super::*;
     use crate::Damage;
@@ -173,6 +173,21 @@ mod tests {
         assert_eq!(exposed(&[alone, (&[1, 2], 1, true)], &[]), [0; 0], "one machine is all there is");
         assert_eq!(exposed(&[alone, (&[0], 1, true)], &[]), [0; 0], "the current ones promise less");
         assert_eq!(exposed(&[alone], &[]), [0; 0], "there is nowhere to go");
+    }
+
+    #[test]
+    fn what_lies_over_a_target_that_is_drained_is_laid_anew_and_lacks_nothing() {
+        let mut maps = maps(&[(&[0, 3, 4], 2, false), (&[0, 3], 1, true), (&[0, 4], 1, false)]);
+        let none = BTreeSet::new();
+        assert_eq!(to_lay_anew(&maps, &none).len(), 0, "all are as safe");
+        maps.targets.get_mut(&TargetId(4)).expect("one of five").drain = Drain::Careful;
+        let groups = to_lay_anew(&maps, &none);
+        assert_eq!(groups.keys().map(|group| group.0).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(groups[&GroupId(0)], Some(Safety { machines: 1, targets: 1 }), "it counts for what it holds");
+        maps.groups.get_mut(&GroupId(2)).expect("one of three").current = true;
+        assert_eq!(to_lay_anew(&maps, &none).len(), 1, "what is written there is to be there");
+        maps.targets.get_mut(&TargetId(4)).expect("one of five").state = TargetState::Removed;
+        assert_eq!(to_lay_anew(&maps, &none).len(), 0, "nothing is left there");
     }
 
     #[test]

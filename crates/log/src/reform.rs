@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use protocol::fragment::FRAGMENT_SIZE;
     use protocol::id::{LogId, MapEpoch};
-    use protocol::maps::TargetEntry;
+    use protocol::maps::{Drain, TargetEntry};
 
     fn maps(nodes: &[u32]) -> Maps {
         let entry = |node| TargetEntry::new(node, String::new());
@@ -159,5 +159,24 @@ mod tests {
     fn machines_are_the_domains_when_there_are_enough() {
         let group = formed(&[1, 1, 2, 2, 3], &[0, 1, 2, 3, 4], 1).expect("three machines");
         assert_eq!((group.geometry.data, group.targets.len()), (2, 3));
+    }
+
+    #[test]
+    fn what_is_drained_is_taken_only_where_redundancy_asks_for_it() {
+        let geometry = Geometry { data: 4, parity: 1, fragment_size: FRAGMENT_SIZE };
+        let need = Need { geometry, capacity: geometry.stripe_size(), parity: 1, parity_min: 0 };
+        let formed = |nodes: &[u32], drained: &[u32]| {
+            let mut maps = maps(nodes);
+            let leaving = drained.iter().map(|&target| TargetId(target));
+            leaving.for_each(|target| maps.targets.get_mut(&target).expect("it is there").drain = Drain::Careful);
+            let live = maps.targets.keys().copied().collect();
+            match reform(&maps, &live, &[], need) {
+                Some(Reformed::New(group)) => group.targets.iter().map(|target| target.0).collect::<Vec<_>>(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(formed(&[1, 2, 3], &[0]), [1, 2]);
+        assert_eq!(formed(&[1, 2], &[0]), [0, 1], "one machine is not enough");
+        assert_eq!(formed(&[1, 1, 2], &[2]), [0, 2], "nor are its disks, if there is another");
     }
 }

@@ -199,6 +199,11 @@ impl Registry {
         self.metrics(|metrics| metrics.current_leader)
     }
 
+    /// All nodes that the consensus counts with, those that only learn too, as far as this one knows.
+    pub fn members(&self) -> Vec<u32> {
+        self.metrics(|metrics| metrics.membership_config.nodes().map(|(node, _)| *node).collect())
+    }
+
     /// The nodes that vote, as far as this one knows.
     pub fn voters(&self) -> Vec<u32> {
         self.metrics(|metrics| metrics.membership_config.voter_ids().collect())

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::change::new_cluster;
     use protocol::id::TargetId;
-    use protocol::maps::TargetEntry;
+    use protocol::maps::{Drain, TargetEntry};
 
     /// So many nodes, of which these are gone.
     fn maps(nodes: u32, parity: u8, gone: &[u32]) -> Maps {
@@ -98,6 +98,20 @@ mod tests {
         assert_eq!(voters(5, 1, &[2], &[1, 2, 3]), [1, 3, 4]);
         assert_eq!(voters(5, 1, &[], &[1, 3, 4]), [1, 3, 4], "who comes back learns");
         assert_eq!(voters(2, 1, &[1], &[1]), [2]);
+    }
+
+    #[test]
+    fn who_is_drained_does_not_vote_where_others_can_and_who_was_removed_is_forgotten() {
+        let mut maps = maps(4, 1, &[]);
+        maps.targets.get_mut(&TargetId(1)).unwrap().drain = Drain::Careful;
+        assert_eq!(wanted(&maps, &[1, 2, 3].into()), [2, 3, 4].into());
+        maps.nodes.remove(&4);
+        maps.targets.remove(&TargetId(4));
+        assert_eq!(wanted(&maps, &[1, 2, 3].into()), [1, 2, 3].into(), "nobody can replace it");
+        let mut members = Members { voters: [2, 3, 4].into(), all: [1, 2, 3, 4].into(), up_to_date: [1, 2, 3].into() };
+        assert_eq!(step(&maps, &members), Some(Step::Vote([1, 2, 3].into())), "first it ceases to vote");
+        members.voters = [1, 2, 3].into();
+        assert_eq!(step(&maps, &members), Some(Step::Forget([4].into())));
     }
 
     #[test]
