@@ -30,7 +30,7 @@ use protocol::checksum::block_checksums;
 use protocol::erasure;
 use protocol::fragment::{FragmentHeader, FragmentId, Geometry, Part};
 use protocol::id::{GroupId, LogId, RunNumber, StripeNumber, TargetId};
-use protocol::maps::{Maps, TargetEntry, TargetState, Writer};
+use protocol::maps::{Maps, TargetEntry, Writer};
 use protocol::record::{Owner, RecordHeader, RecordKind};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use protocol::storage::{

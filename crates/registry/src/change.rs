@@ -272,6 +272,9 @@ fn set_slots(maps: &mut Maps, (first, last): (u16, u16), entry: SlotEntry, seen:
 
 /// A target that fails or comes back re-forms the groups: stripes begun from now on lie on whole targets only.
 fn set_target(maps: &mut Maps, target: TargetId, state: TargetState) -> Reply {
+    if state == TargetState::Removed {
+        return Err(RegistryError::InUse("only what is being drained can be removed".into()));
+    }
     let entry = maps.targets.get_mut(&target).filter(|entry| entry.state != TargetState::Removed);
     entry.ok_or(RegistryError::Unknown("target".into()))?.state = state;
     nodes::form(maps);

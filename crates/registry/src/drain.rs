@@ -201,6 +201,11 @@ mod tests {
         assert_eq!(maps.targets[&TargetId(4)].state, TargetState::Removed, "the log's past names it");
         let back = RegistryRequest::SetTarget(TargetId(4), TargetState::Whole);
         assert!(matches!(step(&mut maps, back), Err(RegistryError::Unknown(_))), "nothing brings it back");
+        let other = RegistryRequest::SetTarget(TargetId(1), TargetState::Removed);
+        assert!(
+            matches!(step(&mut maps, other), Err(RegistryError::InUse(_))),
+            "nor does anything go by the back door"
+        );
         step(&mut maps, RegistryRequest::Begin { node: 4, address: String::new() }).expect("the node is there still");
         assert_eq!(in_groups(&maps), [1, 2, 3]);
         seal(&mut maps, log);

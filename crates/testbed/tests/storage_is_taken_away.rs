@@ -134,7 +134,7 @@ fn no_more_moves_than_lies_over_what_is_to_go() {
 
 #[test]
 fn while_one_is_drained_another_may_die() {
-    sim::explore(0..4, async |world, _| {
+    sim::explore(0..3, async |world, _| {
         let mut dice = world.dice();
         let machines = Machines::create(&world, &[1, 1, 1, 1, 1], PATIENCE).await;
         let first = machines.start(0).await;
