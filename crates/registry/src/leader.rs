@@ -28,6 +28,7 @@ pub(crate) async fn lead(registry: Arc<Registry>) {
     let mut balance: Option<(u64, Balance)> = None;
     loop {
         let maps = registry.maps();
+        registry.leave_removed(&maps).await;
         let term = registry.leading();
         let alone = registry.is_alone().then_some(registry.host.node().0);
         let look = registry.look_at_leases(term, |leases, now| leases.look(&maps, alone, now));

@@ -12,7 +12,7 @@ use protocol::checksum::crc;
 use protocol::id::TargetId;
 use protocol::maps::{Drain, NodeState, Writer};
 use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
-use registry::{Registry, Session};
+use registry::{Registry, RegistryStart, Session};
 
 fn open(node: u32) -> RegistryRequest {
     RegistryRequest::OpenLog { node, writer: Writer::Client }
@@ -186,6 +186,29 @@ fn a_node_goes_on_with_the_targets_that_are_left() {
         world.restart(NodeId(1));
         let registry = cluster.start(1).await;
         assert_eq!(registry.maps().next_log.0, 3);
+    });
+}
+
+#[test]
+fn a_start_does_not_ask_for_targets_that_were_taken_away() {
+    sim::explore(0..5, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 4, 1).await;
+        let registry = cluster.start(1).await;
+        let gone = vec![TargetId(2), TargetId(3)];
+        registry.answer(RegistryRequest::Drain(gone.clone(), Drain::Careful)).await.expect("two are left");
+        registry.answer(RegistryRequest::RemoveTargets(gone, registry.maps().epoch)).await.expect("nothing lies there");
+        world.sleep(Duration::from_secs(1)).await;
+        registry.answer(open(1)).await.expect("two copies are enough");
+        world.crash(NodeId(1), Stop::PowerLoss);
+        let plugged = |targets: [usize; 2]| -> Vec<_> {
+            let disks = cluster.disks(1);
+            targets.into_iter().map(|n| (TargetId(n as u32), disks[n].plug())).collect()
+        };
+        let host = world.restart(NodeId(1));
+        let stale = Registry::start(&host, plugged([2, 3])).await;
+        assert!(matches!(stale, Err(RegistryStart::TooFew { .. })), "{:?}", stale.err());
+        let registry = Registry::start(&host, plugged([0, 1])).await.expect("all that count are there");
+        assert_eq!(registry.maps().next_log.0, 2);
     });
 }
 
