@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use log::{Cluster, stripes};
 use protocol::address::Position;
 use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
-use protocol::maps::{LogState, Maps, TargetEntry, TargetState};
+use protocol::maps::{LogState, Maps, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 
 use crate::managers::{Managers, Unheard};
@@ -144,14 +144,16 @@ pub async fn is_gone(cluster: &Cluster, maps: &Maps, log: LogId) -> bool {
     answers.iter().all(|answer| matches!(answer, Ok(StorageReply::Fragments(list)) if list.is_empty()))
 }
 
+/// The targets that take new stripes. A full one that is being emptied must not keep room from being made of it.
+fn taking(maps: &Maps) -> Vec<TargetId> {
+    let is_written = |target| maps.groups.values().any(|group| group.current && group.targets.contains(&target));
+    let whole = maps.present().filter(|(_, entry)| entry.state == TargetState::Whole);
+    whole.filter(|&(target, entry)| !entry.drains() || is_written(target)).map(|(target, _)| target).collect()
+}
+
 /// How full the targets are that take new stripes. `None`: none answers.
 pub async fn space(cluster: &Cluster, maps: &Maps) -> Option<Space> {
-    let is_written = |target| maps.groups.values().any(|group| group.current && group.targets.contains(&target));
-    let takes = |(target, entry): &(TargetId, &TargetEntry)| {
-        entry.state == TargetState::Whole && (!entry.drains() || is_written(*target))
-    };
-    let taking = maps.present().filter(takes);
-    let answers = join_all(taking.map(|(target, _)| cluster.ask(target, StorageRequest::Stat))).await;
+    let answers = join_all(taking(maps).into_iter().map(|target| cluster.ask(target, StorageRequest::Stat))).await;
     let stats = answers.into_iter().filter_map(|answer| match answer {
         Ok(StorageReply::Stat(stat)) => Some(stat),
         _ => None,
@@ -171,5 +173,40 @@ fn of_target(stat: TargetStat) -> Space {
         bytes_used: stat.bytes_total.saturating_sub(stat.bytes_free),
         bytes_total: stat.bytes_total,
         bytes_free_min: stat.bytes_free,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::fragment::Geometry;
+    use protocol::id::MapEpoch;
+    use protocol::maps::{Drain, GroupEntry, TargetEntry};
+
+    use super::*;
+
+    #[test]
+    fn room_is_asked_of_those_that_take_new_stripes() {
+        let geometry = Geometry { data: 1, parity: 1, fragment_size: 4096 };
+        let targets = vec![TargetId(0), TargetId(1)];
+        let mut maps = Maps {
+            epoch: MapEpoch(1),
+            cluster: 1,
+            parity: 1,
+            fragment_size: 4096,
+            nodes: BTreeMap::new(),
+            targets: (0..3).map(|id| (TargetId(id), TargetEntry::new(id, String::new()))).collect(),
+            groups: [(GroupId(0), GroupEntry { targets, geometry, current: true })].into(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            next_log: LogId(1),
+            next_node: 3,
+            next_target: TargetId(3),
+        };
+        assert_eq!(taking(&maps), [TargetId(0), TargetId(1), TargetId(2)]);
+        for target in [TargetId(1), TargetId(2)] {
+            maps.targets.get_mut(&target).expect("one of three").drain = Drain::Careful;
+        }
+        assert_eq!(taking(&maps), [TargetId(0), TargetId(1)], "redundancy still needs one of them");
     }
 }

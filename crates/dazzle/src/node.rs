@@ -384,7 +384,9 @@ async fn watch(parts: Arc<Parts>) {
         parts.cluster.host().sleep(WATCH_INTERVAL).await;
         let targets = parts.storage.targets();
         parts.meter.note(parts.cluster.host().now(), traffic(&targets));
-        let fresh: Vec<_> = targets.iter().filter(|target| !failed.contains(&target.id())).collect();
+        let maps = parts.cluster.maps();
+        let counts = |target: TargetId| maps.present().any(|(id, _)| id == target) && !failed.contains(&target);
+        let fresh: Vec<_> = targets.iter().filter(|target| counts(target.id())).collect();
         for (target, why) in fresh.iter().filter_map(|target| Some((target.id(), target.failure()?))) {
             error!(target = target.0, why, "a target has failed; going on without it");
             match mark(&parts.cluster, target, TargetState::Failed).await {

@@ -138,14 +138,15 @@ pub(crate) fn called(maps: &Maps, target: TargetId) -> String {
     }
 }
 
-/// Targets that do not serve, with their names and what to do about each.
+/// Targets that do not serve, with their names and what to do about each. Nobody misses one that was taken away.
 pub(crate) fn absent_targets(maps: &Maps, lost: Lost) -> Vec<Absent> {
+    let is_present = |target: TargetId| maps.present().any(|(id, _)| id == target);
     let absent = |(target, why): (TargetId, String)| {
         let name = called(maps, target);
         warn!(target = target.0, why, "a target does not serve; going on without it");
         Absent { target, name, why }
     };
-    lost.into_iter().map(absent).collect()
+    lost.into_iter().filter(|(target, _)| is_present(*target)).map(absent).collect()
 }
 
 #[cfg(test)]
@@ -165,5 +166,15 @@ mod tests {
         maps.targets.insert(TargetId(1), entry(2));
         assert_eq!(called(&maps, TargetId(1)), "host-2:target-0");
         assert_eq!(called(&maps, TargetId(7)), "target 7");
+    }
+
+    #[test]
+    fn nobody_misses_a_target_that_was_taken_away() {
+        let targets = (0..3).map(|id| (TargetId(id), TargetEntry::new(1, format!("target-{id}")))).collect();
+        let mut maps = registry::change::new_cluster(1, targets, 1, 1);
+        maps.targets.get_mut(&TargetId(1)).expect("one of three").state = TargetState::Removed;
+        let lost = (0..4).map(|id| (TargetId(id), "it is not there".to_owned())).collect();
+        let absent: Vec<String> = absent_targets(&maps, lost).into_iter().map(|absent| absent.name).collect();
+        assert_eq!(absent, ["target-0", "target-2"]);
     }
 }

@@ -107,9 +107,17 @@ mod tests {
 
     #[test]
     fn the_most_exposed_stripes_come_first_and_those_of_targets_that_are_away_not_at_all() {
-        let maps = maps(&[BEHIND, BEHIND, FAILED, WHOLE, WHOLE], 2);
-        let states =
-            vec![lacking(1, &[0]), lacking(2, &[]), lacking(3, &[2]), lacking(4, &[0, 1]), lacking(5, &[1, 2])];
+        let mut maps = maps(&[BEHIND, BEHIND, FAILED, WHOLE, WHOLE], 2);
+        let states = vec![
+            lacking(1, &[0]),
+            lacking(2, &[]),
+            lacking(3, &[2]),
+            lacking(4, &[0, 1]),
+            lacking(5, &[1, 2]),
+            lacking(6, &[9]),
+        ];
+        maps.targets
+            .insert(TargetId(9), TargetEntry { state: TargetState::Removed, ..TargetEntry::new(9, String::new()) });
         let order: Vec<u64> = in_order(&maps, states).iter().map(|state| state.number.0).collect();
         assert_eq!(order, [4, 5, 1]);
     }

@@ -197,4 +197,36 @@ mod tests {
         let again: Line = serde_json::from_str(&once).unwrap();
         assert_eq!(serde_json::to_string(&again).unwrap(), once);
     }
+
+    /// Waits for what others do, for as long as anybody wants to know.
+    struct Waiter(tokio::sync::mpsc::Sender<()>);
+
+    impl Oracle for Waiter {
+        fn answer(&self, _: Question, progress: Progress) -> BoxFuture<'static, Result<serde_json::Value, String>> {
+            let ended = self.0.clone();
+            Box::pin(async move {
+                let line = || Line::Progress { what: "waits".into(), done: 0, total: 1 };
+                while progress.send(line()).is_ok() {
+                    tokio::task::yield_now().await;
+                }
+                let _ = ended.send(()).await;
+                Err("nobody waits".into())
+            })
+        }
+
+        fn answered(&self, _: &Question) {}
+    }
+
+    #[tokio::test]
+    async fn who_hangs_up_waits_no_longer() {
+        let (ended, mut told) = mpsc::channel(1);
+        let (mut asker, daemon) = UnixStream::pair().expect("two ends");
+        asker.write_all(b"{\"ask\":\"repair\"}\n").await.expect("somebody listens");
+        let conversation = tokio::spawn(converse(daemon, std::sync::Arc::new(Waiter(ended))));
+        let mut first = [0; 1];
+        tokio::io::AsyncReadExt::read_exact(&mut asker, &mut first).await.expect("it tells how far it is");
+        drop(asker);
+        told.recv().await.expect("it ends");
+        assert!(conversation.await.expect("it does not panic").1.is_err());
+    }
 }
