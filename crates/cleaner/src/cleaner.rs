@@ -212,20 +212,13 @@ impl Cleaner {
         }
     }
 
-    /// Whether its log goes through groups whose stripes are to be laid anew.
-    fn is_in_the_way(&self, work: &Work, maps: &Maps) -> bool {
-        let Some(entry) = work.copier.own().and_then(|(log, _)| maps.logs.get(&log)) else { return false };
-        let written = entry.layout.iter().filter(|run| run.end != Some(run.from));
-        let groups = work.exposed.groups();
-        written.flat_map(|run| &run.groups).any(|group| groups.contains(group))
-    }
-
     /// Leaves cleaning to another: what it wrote while it cleaned may be judged to the end.
     async fn rest(&self) {
         let mut work = self.work.lock().await;
         if work.copier.own().is_some() {
             self.end_log(&mut work).await;
         }
+        self.seal_former(&work, &self.cluster.maps()).await;
     }
 
     async fn tick(&self) -> Result<(), CleanError> {
@@ -259,12 +252,9 @@ impl Cleaner {
         self.noted().looks += 1;
         let maps = self.cluster.refresh().await.map_err(|error| CleanError::Registry(error.to_string()))?;
         let settled = work.copier.settle().await;
-        self.expose(work, &maps);
-        if goal == Some(Goal::Safe) && self.is_in_the_way(work, &maps) {
-            self.end_log(work).await;
-        }
         self.seal_former(work, &maps).await;
         let survey = survey(&self.cluster, &self.managers, &maps, work.copier.own()).await?;
+        self.expose(work, &maps);
         let bytes_exposed = work.exposed.looked(&survey.bytes_in);
         self.noted().bytes_exposed = bytes_exposed;
         work.ages.observe(survey.stripes.clone(), self.cluster.host().now());
@@ -373,7 +363,7 @@ impl Cleaner {
         }
     }
 
-    /// Seals what this node's cleaner wrote in a former life, so that all of it may be judged.
+    /// Seals what this node's cleaner wrote in a former life, or before it needed larger stripes, so that all of it may be judged.
     async fn seal_former(&self, work: &Work, maps: &Maps) {
         if !work.copier.is_settled() {
             return;

@@ -183,13 +183,60 @@ fn a_dead_machine_is_replaced_by_an_empty_one() {
         files.write(&client, &mut dice, 4).await;
         let whole = |state: TargetState| matches!(state, TargetState::Whole | TargetState::Removed);
         assert!(machines.maps().targets.values().all(|target| whole(target.state)));
-        for _ in 0..60 {
-            if machines.tally(&first).await.bytes_exposed.is_empty() {
-                break;
-            }
-            world.sleep(Duration::from_secs(5)).await;
-        }
+        until_safe(&world, &machines, &first).await;
         machines.die(0, Stop::PowerLoss);
         files.verify(&world, &machines.client(1, &second).await).await;
     });
+}
+
+/// The end of an open log is judged by nobody but its writer.
+#[test]
+fn what_a_cleaner_wrote_last_does_not_stay_behind() {
+    sim::explore(0..3, async |world, _| {
+        let mut dice = world.dice();
+        let machines = Machines::create(&world, &[1, 1, 1, 1, 1], PATIENCE).await;
+        let first = machines.start(0).await;
+        let _others = (machines.join(1).await, machines.join(2).await, machines.join(3).await, machines.join(4).await);
+        let client = machines.client(0, &first).await;
+        let mut files = Files::default();
+        files.write(&client, &mut dice, 1).await;
+        for machine in [4, 3] {
+            // The second time all that there is lies in the cleaner's own log.
+            let leaving = targets_of(&machines, machine);
+            drain(&machines, &leaving);
+            take_away(&world, &machines, &first, &leaving).await;
+        }
+        files.verify(&world, &client).await;
+    });
+}
+
+#[test]
+fn what_another_cleaned_while_the_first_was_away_does_not_stay_behind() {
+    sim::explore(0..3, async |world, _| {
+        let mut dice = world.dice();
+        let machines = Machines::create(&world, &[1, 1, 1, 1], Duration::from_secs(20)).await;
+        let first = machines.start(0).await;
+        let (second, _others) = (machines.join(1).await, (machines.join(2).await, machines.join(3).await));
+        let mut files = Files::default();
+        files.write(&machines.client(0, &first).await, &mut dice, 10).await;
+        machines.die(0, Stop::Kill);
+        world.sleep(Duration::from_secs(30)).await;
+        until_safe(&world, &machines, &second).await;
+        assert!(second.cleaner.status().bytes_copied > 0, "it did what the first one does else");
+        let first = machines.come_back(0).await;
+        let leaving = targets_of(&machines, 3);
+        drain(&machines, &leaving);
+        take_away(&world, &machines, &first, &leaving).await;
+        files.verify(&world, &machines.client(1, &second).await).await;
+    });
+}
+
+async fn until_safe(world: &World, machines: &Machines, on: &Machine) {
+    for _ in 0..60 {
+        if machines.tally(on).await.bytes_exposed.is_empty() {
+            return;
+        }
+        world.sleep(Duration::from_secs(5)).await;
+    }
+    panic!("{:?}, {:?}", machines.tally(on).await, on.cleaner.status());
 }
