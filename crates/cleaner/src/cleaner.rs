@@ -363,7 +363,7 @@ impl Cleaner {
         }
     }
 
-    /// Seals what this node's cleaner wrote in a former life, or before it needed larger stripes, so that all of it may be judged.
+    /// Seals what this node's cleaner wrote in a former life, or before it needed larger stripes, so that all may be judged.
     async fn seal_former(&self, work: &Work, maps: &Maps) {
         if !work.copier.is_settled() {
             return;
