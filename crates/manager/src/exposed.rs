@@ -1,5 +1,6 @@
-//! What a manager keeps in groups that are to be laid anew, for they are less safe than the current ones or being emptied: a round of images stores it anew (DESIGN §8: a
-//! manager alone moves what is its own; §9, lost redundancy). Decides, never awaits.
+//! What a manager keeps in groups that are to be laid anew, for they are less safe than the current ones or being emptied: a
+//! round of images stores it anew (DESIGN §8: a manager alone moves what is its own; §9, lost redundancy). Decides, never
+//! awaits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
