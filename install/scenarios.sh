@@ -418,28 +418,78 @@ lab_kills() {
     "$dazzle" lab up "$work/killed" --hosts 3 || return 1
     "$programs/hosts.py" "$dazzle" "$work/killed" --blows "${BLOWS:-kill,freeze,cut,kill}" --rounds "${ROUNDS:-4}" \
         --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" || return 1
-    check_on_all "$work/killed" && "$dazzle" lab down "$work/killed"
+    check_on_all "$work/killed" 1 2 3 && "$dazzle" lab down "$work/killed"
 }
 
-# Once what is stored is as safe as it should be, every host finds the whole file system sound.
+# Once what is stored is as safe as it should be, each of these hosts finds the whole file system sound: LAB HOST...
 check_on_all() {
     local lab=$1 host until=$((SECONDS + 120))
     while ! "$dazzle" status "$lab/host-1" --json | grep -q '"health": "healthy, '; do
         [ $SECONDS -lt $until ] || { echo "redundancy is not back after 120 s"; return 1; }
         sleep 0.2
     done
-    for host in "$lab"/host-*; do
-        "$dazzle" check "$host" || { echo "${host##*/} finds problems"; return 1; }
+    for host in "${@:2}"; do
+        "$dazzle" check "$lab/host-$host" || { echo "host $host finds problems"; return 1; }
     done
 }
 
 # As many of HOSTS hosts as parity makes up for are killed at once under load, ROUNDS times, and come back; then all of them.
 lab_losses() {
-    local lost=${LOST:-1}
-    "$dazzle" lab up "$work/losses" --hosts "${HOSTS:-5}" --parity "$lost" || return 1
+    local lost=${LOST:-1} hosts=${HOSTS:-5}
+    "$dazzle" lab up "$work/losses" --hosts "$hosts" --parity "$lost" || return 1
     "$programs/losses.py" "$dazzle" "$work/losses" --lost "$lost" --rounds "${ROUNDS:-1}" --most "${MOST:-8}" \
         --seed "${SEED:-$RANDOM}" || return 1
-    check_on_all "$work/losses" && "$dazzle" lab down "$work/losses"
+    check_on_all "$work/losses" $(seq "$hosts") && "$dazzle" lab down "$work/losses"
+}
+
+# Hosts are taken away on purpose, and one that is lost is replaced by an empty one, while a program writes.
+lab_drain() {
+    local lab=$work/drained expected
+    [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
+    "$dazzle" lab up "$lab" --hosts 4 && mkdir "$lab/mnt-4/crates" && fill_some "$lab/mnt-4/crates" || return 1
+    expected=$(digest "$lab/mnt-1/crates")
+    count_until "$lab/enough" "$lab/mnt-2/counted" &
+    local writer=$!
+    drain_one "$lab" "$expected" && replace_one "$lab" "$expected" || { touch "$lab/enough"; return 1; }
+    touch "$lab/enough"
+    wait "$writer" || { echo "the writer failed"; return 1; }
+    [ "$(tail -n 1 "$lab/mnt-1/counted")" -gt 20 ] || { echo "the writer hardly wrote"; return 1; }
+    seq "$(tail -n 1 "$lab/mnt-1/counted")" | cmp - "$lab/mnt-3/counted" || return 1
+    check_on_all "$lab" 1 2 3 4 && "$dazzle" lab down "$lab"
+}
+
+# Host 4 is drained, stopped and removed; nobody misses it, and it cannot come back.
+drain_one() {
+    local lab=$1 host told
+    told=$("$dazzle" node remove "$lab/host-1" host-4 2>&1) && { echo "a host in use was removed"; return 1; }
+    "$dazzle" node drain "$lab/host-1" host-4 --plan && "$dazzle" node drain "$lab/host-2" host-4 || return 1
+    "$dazzle" lab stop "$lab" 4 && "$dazzle" node remove "$lab/host-3" host-4 || return 1
+    for host in 1 2 3; do
+        [ "$(digest "$lab/mnt-$host/crates")" = "$2" ] || { echo "bytes differ on host $host"; return 1; }
+    done
+    check_on_all "$lab" 1 2 3 || return 1
+    told=$("$dazzle" lab start "$lab" 4 2>&1) && { echo "a host that was removed came back"; return 1; }
+    [[ $told == *"was removed from the cluster"* ]] || { echo "it is not told why: $told"; return 1; }
+}
+
+# Host 3 and its disks are lost. It is removed, and empty hosts join in its place and that of host 4.
+replace_one() {
+    local lab=$1 host
+    "$dazzle" lab kill "$lab" 3 && umount -l "$lab/mnt-3" && rm -r "$lab/host-3" "$lab/host-4" || return 1
+    until "$dazzle" status "$lab/host-1" | grep -q 'host-3 is gone'; do sleep 0.2; done
+    "$dazzle" node remove "$lab/host-2" host-3 && "$dazzle" lab up "$lab" || return 1
+    for host in 1 2 3 4; do
+        [ "$(digest "$lab/mnt-$host/crates")" = "$2" ] || { echo "bytes differ on host $host"; return 1; }
+    done
+}
+
+# Counts in a file, every number fsynced, until a file is there.
+count_until() {
+    local number=0
+    until [ -e "$1" ]; do
+        number=$((number + 1))
+        echo "$number" >>"$2" && sync "$2" || return 1
+    done
 }
 
 # Three hosts and a machine without disks mount one file system: what is done on one is seen on the others at once.
@@ -451,7 +501,7 @@ many_mounts() {
         "$programs/hosts.py" "$dazzle" "$lab" --shared &&
         "$programs/many_mounts.py" "$lab"/mnt-{1..4} && git_on_all "$lab" && client_goes "$lab" && host_dies "$lab" &&
         "$programs/keepers.py" "$dazzle" "$lab" 1 && umount -l "$lab/mnt-1" && "$dazzle" lab start "$lab" 1 &&
-        check_on_all "$lab" && "$dazzle" lab down "$lab"
+        check_on_all "$lab" 1 2 3 4 && "$dazzle" lab down "$lab"
 }
 
 # Every host tells who manages a file, wherever that is.

@@ -30,7 +30,7 @@ use protocol::checksum::block_checksums;
 use protocol::erasure;
 use protocol::fragment::{FragmentHeader, FragmentId, Geometry, Part};
 use protocol::id::{GroupId, LogId, RunNumber, StripeNumber, TargetId};
-use protocol::maps::{Maps, TargetEntry, TargetState, Writer};
+use protocol::maps::{Maps, TargetEntry, Writer};
 use protocol::record::{Owner, RecordHeader, RecordKind};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use protocol::storage::{
@@ -87,7 +87,7 @@ fn run(input: &[u8]) {
     let mut feed = Feed::new(input);
     let world = World::new(1);
     let host = world.add_node(NODE);
-    let entry = |n| TargetEntry { node: NODE.0, name: format!("t{n}"), state: TargetState::Whole };
+    let entry = |n| TargetEntry::new(NODE.0, format!("t{n}"));
     let mut maps = change::new_cluster(7, (0..3).map(|n| (TargetId(n), entry(n))).collect(), NODE.0, 1);
     maps.groups.values_mut().for_each(|group| group.geometry = SHAPE);
     let open = RegistryRequest::OpenLog { node: NODE.0, writer: Writer::Client };

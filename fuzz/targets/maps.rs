@@ -16,7 +16,7 @@ use libfuzzer_sys::fuzz_target;
 use protocol::address::Position;
 use protocol::fragment::{Geometry, Part, WIDTH_MAX};
 use protocol::id::{FenceEpoch, GroupId, LogId, StripeNumber, TargetId};
-use protocol::maps::{GroupEntry, LogState, Maps, SlotLog, TargetEntry, TargetState, Writer};
+use protocol::maps::{Drain, GroupEntry, LogState, Maps, SlotLog, TargetEntry, TargetState, Writer};
 use protocol::registry::RegistryRequest;
 use registry::{Registry, Replica, change};
 
@@ -39,7 +39,7 @@ fn encode(maps: &Maps) -> Vec<u8> {
 }
 
 fn requests(body: &[u8]) {
-    let entry = |n| TargetEntry { node: 1, name: format!("t{n}"), state: TargetState::Whole };
+    let entry = |n| TargetEntry::new(1, format!("t{n}"));
     let mut feed = Feed::new(body);
     let targets = u32::from(feed.choice(8)) + 1;
     let parity = feed.choice(4);
@@ -76,7 +76,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         Some(LogState::Open(epoch) | LogState::Sealing(epoch)) => epoch,
         _ => FenceEpoch(feed.word()),
     };
-    match feed.choice(13) {
+    match feed.choice(17) {
         0 => RegistryRequest::OpenLog { node: feed.word(), writer: Writer::Client },
         1 => {
             let groups = feed.run().iter().map(|&id| GroupId(id.into())).collect();
@@ -102,6 +102,12 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
             RegistryRequest::SetSlots { first, last, node: feed.word(), base: None, logs, epoch: maps.epoch.0 }
         }
         11 => RegistryRequest::Balance,
+        12 | 13 => {
+            let drain = [Drain::No, Drain::Careful, Drain::Forced][usize::from(feed.choice(3))];
+            RegistryRequest::Drain(feed.run().iter().map(|&id| TargetId(id.into())).collect(), drain)
+        }
+        14 => RegistryRequest::RemoveTargets(feed.run().iter().map(|&id| TargetId(id.into())).collect(), maps.epoch),
+        15 => RegistryRequest::RemoveNode(feed.word()),
         _ => {
             let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed][usize::from(feed.choice(3))];
             RegistryRequest::SetTarget(TargetId(feed.word()), state)
@@ -170,7 +176,7 @@ fn space_of(feed: &mut Feed<'_>) -> Bytes {
 
 /// Some requests, and a copy.
 fn seeds() -> Vec<Vec<u8>> {
-    let entry = |n| TargetEntry { node: 1, name: format!("t{n}"), state: TargetState::Whole };
+    let entry = |n| TargetEntry::new(1, format!("t{n}"));
     let maps = change::new_cluster(7, (0..5).map(|n| (TargetId(n), entry(n))).collect(), 1, 1);
     let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
     let maps = change::apply(&maps, open).0.expect("a change");

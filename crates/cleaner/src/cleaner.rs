@@ -199,13 +199,26 @@ impl Cleaner {
     pub async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.wake.notify(usize::MAX);
-        let mut work = self.work.lock().await;
+        self.end_log(&mut *self.work.lock().await).await;
+    }
+
+    /// Ends its log and seals it: nobody judges the end of an open one. The next copy opens another.
+    async fn end_log(&self, work: &mut Work) {
         let own = work.copier.own();
         let closed = work.copier.close().await;
         if let (Ok(()), Some((log, _))) = (closed, own) {
             // Whoever cleans next seals it if this fails.
             let _ = recovery::seal(&self.cluster, log).await;
         }
+    }
+
+    /// Leaves cleaning to another: what it wrote while it cleaned may be judged to the end.
+    async fn rest(&self) {
+        let mut work = self.work.lock().await;
+        if work.copier.own().is_some() {
+            self.end_log(&mut work).await;
+        }
+        self.seal_former(&work, &self.cluster.maps()).await;
     }
 
     async fn tick(&self) -> Result<(), CleanError> {
@@ -268,7 +281,7 @@ impl Cleaner {
         let now = self.cluster.host().now();
         work.absences.observe(maps, now);
         let given_up = work.absences.given_up(now, self.options.patience);
-        work.exposed.observe(exposure::exposed(maps, &given_up));
+        work.exposed.observe(exposure::to_lay_anew(maps, &given_up));
     }
 
     async fn clean(&self, work: &mut Work, maps: &Maps, mut alive: Vec<Found>, goal: Goal) -> Result<(), CleanError> {
@@ -350,7 +363,7 @@ impl Cleaner {
         }
     }
 
-    /// Seals what this node's cleaner wrote in a former life, so that all of it may be judged.
+    /// Seals what this node's cleaner wrote in a former life, or before it needed larger stripes, so that all may be judged.
     async fn seal_former(&self, work: &Work, maps: &Maps) {
         if !work.copier.is_settled() {
             return;
@@ -434,6 +447,8 @@ async fn run(cleaner: Arc<Cleaner>) {
         if cleaner.cluster.leads() {
             let outcome = cleaner.tick().await;
             cleaner.note(&outcome);
+        } else {
+            cleaner.rest().await;
         }
         let host = cleaner.cluster.host();
         select(woken, pin!(host.sleep(cleaner.options.interval))).await;

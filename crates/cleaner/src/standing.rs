@@ -84,7 +84,8 @@ pub fn logs_to_seal(maps: &Maps, node: u32, own: Option<LogId>) -> Vec<LogId> {
 /// of which more targets are away, or behind, than parity makes up for, nobody can tell: what comes back of a log that was
 /// forgotten is deleted.
 pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
-    let is_whole = |target: &TargetId| maps.targets.get(target).is_some_and(|it| it.state == TargetState::Whole);
+    let sure = [TargetState::Whole, TargetState::Removed];
+    let is_whole = |target: &TargetId| maps.targets.get(target).is_some_and(|it| sure.contains(&it.state));
     let hides = |group: &GroupId| {
         maps.groups.get(group).is_some_and(|group| {
             let unsure = group.targets.iter().filter(|target| !is_whole(target)).count();
@@ -207,12 +208,13 @@ mod tests {
         let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![GroupId(0)] };
         maps.logs.get_mut(&LogId(1)).unwrap().layout.push(run);
         let mut forgotten = |states: [TargetState; 2]| {
-            let entry = |state| TargetEntry { node: 1, name: String::new(), state };
+            let entry = |state| TargetEntry { state, ..TargetEntry::new(1, String::new()) };
             maps.targets = (0..).map(TargetId).zip(states.map(entry)).collect();
             !logs_to_forget(&maps, &[]).is_empty()
         };
         assert!(forgotten([TargetState::Whole, TargetState::Whole]));
         assert!(forgotten([TargetState::Whole, TargetState::Failed]));
+        assert!(forgotten([TargetState::Removed, TargetState::Failed]), "what was taken away had nothing");
         assert!(!forgotten([TargetState::Behind, TargetState::Failed]), "one was emptied, the other is just away");
     }
 }

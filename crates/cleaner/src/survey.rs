@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::join_all;
 use log::{Cluster, stripes};
 use protocol::address::Position;
-use protocol::id::{GroupId, LogId, StripeNumber};
+use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
 use protocol::maps::{LogState, Maps, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 
@@ -125,7 +125,7 @@ async fn edges(cluster: &Cluster, maps: &Maps, stripes: impl Iterator<Item = Str
 
 async fn edge(cluster: &Cluster, maps: &Maps, log: LogId, newest: StripeNumber) -> Edge {
     let from = StripeNumber(newest.0.saturating_sub(NEWEST));
-    let answers = join_all(maps.targets.keys().map(|&target| {
+    let answers = join_all(maps.present().map(|(target, _)| {
         let request = StorageRequest::Tail { log, from };
         cluster.ask(target, request)
     }));
@@ -138,16 +138,22 @@ async fn edge(cluster: &Cluster, maps: &Maps, log: LogId, newest: StripeNumber) 
 
 /// Whether no target that may come back holds anything of `log`. Unlike a listing, this knows who was silent.
 pub async fn is_gone(cluster: &Cluster, maps: &Maps, log: LogId) -> bool {
-    let kept = maps.targets.iter().filter(|(_, entry)| entry.state != TargetState::Failed);
+    let kept = maps.present().filter(|(_, entry)| entry.state != TargetState::Failed);
     let request = StorageRequest::Tail { log, from: StripeNumber(0) };
-    let answers = join_all(kept.map(|(&target, _)| cluster.ask(target, request.clone()))).await;
+    let answers = join_all(kept.map(|(target, _)| cluster.ask(target, request.clone()))).await;
     answers.iter().all(|answer| matches!(answer, Ok(StorageReply::Fragments(list)) if list.is_empty()))
+}
+
+/// The targets that take new stripes. A full one that is being emptied must not keep room from being made of it.
+fn taking(maps: &Maps) -> Vec<TargetId> {
+    let is_written = |target| maps.groups.values().any(|group| group.current && group.targets.contains(&target));
+    let whole = maps.present().filter(|(_, entry)| entry.state == TargetState::Whole);
+    whole.filter(|&(target, entry)| !entry.drains() || is_written(target)).map(|(target, _)| target).collect()
 }
 
 /// How full the targets are that take new stripes. `None`: none answers.
 pub async fn space(cluster: &Cluster, maps: &Maps) -> Option<Space> {
-    let whole = maps.targets.iter().filter(|(_, entry)| entry.state == TargetState::Whole);
-    let answers = join_all(whole.map(|(&target, _)| cluster.ask(target, StorageRequest::Stat))).await;
+    let answers = join_all(taking(maps).into_iter().map(|target| cluster.ask(target, StorageRequest::Stat))).await;
     let stats = answers.into_iter().filter_map(|answer| match answer {
         Ok(StorageReply::Stat(stat)) => Some(stat),
         _ => None,
@@ -167,5 +173,40 @@ fn of_target(stat: TargetStat) -> Space {
         bytes_used: stat.bytes_total.saturating_sub(stat.bytes_free),
         bytes_total: stat.bytes_total,
         bytes_free_min: stat.bytes_free,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::fragment::Geometry;
+    use protocol::id::MapEpoch;
+    use protocol::maps::{Drain, GroupEntry, TargetEntry};
+
+    use super::*;
+
+    #[test]
+    fn room_is_asked_of_those_that_take_new_stripes() {
+        let geometry = Geometry { data: 1, parity: 1, fragment_size: 4096 };
+        let targets = vec![TargetId(0), TargetId(1)];
+        let mut maps = Maps {
+            epoch: MapEpoch(1),
+            cluster: 1,
+            parity: 1,
+            fragment_size: 4096,
+            nodes: BTreeMap::new(),
+            targets: (0..3).map(|id| (TargetId(id), TargetEntry::new(id, String::new()))).collect(),
+            groups: [(GroupId(0), GroupEntry { targets, geometry, current: true })].into(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            next_log: LogId(1),
+            next_node: 3,
+            next_target: TargetId(3),
+        };
+        assert_eq!(taking(&maps), [TargetId(0), TargetId(1), TargetId(2)]);
+        for target in [TargetId(1), TargetId(2)] {
+            maps.targets.get_mut(&target).expect("one of three").drain = Drain::Careful;
+        }
+        assert_eq!(taking(&maps), [TargetId(0), TargetId(1)], "redundancy still needs one of them");
     }
 }

@@ -16,7 +16,7 @@ use protocol::address::{LogAddress, Position};
 use protocol::fragment::Geometry;
 use protocol::id::{InodeId, TargetId};
 use protocol::manager::MANAGER_PORT;
-use protocol::maps::{GroupEntry, LogState, TargetEntry, TargetState, Writer};
+use protocol::maps::{GroupEntry, LogState, TargetEntry, Writer};
 use protocol::record::{Owner, RecordKind};
 use protocol::registry::RegistryRequest;
 use protocol::storage::{Durability, Room, StorageReply, StorageRequest};
@@ -75,7 +75,7 @@ impl House {
                 .await
                 .expect("an empty disk can be formatted");
         }
-        let entry = |n: u32| TargetEntry { node: host.node().0, name: format!("d{n}"), state: TargetState::Whole };
+        let entry = |n: u32| TargetEntry::new(host.node().0, format!("d{n}"));
         let entries = (0..targets).map(|n| (TargetId(n), entry(n))).collect();
         let mut maps = registry::change::new_cluster(CLUSTER, entries, host.node().0, 1);
         maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = CELL);

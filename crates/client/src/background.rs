@@ -9,8 +9,10 @@ use std::time::Duration;
 use event_listener::EventListener;
 use futures_util::future::{join_all, select};
 use host::NodeId;
+use log::exposure;
 use protocol::address::Position;
 use protocol::delta::Delta;
+use protocol::id::StripeNumber;
 use protocol::manager::{Deltas, ManagerAnswer, ManagerError, ManagerRequest};
 use protocol::storage::{Durability, TargetStat};
 
@@ -31,6 +33,8 @@ const GATHER: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_secs(1);
 /// Between attempts at what was held by somebody.
 const BREATH: Duration = Duration::from_millis(5);
+/// Before so many stripes of the log others know that they are complete and behind the mark.
+const UNTOLD_MAX: u64 = 3;
 /// So many files are recorded together.
 const FILES_MAX: usize = 64;
 
@@ -80,12 +84,14 @@ impl Inner {
 
     /// Only fragments tell others where the mark is, and a log that nobody writes to begins none: what was removed in its
     /// last stripes would take room until somebody wrote again. So once it is idle it goes on by a stripe with nothing in
-    /// it, and when managers have acknowledged that, by another, whose fragments name a mark behind all that was written.
+    /// it, and when managers have acknowledged that, by another, whose fragments name a mark behind all that was written. One
+    /// stripe by itself is not worth that, unless it is to lie elsewhere.
     fn tell_mark(&self, told: &mut Told) {
         let end = self.log.end();
         let is_idle = end == told.end && lock(&self.outbox).is_empty();
         told.end = end;
-        if !is_idle || end.stripe.0 <= told.mark.stripe.0 + 1 {
+        let is_due = end.stripe.0 > told.mark.stripe.0 + 1 || self.is_to_move(end.stripe);
+        if !is_idle || !is_due {
             return;
         }
         told.mark = self.mark();
@@ -95,6 +101,17 @@ impl Inner {
             told.end = self.log.end();
             self.outbox_filled.notify(usize::MAX);
         }
+    }
+
+    /// Whether of the stripes up to `end` that others cannot judge yet one is to lie elsewhere, where what is written now lies.
+    fn is_to_move(&self, end: StripeNumber) -> bool {
+        let (maps, log) = (self.cluster.maps(), self.log.log());
+        let groups = exposure::to_lay_anew(&maps, &exposure::not_whole(&maps));
+        let newest = maps.logs.get(&log).and_then(|entry| entry.layout.last());
+        let goes_elsewhere = newest.is_some_and(|run| !run.groups.iter().any(|group| groups.contains_key(group)));
+        let is_there = |stripe| exposure::group_of(&maps, log, stripe).is_some_and(|group| groups.contains_key(&group));
+        let untold = end.0.saturating_sub(UNTOLD_MAX)..=end.0;
+        goes_elsewhere && untold.map(StripeNumber).any(is_there)
     }
 
     /// Writes out the files that are due, a few at a time; tells whether that failed.

@@ -59,5 +59,5 @@ pub use call_backs::{Above, Calls, NothingAbove};
 pub use client::{Client, ClientMemory, ClientOptions};
 pub use error::ClientError;
 pub use shape::{Allocate, AllocateMode, SeekKind};
-pub use space::Statfs;
+pub use space::{Statfs, usable};
 pub use writes::WriteAt;

@@ -32,7 +32,7 @@ pub struct Statfs {
 ///
 /// Stripes go round over the current groups, so all groups fill evenly until a target is full; its groups take no more,
 /// and the others go on. A target that told nothing limits nothing.
-pub(crate) fn usable(maps: &Maps, stats: &BTreeMap<TargetId, TargetStat>, bytes: impl Fn(&TargetStat) -> u64) -> u64 {
+pub fn usable(maps: &Maps, stats: &BTreeMap<TargetId, TargetStat>, bytes: impl Fn(&TargetStat) -> u64) -> u64 {
     let mut left: BTreeMap<TargetId, u64> = stats.iter().map(|(&target, stat)| (target, bytes(stat))).collect();
     let mut groups: Vec<_> = maps.groups.values().filter(|group| group.current).collect();
     let mut usable = 0;

@@ -44,8 +44,8 @@ impl Inner {
     /// What the targets that answer tell of themselves.
     pub(crate) async fn stats(&self) -> BTreeMap<TargetId, TargetStat> {
         let maps = self.cluster.maps();
-        let alive = maps.targets.iter().filter(|(_, entry)| entry.state != TargetState::Failed);
-        let calls = alive.map(async |(&target, _)| (target, self.cluster.ask(target, StorageRequest::Stat).await));
+        let alive = maps.present().filter(|(_, entry)| entry.state != TargetState::Failed);
+        let calls = alive.map(async |(target, _)| (target, self.cluster.ask(target, StorageRequest::Stat).await));
         let mut stats = BTreeMap::new();
         for (target, answer) in join_all(calls).await {
             if let Ok(StorageReply::Stat(stat)) = answer {

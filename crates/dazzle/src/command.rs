@@ -12,6 +12,7 @@ macro_rules! say {
 mod check;
 mod daemon;
 mod down;
+mod drain;
 mod guard;
 mod join;
 mod lab;
@@ -54,6 +55,10 @@ enum Command {
     Token(token::TokenCommand),
     /// Unmount, store everything, stop the daemon.
     Down(down::Down),
+    /// Targets: drain them, keep them after all, remove them.
+    Target(drain::TargetCommand),
+    /// Machines: drain them, keep them after all, remove them.
+    Node(drain::NodeCommand),
     /// How it is: targets, slots, logs, memory, space, rates.
     Status(status::Status),
     /// Where a file's bytes are and why: inode, slot, extents, log addresses, targets.
@@ -101,6 +106,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Join(join) => join.run(),
         Command::Token(token) => token.run(),
         Command::Down(down) => down.run(),
+        Command::Target(target) => target.run(),
+        Command::Node(node) => node.run(),
         Command::Status(status) => status.run(),
         Command::Why(why) => why.run(),
         Command::Check(check) => check.run(),

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use protocol::maps::{TargetEntry, TargetState};
+use protocol::maps::TargetEntry;
 use registry::{Registry, change};
 use storage::TargetOptions;
 
@@ -37,7 +37,7 @@ async fn create_on(dir: &Path, config: &Config, runtime: &tokio::runtime::Handle
             ));
         }
         disks.push((id, disk));
-        entries.push((id, TargetEntry { node: NODE.0, name, state: TargetState::Whole }));
+        entries.push((id, TargetEntry::new(NODE.0, name)));
     }
     for (id, disk) in &disks {
         storage::format(disk, cluster, *id, TargetOptions::default())

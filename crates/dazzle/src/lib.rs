@@ -8,6 +8,7 @@
 //! | `membership` | a machine's way into its cluster |
 //! | `lab` | what a laboratory is: a cluster on one machine |
 //! | `oracle` | answers to what commands ask a running daemon; `audit`: to `check` and `repair` |
+//! | `drain`, `plan` | emptying targets and machines and taking them away; what that would cost |
 //! | [`config`] | the settings |
 //! | `meter` | how fast bytes move |
 //! | `edge/` | the only code that names the runtime and the operating system |
@@ -18,16 +19,18 @@ mod audit;
 mod command;
 pub mod config;
 mod create;
+mod drain;
 mod edge;
 mod lab;
 mod membership;
 mod meter;
 mod node;
 mod oracle;
+mod plan;
 mod redundancy;
 mod targets;
 
 pub use command::{Arguments, run};
-pub use edge::control::{Line, Question};
+pub use edge::control::{Line, Question, Whom};
 pub use edge::mount::Mounted;
 pub use edge::{machine, network, ports, trust};

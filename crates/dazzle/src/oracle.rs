@@ -6,16 +6,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use host::BoxFuture;
 use log::exposure::Tally;
+use log::leaving::Left;
 use log::{ScrubStatus, stripes};
 use protocol::address::LogAddress;
 use protocol::fragment::Part;
 use protocol::id::{InodeId, TargetId};
-use protocol::maps::{LogState, Maps, TargetState};
+use protocol::maps::{LogState, Maps, NodeState, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 use roles::targets::called;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use crate::drain;
 use crate::edge::control::{Oracle, Progress, Question};
 use crate::edge::fuse_device::Mount;
 use crate::edge::mount::Users;
@@ -39,6 +41,10 @@ impl Oracle for NodeOracle {
                 Question::Why { path } => why(&parts, Path::new(&path)).await,
                 Question::Check { thorough } => crate::audit::check(&parts.roles, thorough, &progress).await,
                 Question::Repair => crate::audit::repair(&parts.roles, &progress).await,
+                Question::DrainPlan { whom } => drain::plan(&parts, &whom).await,
+                Question::Drain { whom, force, wait } => drain::drain(&parts, &whom, (force, wait), &progress).await,
+                Question::Keep { whom } => drain::keep(&parts, &whom).await,
+                Question::Remove { whom, force } => drain::remove(&parts, &whom, force, &progress).await,
                 Question::Token => parts.invite(),
                 Question::Stop { force } => {
                     let users = if force { Users::Dismiss } else { Users::Respect };
@@ -59,16 +65,20 @@ impl Oracle for NodeOracle {
 async fn status(parts: &Parts) -> Result<Value, String> {
     let maps = parts.roles.cluster.refresh().await.map_err(|error| error.to_string())?;
     let space = parts.roles.client.statfs().await.map_err(|error| error.to_string())?;
+    // As long as it takes to list all that is stored: nothing else tells the truth about it.
+    let states = stripes::list(&parts.roles.cluster, None).await;
+    let tally = Tally::of(&maps, &states);
     let mut targets = Vec::with_capacity(maps.targets.len());
-    for (id, entry) in &maps.targets {
-        let stat = match parts.roles.cluster.ask(*id, StorageRequest::Stat).await {
+    for (id, entry) in maps.present() {
+        let stat = match parts.roles.cluster.ask(id, StorageRequest::Stat).await {
             Ok(StorageReply::Stat(stat)) => stat,
             _ => TargetStat::default(),
         };
         targets.push(json!({
-            "id": id.0, "name": called(&maps, *id), "state": target_state(entry.state),
+            "id": id.0, "name": called(&maps, id), "state": target_state(entry.state),
             "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
-            "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written, "why": why_absent(parts, *id),
+            "draining": entry.drains(), "left": entry.drains().then(|| Left::on(&maps, &states, &[id].into()).bytes),
+            "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written, "why": why_absent(parts, id),
         }));
     }
     let groups: Vec<_> = maps
@@ -86,8 +96,6 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         .map(|(id, log)| json!({"id": id.0, "writer": format!("{:?}", log.writer), "state": log_state(log.state)}))
         .collect();
     let rates = parts.meter.rates();
-    // As long as it takes to list all that is stored: nothing else tells the truth about it.
-    let tally = Tally::of(&maps, &stripes::list(&parts.roles.cluster, None).await);
     let redundancy = redundancy::in_json(&maps, &tally, &parts.roles.cleaner.status(), &parts.roles.rebuilder.status());
     let scrubbed = parts.roles.scrubber.as_ref().map(|scrubber| scrubber.status()).unwrap_or_default();
     let health = redundancy::health(&maps, &tally, scrubbed.fragments_lost);
@@ -97,7 +105,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         "space": {"total": space.bytes_total, "free": space.bytes_free, "used": space.bytes_total - space.bytes_free},
         "redundancy": redundancy, "memory": memory(parts), "slots": slots(&maps), "slots_moving": slots_moving(&maps),
         "rates": {"read": rates.bytes_read, "written": rates.bytes_written},
-        "targets": targets, "groups": groups, "logs": logs, "scrub": scrub(parts, &scrubbed),
+        "nodes": nodes(&maps), "targets": targets, "groups": groups, "logs": logs, "scrub": scrub(parts, &scrubbed),
     }))
 }
 
@@ -130,6 +138,16 @@ fn slots(maps: &Maps) -> Value {
     ranges.map(|((first, last), entry)| json!({"first": first, "last": last, "node": entry.node})).collect()
 }
 
+/// The machines.
+fn nodes(maps: &Maps) -> Value {
+    let nodes = maps.nodes.iter();
+    let told = nodes.map(|(&number, node)| {
+        let runs = node.state == NodeState::Alive;
+        json!({"id": number, "name": node.name, "runs": runs, "draining": maps.drains(number), "stores": node.stores})
+    });
+    told.collect()
+}
+
 /// Which slots are on their way from one node to another.
 fn slots_moving(maps: &Maps) -> Value {
     let wishes = maps.wishes.iter();
@@ -149,6 +167,7 @@ fn target_state(state: TargetState) -> &'static str {
         TargetState::Whole => "whole",
         TargetState::Behind => "behind",
         TargetState::Failed => "missing",
+        TargetState::Removed => "removed",
     }
 }
 

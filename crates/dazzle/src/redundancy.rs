@@ -86,7 +86,7 @@ mod tests {
 
     /// A current group of two targets, on as many machines.
     fn maps(nodes: [u32; 2], state: TargetState) -> Maps {
-        let entry = |(node, state)| TargetEntry { node, name: String::new(), state };
+        let entry = |(node, state)| TargetEntry { state, ..TargetEntry::new(node, String::new()) };
         let geometry = Geometry { data: 1, parity: 1, fragment_size: 1 << 20 };
         let targets = vec![TargetId(0), TargetId(1)];
         Maps {

@@ -81,8 +81,12 @@ pub(crate) fn may_hide(maps: &Maps, group: &GroupEntry, silent: &BTreeSet<Target
 
 /// Whether what `target` does not show, it does not have though it should.
 fn is_witness(maps: &Maps, silent: &BTreeSet<TargetId>, target: TargetId) -> bool {
-    let is_whole = maps.targets.get(&target).is_some_and(|entry| entry.state == TargetState::Whole);
-    is_whole && !silent.contains(&target)
+    match maps.targets.get(&target).map(|entry| entry.state) {
+        Some(TargetState::Whole) => !silent.contains(&target),
+        // Nothing was left on it that anybody needed.
+        Some(TargetState::Removed) => true,
+        _ => false,
+    }
 }
 
 /// Before a stripe is ended, its parity targets hold copies.
@@ -110,7 +114,7 @@ mod tests {
     fn maps() -> (Maps, GroupEntry) {
         let geometry = Geometry { data: 3, parity: 1, fragment_size: 4096 };
         let group = GroupEntry { targets: (0..4).map(TargetId).collect(), geometry, current: true };
-        let entry = || TargetEntry { node: 1, name: String::new(), state: TargetState::Whole };
+        let entry = || TargetEntry::new(1, String::new());
         let maps = Maps {
             epoch: MapEpoch(1),
             cluster: 1,
@@ -182,6 +186,18 @@ mod tests {
         assert!(is_gone(&[], &[]), "all say that they have nothing of it");
         assert!(!is_gone(&[], &[1]), "the one that is silent may have it");
         assert!(!is_gone(&[Part::Data(0)], &[]) && !is_gone(&[Part::Parity(0)], &[]), "the others may have missed it");
+    }
+
+    #[test]
+    fn a_target_that_was_taken_away_hides_nothing() {
+        let (mut maps, group) = maps();
+        let gone = [TargetId(0), TargetId(2)];
+        let silent: BTreeSet<TargetId> = gone.into();
+        assert!(may_hide(&maps, &group, &silent));
+        for target in gone {
+            maps.targets.get_mut(&target).expect("one of four").state = TargetState::Removed;
+        }
+        assert!(!may_hide(&maps, &group, &silent));
     }
 
     #[test]

@@ -11,6 +11,8 @@ use protocol::maps::{Maps, TargetState};
 #[derive(Clone, Debug, Default)]
 pub struct Absences {
     since: BTreeMap<TargetId, Moment>,
+    /// Those of them that are to go anyway: nobody waits for them (DESIGN §9: at once on remove).
+    leaving: BTreeSet<TargetId>,
 }
 
 impl Absences {
@@ -21,11 +23,47 @@ impl Absences {
         for &target in maps.targets.keys().filter(|target| failed(target)) {
             self.since.entry(target).or_insert(now);
         }
+        let leaves = |target: &TargetId| maps.targets.get(target).is_some_and(|entry| entry.drains());
+        self.leaving = self.since.keys().copied().filter(leaves).collect();
     }
 
     /// The targets that have been away for `patience`: nobody counts with them any more.
     pub fn given_up(&self, now: Moment, patience: Duration) -> BTreeSet<TargetId> {
         let long = self.since.iter().filter(|(_, since)| now.since(**since) >= patience);
-        long.map(|(&target, _)| target).collect()
+        long.map(|(&target, _)| target).chain(self.leaving.iter().copied()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::maps::{Drain, TargetEntry};
+
+    use super::*;
+
+    #[test]
+    fn whoever_is_to_go_anyway_is_not_waited_for() {
+        let (patience, now) = (Duration::from_secs(600), Moment(0));
+        let entry = |state| TargetEntry { state, ..TargetEntry::new(1, String::new()) };
+        let failed = |drain| TargetEntry { drain, ..entry(TargetState::Failed) };
+        let mut maps = Maps {
+            epoch: protocol::id::MapEpoch(1),
+            cluster: 1,
+            parity: 1,
+            fragment_size: 4096,
+            nodes: BTreeMap::new(),
+            targets: [(TargetId(0), failed(Drain::No)), (TargetId(1), failed(Drain::Careful))].into(),
+            groups: BTreeMap::new(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            next_log: protocol::id::LogId(1),
+            next_node: 2,
+            next_target: TargetId(3),
+        };
+        maps.targets.insert(TargetId(2), TargetEntry { drain: Drain::Careful, ..entry(TargetState::Whole) });
+        let mut absences = Absences::default();
+        absences.observe(&maps, now);
+        assert_eq!(absences.given_up(now, patience), [TargetId(1)].into());
+        assert_eq!(absences.given_up(now + patience, patience), [TargetId(0), TargetId(1)].into());
     }
 }

@@ -55,11 +55,20 @@ pub fn not_whole(maps: &Maps) -> BTreeSet<TargetId> {
     maps.targets.iter().filter(|(_, entry)| entry.state != TargetState::Whole).map(|(&target, _)| target).collect()
 }
 
-/// The groups whose stripes the current groups would keep more safely, with what they promise without the targets `absent`.
-pub fn exposed(maps: &Maps, absent: &BTreeSet<TargetId>) -> BTreeMap<GroupId, Option<Safety>> {
+/// The groups whose stripes are to be laid anew, with what they promise without the targets `absent`: those that the current
+/// groups would keep more safely, and those of the past that lie over targets which are being emptied.
+pub fn to_lay_anew(maps: &Maps, absent: &BTreeSet<TargetId>) -> BTreeMap<GroupId, Option<Safety>> {
     let Some(current) = Safety::of_current(maps) else { return BTreeMap::new() };
-    let safety = maps.groups.iter().map(|(&id, group)| (id, Safety::of_group(maps, group, absent)));
-    safety.filter(|(_, safety)| *safety < Some(current)).collect()
+    let safety = maps.groups.iter().map(|(&id, group)| (id, group, Safety::of_group(maps, group, absent)));
+    let lacks = |(_, group, safety): &(GroupId, &GroupEntry, Option<Safety>)| {
+        *safety < Some(current) || !group.current && is_drained(maps, group)
+    };
+    safety.filter(lacks).map(|(id, _, safety)| (id, safety)).collect()
+}
+
+/// Whether a target of the group is being emptied.
+fn is_drained(maps: &Maps, group: &GroupEntry) -> bool {
+    group.targets.iter().any(|target| maps.targets.get(target).is_some_and(|entry| entry.drains()))
 }
 
 /// How much of what is stored is how safe.
@@ -104,7 +113,7 @@ pub fn group_of(maps: &Maps, log: LogId, stripe: StripeNumber) -> Option<GroupId
 mod tests {
     use protocol::fragment::{FragmentId, Geometry, Part};
     use protocol::id::{MapEpoch, RunNumber};
-    use protocol::maps::TargetEntry;
+    use protocol::maps::{Drain, TargetEntry};
 
     use super::*;
     use crate::Damage;
@@ -112,7 +121,7 @@ mod tests {
     /// Targets 0 to 2 on machine 1, 3 on 2, 4 on 3.
     fn maps(groups: &[(&[u32], u8, bool)]) -> Maps {
         let nodes = [1, 1, 1, 2, 3];
-        let entry = |node| TargetEntry { node, name: String::new(), state: TargetState::Whole };
+        let entry = |node| TargetEntry::new(node, String::new());
         let group = |&(targets, data, current): &(&[u32], u8, bool)| GroupEntry {
             targets: targets.iter().copied().map(TargetId).collect(),
             geometry: Geometry { data, parity: targets.len() as u8 - data, fragment_size: 4096 },
@@ -155,7 +164,7 @@ mod tests {
     fn what_is_less_safe_than_the_current_groups_is_exposed_and_nothing_else() {
         let exposed = |groups: &[(&[u32], u8, bool)], absent: &[u32]| -> Vec<u32> {
             let absent = absent.iter().copied().map(TargetId).collect();
-            super::exposed(&maps(groups), &absent).into_keys().map(|group| group.0).collect()
+            to_lay_anew(&maps(groups), &absent).into_keys().map(|group| group.0).collect()
         };
         let alone: (&[u32], u8, bool) = (&[0, 1, 2], 2, false);
         assert_eq!(exposed(&[alone, (&[0, 3, 4], 2, true)], &[]), [0], "its machine may not be lost");
@@ -164,6 +173,21 @@ mod tests {
         assert_eq!(exposed(&[alone, (&[1, 2], 1, true)], &[]), [0; 0], "one machine is all there is");
         assert_eq!(exposed(&[alone, (&[0], 1, true)], &[]), [0; 0], "the current ones promise less");
         assert_eq!(exposed(&[alone], &[]), [0; 0], "there is nowhere to go");
+    }
+
+    #[test]
+    fn what_lies_over_a_target_that_is_drained_is_laid_anew_and_lacks_nothing() {
+        let mut maps = maps(&[(&[0, 3, 4], 2, false), (&[0, 3], 1, true), (&[0, 4], 1, false)]);
+        let none = BTreeSet::new();
+        assert_eq!(to_lay_anew(&maps, &none).len(), 0, "all are as safe");
+        maps.targets.get_mut(&TargetId(4)).expect("one of five").drain = Drain::Careful;
+        let groups = to_lay_anew(&maps, &none);
+        assert_eq!(groups.keys().map(|group| group.0).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(groups[&GroupId(0)], Some(Safety { machines: 1, targets: 1 }), "it counts for what it holds");
+        maps.groups.get_mut(&GroupId(2)).expect("one of three").current = true;
+        assert_eq!(to_lay_anew(&maps, &none).len(), 1, "what is written there is to be there");
+        maps.targets.get_mut(&TargetId(4)).expect("one of five").state = TargetState::Removed;
+        assert_eq!(to_lay_anew(&maps, &none).len(), 0, "nothing is left there");
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | [`stripes`] | stripes as things to list, verify, repair, delete |
 //! | [`Absences`] | how long targets have been away |
 //! | [`exposure`] | how much may be lost before something is |
+//! | [`leaving`], [`removal`] | what lies on targets that are to go, and taking them away |
 //!
 //! `docs/format-log.md` says how records, stripes and marks lie; `docs/decisions/0003-log-model.md` gives the rules
 //! that writer, recoverer and reader keep, and numbers them.
@@ -31,6 +32,7 @@ mod following;
 mod gather;
 mod image;
 mod lay;
+pub mod leaving;
 mod reader;
 mod rebuilder;
 mod rebuilding;
@@ -38,6 +40,7 @@ pub mod recovery;
 mod reform;
 mod regroup;
 mod relay;
+pub mod removal;
 mod scan;
 mod scrubber;
 mod seal;

@@ -18,7 +18,8 @@ use crate::stripes::StripeState;
 
 /// The stripes that lack something on a target that serves, those first of which the least more may be lost.
 pub(crate) fn in_order(maps: &Maps, states: Vec<StripeState>) -> Vec<StripeState> {
-    let serves = |target| maps.targets.get(&target).is_some_and(|entry| entry.state != TargetState::Failed);
+    let serving = [TargetState::Whole, TargetState::Behind];
+    let serves = |target| maps.targets.get(&target).is_some_and(|entry| serving.contains(&entry.state));
     let lacks = |state: &StripeState| state.ended && state.missing.iter().any(|damage| serves(damage.target));
     let mut lacking: Vec<StripeState> = states.into_iter().filter(lacks).collect();
     let spare = |state: &StripeState| {
@@ -70,7 +71,8 @@ mod tests {
 
     /// One group over targets in these states, each on a machine of its own.
     fn maps(states: &[TargetState], parity: u8) -> Maps {
-        let entry = |(node, &state): (u32, &TargetState)| TargetEntry { node, name: String::new(), state };
+        let entry =
+            |(node, &state): (u32, &TargetState)| TargetEntry { state, ..TargetEntry::new(node, String::new()) };
         let geometry = Geometry { data: states.len() as u8 - parity, parity, fragment_size: 4096 };
         let targets: Vec<_> = (0..states.len() as u32).map(TargetId).collect();
         Maps {
@@ -105,9 +107,17 @@ mod tests {
 
     #[test]
     fn the_most_exposed_stripes_come_first_and_those_of_targets_that_are_away_not_at_all() {
-        let maps = maps(&[BEHIND, BEHIND, FAILED, WHOLE, WHOLE], 2);
-        let states =
-            vec![lacking(1, &[0]), lacking(2, &[]), lacking(3, &[2]), lacking(4, &[0, 1]), lacking(5, &[1, 2])];
+        let mut maps = maps(&[BEHIND, BEHIND, FAILED, WHOLE, WHOLE], 2);
+        let states = vec![
+            lacking(1, &[0]),
+            lacking(2, &[]),
+            lacking(3, &[2]),
+            lacking(4, &[0, 1]),
+            lacking(5, &[1, 2]),
+            lacking(6, &[9]),
+        ];
+        maps.targets
+            .insert(TargetId(9), TargetEntry { state: TargetState::Removed, ..TargetEntry::new(9, String::new()) });
         let order: Vec<u64> = in_order(&maps, states).iter().map(|state| state.number.0).collect();
         assert_eq!(order, [4, 5, 1]);
     }

@@ -45,7 +45,7 @@ pub(crate) fn reform(maps: &Maps, live: &BTreeSet<TargetId>, old: &[TargetId], n
     if !known.is_empty() {
         return Some(Reformed::Known(known));
     }
-    let targets = choose(maps, live, old, usize::from(need.parity));
+    let targets = choose(maps, &spared(maps, live, need), old, usize::from(need.parity));
     let parity = usize::from(need.parity).min(targets.len().checked_sub(1)?);
     if parity < usize::from(need.parity_min) {
         return None;
@@ -58,6 +58,20 @@ pub(crate) fn reform(maps: &Maps, live: &BTreeSet<TargetId>, old: &[TargetId], n
     let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size };
     let targets = targets.into_iter().take(geometry.width()).collect();
     Some(Reformed::New(GroupEntry { targets, geometry, current: false }))
+}
+
+/// The live targets that are not being emptied, or all of them where these alone would be on fewer machines or disks than
+/// redundancy asks for.
+fn spared(maps: &Maps, live: &BTreeSet<TargetId>, need: Need) -> BTreeSet<TargetId> {
+    let stays = |target: &&TargetId| maps.targets.get(*target).is_some_and(|entry| !entry.drains());
+    let staying: BTreeSet<TargetId> = live.iter().filter(stays).copied().collect();
+    let domains = |targets: &BTreeSet<TargetId>| {
+        let machines: BTreeSet<u32> =
+            targets.iter().filter_map(|target| maps.targets.get(target)).map(|entry| entry.node).collect();
+        let enough = usize::from(need.parity) + 1;
+        (machines.len().min(enough), targets.len().min(enough))
+    };
+    if domains(live) > domains(&staying) { live.clone() } else { staying }
 }
 
 /// The live targets, those of the old group first, one a machine as long as machines are enough to be the domains.
@@ -87,10 +101,10 @@ mod tests {
     use super::*;
     use protocol::fragment::FRAGMENT_SIZE;
     use protocol::id::{LogId, MapEpoch};
-    use protocol::maps::{TargetEntry, TargetState};
+    use protocol::maps::{Drain, TargetEntry};
 
     fn maps(nodes: &[u32]) -> Maps {
-        let entry = |node| TargetEntry { node, name: String::new(), state: TargetState::Whole };
+        let entry = |node| TargetEntry::new(node, String::new());
         Maps {
             epoch: MapEpoch(1),
             cluster: 1,
@@ -145,5 +159,24 @@ mod tests {
     fn machines_are_the_domains_when_there_are_enough() {
         let group = formed(&[1, 1, 2, 2, 3], &[0, 1, 2, 3, 4], 1).expect("three machines");
         assert_eq!((group.geometry.data, group.targets.len()), (2, 3));
+    }
+
+    #[test]
+    fn what_is_drained_is_taken_only_where_redundancy_asks_for_it() {
+        let geometry = Geometry { data: 4, parity: 1, fragment_size: FRAGMENT_SIZE };
+        let need = Need { geometry, capacity: geometry.stripe_size(), parity: 1, parity_min: 0 };
+        let formed = |nodes: &[u32], drained: &[u32]| {
+            let mut maps = maps(nodes);
+            let leaving = drained.iter().map(|&target| TargetId(target));
+            leaving.for_each(|target| maps.targets.get_mut(&target).expect("it is there").drain = Drain::Careful);
+            let live = maps.targets.keys().copied().collect();
+            match reform(&maps, &live, &[], need) {
+                Some(Reformed::New(group)) => group.targets.iter().map(|target| target.0).collect::<Vec<_>>(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(formed(&[1, 2, 3], &[0]), [1, 2]);
+        assert_eq!(formed(&[1, 2], &[0]), [0, 1], "one machine is not enough");
+        assert_eq!(formed(&[1, 1, 2], &[2]), [0, 2], "nor are its disks, if there is another");
     }
 }

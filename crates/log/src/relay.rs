@@ -20,6 +20,8 @@ use crate::state::Finish;
 const ATTEMPTS: u32 = 6;
 /// The pause before the second attempt; it doubles.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often the registry is told that older runs have ended, with that pause between.
+const FINISH_TRIES: u32 = 100;
 
 /// Adds a run. The caller has set `relaying`.
 pub(crate) async fn relay(shared: Arc<Shared>) {
@@ -46,17 +48,29 @@ pub(crate) async fn relay(shared: Arc<Shared>) {
     Shared::pump(&shared);
 }
 
-/// Records that older runs end where the newest has everything. Not being told so harms nobody: they are only read
-/// in vain and fenced without need.
+/// Records that older runs end where the newest has everything. Not being told so harms nobody who reads or recovers: they
+/// are only read in vain and fenced without need. But what they lie over cannot be taken away.
 pub(crate) async fn finish(shared: Arc<Shared>, finish: Finish) {
     let (log, epoch) = {
         let state = shared.lock();
         (state.opened.log, state.opened.epoch)
     };
-    let Some(version) = shared.cluster.maps().logs.get(&log).map(|entry| entry.version) else { return };
-    let request = RegistryRequest::FinishRuns { log, version, epoch, end: finish.end };
-    if let Err(RegistryError::Lost) = shared.cluster.registry(request).await {
-        let _ = entry(&shared).await.map_err(|error| fail(&shared, error));
+    for _ in 0..FINISH_TRIES {
+        let Some(known) = shared.cluster.maps().logs.get(&log).cloned() else { return };
+        // A newer run has its own end: with it, this one would cut off what lies in between.
+        if known.layout.last().is_none_or(|last| last.number > finish.run) {
+            return;
+        }
+        let request = RegistryRequest::FinishRuns { log, version: known.version, epoch, end: finish.end };
+        match shared.cluster.registry(request).await {
+            Err(RegistryError::Lost) => match entry(&shared).await {
+                Ok(_) => {}
+                Err(error @ LogError::Fenced(_)) => return fail(&shared, error),
+                Err(_) => shared.cluster.host().sleep(PAUSE).await,
+            },
+            Err(RegistryError::Unavailable(_)) => shared.cluster.host().sleep(PAUSE).await,
+            _ => return,
+        }
     }
 }
 

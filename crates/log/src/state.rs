@@ -54,6 +54,8 @@ pub(crate) enum Synced {
 /// Older runs to be finished once every stripe below `next` is complete in the newest (rule 14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Finish {
+    /// The newest.
+    pub(crate) run: RunNumber,
     pub(crate) end: StripeNumber,
     next: StripeNumber,
 }
@@ -357,7 +359,7 @@ impl State {
             self.stripes[index].lay_anew(lay, &mut self.pool);
             self.status.stripes_relaid += 1;
         }
-        self.finish = Some(Finish { end: self.lowest_incomplete, next: self.next });
+        self.finish = Some(Finish { run, end: self.lowest_incomplete, next: self.next });
     }
 
     /// No run is being added any more: what became complete meanwhile is let go.

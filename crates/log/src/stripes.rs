@@ -63,18 +63,34 @@ type Held = Vec<(TargetId, StoredFragment)>;
 
 /// All stripes of one log, or of all logs, in order, in the newest run that holds anything of each.
 pub async fn list(cluster: &Cluster, log: Option<LogId>) -> Vec<StripeState> {
-    let maps = cluster.maps();
-    let answers = join_all(maps.targets.keys().map(|&target| list_target(cluster, target, log))).await;
+    list_heard(cluster, &cluster.maps(), log).await.0
+}
+
+/// The same, as of these maps, with the targets that did not tell all they have.
+pub async fn list_heard(cluster: &Cluster, maps: &Maps, log: Option<LogId>) -> (Vec<StripeState>, BTreeSet<TargetId>) {
+    let answers = join_all(maps.present().map(|(target, _)| list_target(cluster, target, log))).await;
     let mut stripes: BTreeMap<(LogId, StripeNumber), Held> = BTreeMap::new();
-    for (&target, fragments) in maps.targets.keys().zip(answers) {
+    let mut silent = BTreeSet::new();
+    for ((target, _), (fragments, heard)) in maps.present().zip(answers) {
+        if heard == Heard::InPart {
+            silent.insert(target);
+        }
         for fragment in fragments {
             stripes.entry((fragment.header.id.log, fragment.header.id.stripe)).or_default().push((target, fragment));
         }
     }
-    stripes.into_iter().filter_map(|((log, number), held)| state_of(&maps, log, number, &held)).collect()
+    let states = stripes.into_iter().filter_map(|((log, number), held)| state_of(maps, log, number, &held));
+    (states.collect(), silent)
 }
 
-async fn list_target(cluster: &Cluster, target: TargetId, log: Option<LogId>) -> Vec<StoredFragment> {
+/// How much of what it has a target told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    InFull,
+    InPart,
+}
+
+async fn list_target(cluster: &Cluster, target: TargetId, log: Option<LogId>) -> (Vec<StoredFragment>, Heard) {
     let mut all = Vec::new();
     let mut after = log.map(|log| FragmentId {
         log: LogId(log.0.saturating_sub(1)),
@@ -84,13 +100,15 @@ async fn list_target(cluster: &Cluster, target: TargetId, log: Option<LogId>) ->
     });
     loop {
         let request = StorageRequest::List { after, limit: PAGE_SIZE };
-        let Ok(StorageReply::Fragments(page)) = cluster.ask(target, request).await else { return all };
-        let Some(last) = page.last().map(|fragment| fragment.header.id) else { return all };
+        let Ok(StorageReply::Fragments(page)) = cluster.ask(target, request).await else {
+            return (all, Heard::InPart);
+        };
+        let Some(last) = page.last().map(|fragment| fragment.header.id) else { return (all, Heard::InFull) };
         let advances = after.is_none_or(|after| last > after);
         let done = page.len() < PAGE_SIZE as usize || log.is_some_and(|log| last.log != log) || !advances;
         all.extend(page.into_iter().filter(|fragment| log.is_none_or(|log| fragment.header.id.log == log)));
         if done {
-            return all;
+            return (all, Heard::InFull);
         }
         after = Some(last);
     }
@@ -183,7 +201,7 @@ fn missing(maps: &Maps, header: &FragmentHeader, lengths: &[u32], held: &Held) -
 /// Deletes stripes on all targets that answer; the others compare lists when they come back.
 pub async fn delete(cluster: &Cluster, stripes: &[(LogId, StripeNumber)]) {
     let maps = cluster.maps();
-    let asks = maps.targets.keys().map(|&target| {
+    let asks = maps.present().map(|(target, _)| {
         let request = StorageRequest::Delete { stripes: stripes.to_vec() };
         cluster.ask(target, request)
     });
@@ -205,8 +223,8 @@ impl Whole {
         if is_cut_off(&maps, log, stripe) {
             return Ok(None);
         }
-        let whole = maps.targets.iter().filter(|(_, entry)| entry.state != TargetState::Failed);
-        let targets: Vec<_> = whole.map(|(&target, _)| target).collect();
+        let whole = maps.present().filter(|(_, entry)| entry.state != TargetState::Failed);
+        let targets: Vec<_> = whole.map(|(target, _)| target).collect();
         let asks = targets.iter().map(|&target| fetch::held(cluster, target, log, (stripe, stripe)));
         let answers = join_all(asks).await;
         let heard: BTreeSet<TargetId> =

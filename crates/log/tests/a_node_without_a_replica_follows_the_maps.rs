@@ -7,7 +7,7 @@ use host::NodeId;
 use host::sim::{self, DiskOptions, Stop};
 use log::Cluster;
 use protocol::id::TargetId;
-use protocol::maps::{TargetEntry, TargetState, Writer};
+use protocol::maps::{TargetEntry, Writer};
 use protocol::registry::{RegistryError, RegistryRequest};
 use registry::{Registry, change};
 
@@ -15,7 +15,7 @@ use registry::{Registry, change};
 fn another_registry_is_asked_and_changes_are_heard_of() {
     sim::explore(0..10, async |world, host| {
         let disk = world.add_disk(host.node(), "d", DiskOptions::default());
-        let entry = TargetEntry { node: host.node().0, name: "d".into(), state: TargetState::Whole };
+        let entry = TargetEntry::new(host.node().0, "d".into());
         let maps = change::new_cluster(7, vec![(TargetId(0), entry)], host.node().0, 1);
         Registry::create(maps, vec![(TargetId(0), disk.plug())]).await.expect("an empty disk takes a registry");
         let registry = Registry::start(&host, vec![(TargetId(0), disk.plug())]).await.expect("it starts");

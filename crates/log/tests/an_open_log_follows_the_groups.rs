@@ -4,17 +4,19 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use host::sim::{self, Dice, Stop, World};
-use host::{Host, NodeId};
+use host::{BoxFuture, Envelope, Handler, Host, NodeId, Port};
 use log::{Appended, BodyPart, LogReader, LogWriter, Record, WriterOptions, recovery};
 use protocol::id::LogId;
-use protocol::maps::Writer;
+use protocol::maps::{Maps, Writer};
 use protocol::record::{Owner, RecordKind};
+use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryRequest};
 use protocol::storage::{Durability, Room};
-use support::Fakes;
+use support::{Fakes, REGISTRY_NODE};
 
 const WRITER: NodeId = NodeId(2);
 const OTHER: NodeId = NodeId(3);
@@ -189,6 +191,54 @@ fn a_current_group_that_does_not_answer_is_not_gone_to() {
         assert_eq!(story.lock().unwrap().runs_added, 0);
         let written = story.lock().unwrap().records.len();
         assert!(written >= 100, "it goes on where it was: {written}");
+        read_back(&world, &fakes, &story, 0).await;
+    });
+}
+
+/// A registry that for a while cannot be told that runs have ended.
+struct Deaf(Arc<Mutex<Arc<Maps>>>, Arc<AtomicBool>);
+
+impl Handler for Deaf {
+    fn handle(&self, _: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let (maps, is_deaf) = (self.0.clone(), self.1.load(Ordering::Relaxed));
+        Box::pin(async move {
+            let request: RegistryRequest = request.open().expect("a registry's request");
+            if is_deaf && matches!(request, RegistryRequest::FinishRuns { .. }) {
+                let unheard = RegistryError::Unavailable("it does not hear".into());
+                return Envelope::new::<RegistryAnswer>(Err(unheard));
+            }
+            let mut maps = maps.lock().unwrap();
+            let (next, reply) = registry::change::apply(&maps, request);
+            *maps = next.map_or_else(|| maps.clone(), Arc::new);
+            Envelope::new::<RegistryAnswer>(reply.and_then(|outcome| outcome.with(maps.clone())))
+        })
+    }
+}
+
+/// What an open log's past lies over can only be taken away when the registry knows that it is past. But a run that ended
+/// before another was added must not end later where it began: what lies in it would be gone.
+#[test]
+fn runs_end_though_the_registry_hears_of_it_late_and_where_they_ended() {
+    sim::explore(0..12, async |world, _| {
+        let counts = [1, 1, 1, 1];
+        let fakes = Fakes::machines(&world, &counts, FRAGMENT);
+        let is_deaf = Arc::new(AtomicBool::new(true));
+        let deaf = Deaf(fakes.maps.clone(), is_deaf.clone());
+        world.crash(REGISTRY_NODE, Stop::Kill);
+        world.restart(REGISTRY_NODE).listen(Port(REGISTRY_PORT), Arc::new(deaf));
+        let story = begin(&world, &fakes, 100).await;
+        for machine in 1..4 {
+            world.sleep(Duration::from_millis(50 + world.dice().below(100))).await;
+            fakes.join(&counts, machine);
+        }
+        world.sleep(Duration::from_millis(world.dice().below(300))).await;
+        is_deaf.store(false, Ordering::Relaxed);
+        world.sleep(Duration::from_secs(3)).await;
+        let log = story.lock().unwrap().log.expect("it was opened");
+        let layout = fakes.maps.lock().unwrap().logs[&log].layout.clone();
+        let (last, past) = layout.split_last().expect("it has runs");
+        assert!(layout.len() == 4 && past.iter().all(|run| run.end.is_some()) && last.end.is_none(), "{layout:?}");
+        world.crash(WRITER, Stop::Kill);
         read_back(&world, &fakes, &story, 0).await;
     });
 }

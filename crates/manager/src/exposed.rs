@@ -1,5 +1,6 @@
-//! What a manager keeps in groups that are less safe than the current ones: a round of images stores it anew (DESIGN §8: a
-//! manager alone moves what is its own; §9, lost redundancy). Decides, never awaits.
+//! What a manager keeps in groups that are to be laid anew, for they are less safe than the current ones or being emptied: a
+//! round of images stores it anew (DESIGN §8: a manager alone moves what is its own; §9, lost redundancy). Decides, never
+//! awaits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use protocol::storage::Durability;
 
 use crate::manager::Manager;
 
-/// The groups that are less safe than the current ones.
+/// The groups whose stripes are to be laid anew.
 pub(crate) struct ExposedGroups {
     maps: Arc<Maps>,
     groups: BTreeSet<GroupId>,
@@ -32,12 +33,12 @@ impl ExposedGroups {
 }
 
 impl Manager {
-    /// The groups that are less safe than the current ones, now.
+    /// The groups whose stripes are to be laid anew, now.
     pub(crate) fn exposed(&self) -> ExposedGroups {
         let (maps, now) = (self.cluster.maps(), self.host().now());
         let mut absences = self.absences.lock().expect("nobody panics over absences");
         absences.observe(&maps, now);
-        let groups = exposure::exposed(&maps, &absences.given_up(now, self.options.patience)).into_keys().collect();
+        let groups = exposure::to_lay_anew(&maps, &absences.given_up(now, self.options.patience)).into_keys().collect();
         ExposedGroups { maps, groups }
     }
 

@@ -204,7 +204,12 @@ impl Manager {
                 Ok(_) => return Whose::Others,
                 Err(RegistryError::Lost | RegistryError::Unavailable(_)) => self.host().sleep(PAUSE).await,
                 // The registry knows why this cannot be; nothing has changed by it.
-                Err(RegistryError::Unknown(_) | RegistryError::Over(..)) => return Whose::Ours,
+                Err(
+                    RegistryError::Unknown(_)
+                    | RegistryError::Over(..)
+                    | RegistryError::Removed(_)
+                    | RegistryError::InUse(_),
+                ) => return Whose::Ours,
             }
         }
     }

@@ -15,7 +15,7 @@ use protocol::delta::{Change, Delta};
 use protocol::file::{Caller, Kind, NewInode, Time};
 use protocol::id::{InodeId, LogId, StripeNumber, TargetId};
 use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerRequest, Rename, RenameMode, XattrMode};
-use protocol::maps::{TargetEntry, TargetState, Writer};
+use protocol::maps::{TargetEntry, Writer};
 use protocol::once::{CallId, Once, OnceName};
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
@@ -38,7 +38,7 @@ impl Site {
         let mut entries = Vec::new();
         for (target, disk) in site.plugged() {
             storage::format(&disk, CLUSTER, target, TargetOptions::default()).await.unwrap();
-            let entry = TargetEntry { node: host.node().0, name: format!("t{}", target.0), state: TargetState::Whole };
+            let entry = TargetEntry::new(host.node().0, format!("t{}", target.0));
             entries.push((target, entry));
         }
         Registry::create(change::new_cluster(CLUSTER, entries, host.node().0, 1), site.plugged()).await.unwrap();

@@ -19,7 +19,7 @@ use manager::{Manager, ManagerOptions};
 use protocol::file::{Caller, Kind, Lock, LockFamily, LockOwner, NewInode};
 use protocol::id::{InodeId, LogId, SLOT_COUNT, StripeNumber, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
-use protocol::maps::{Maps, TargetEntry, TargetState, Writer};
+use protocol::maps::{Maps, TargetEntry, Writer};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use protocol::token::TokenMode;
 use registry::change;
@@ -54,7 +54,7 @@ async fn store(world: &World, host: &Host) {
     let mut entries = Vec::new();
     for (target, disk) in &disks {
         storage::format(disk, CLUSTER, *target, TargetOptions::default()).await.unwrap();
-        let entry = TargetEntry { node: STORE.0, name: format!("t{}", target.0), state: TargetState::Whole };
+        let entry = TargetEntry::new(STORE.0, format!("t{}", target.0));
         entries.push((*target, entry));
     }
     let mut maps = change::new_cluster(CLUSTER, entries, MANAGERS[0].0, 1);

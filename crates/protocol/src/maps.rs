@@ -1,6 +1,6 @@
 //! What the registry keeps and every part reads: small, versioned, changed by compare-and-swap (DESIGN §9).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -79,10 +79,10 @@ impl Maps {
             }
             free = wish.last + 1;
         }
-        if self.targets.is_empty() {
+        if self.present().next().is_none() {
             return Err(MapsError::Targets);
         }
-        let serving = self.targets.values().map(|target| target.node);
+        let serving = self.present().map(|(_, target)| target.node);
         let wished = self.wishes.values().flat_map(|wish| [wish.from, wish.to]);
         if let Some(node) = serving.chain(self.managers()).chain(wished).find(|node| !self.nodes.contains_key(node)) {
             return Err(MapsError::Node(node));
@@ -125,6 +125,23 @@ impl Maps {
     /// The nodes that live and store: those that groups, slots and votes are given to.
     pub fn storing(&self) -> impl Iterator<Item = u32> {
         self.nodes.iter().filter(|(_, node)| node.stores && node.state == NodeState::Alive).map(|(&number, _)| number)
+    }
+
+    /// Those of them that are not being emptied, if there are any: who else is to have slots, and to vote.
+    pub fn staying(&self) -> BTreeSet<u32> {
+        let (leaving, staying): (BTreeSet<u32>, BTreeSet<u32>) = self.storing().partition(|&node| self.drains(node));
+        if staying.is_empty() { leaving } else { staying }
+    }
+
+    /// Whether a node is being emptied: all its targets are.
+    pub fn drains(&self, node: u32) -> bool {
+        let mut own = self.targets.values().filter(|target| target.node == node).peekable();
+        own.peek().is_some() && own.all(|target| target.drain != Drain::No)
+    }
+
+    /// The targets that were not taken away.
+    pub fn present(&self) -> impl Iterator<Item = (TargetId, &TargetEntry)> {
+        self.targets.iter().filter(|(_, entry)| entry.state != TargetState::Removed).map(|(&id, entry)| (id, entry))
     }
 
     /// The owner of a slot.
@@ -173,6 +190,20 @@ pub struct TargetEntry {
     pub name: String,
     /// Whether it serves.
     pub state: TargetState,
+    /// Whether it is being emptied.
+    pub drain: Drain,
+}
+
+/// Whether a target is being emptied, so that it can be taken away. Until then it serves, and counts for what it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Drain {
+    /// It stays.
+    #[default]
+    No,
+    /// No new stripes lie on it, as long as the others alone are as redundant as with it.
+    Careful,
+    /// No new stripes lie on it, whatever redundancy that costs.
+    Forced,
 }
 
 /// Whether a target serves.
@@ -184,6 +215,20 @@ pub enum TargetState {
     Behind,
     /// Gone.
     Failed,
+    /// Taken away, empty. It is known only as long as a group of the past names it.
+    Removed,
+}
+
+impl TargetEntry {
+    /// A new one, whole and to stay.
+    pub fn new(node: u32, name: String) -> TargetEntry {
+        TargetEntry { node, name, state: TargetState::Whole, drain: Drain::No }
+    }
+
+    /// Whether it is being emptied still.
+    pub fn drains(&self) -> bool {
+        self.drain != Drain::No && self.state != TargetState::Removed
+    }
 }
 
 /// A stripe group.

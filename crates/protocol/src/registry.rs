@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{LogAddress, Position};
 use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
-use crate::maps::{GroupEntry, Maps, SlotLog, TargetState, Writer};
+use crate::maps::{Drain, GroupEntry, Maps, SlotLog, TargetState, Writer};
 
 /// What the registry is asked. Every change is durable before the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -106,6 +106,12 @@ pub enum RegistryRequest {
         /// What people call them: their paths on that node.
         names: Vec<String>,
     },
+    /// Whether targets are to be emptied, or to stay after all.
+    Drain(Vec<TargetId>, Drain),
+    /// Takes targets away on which nothing lies that anybody needs, as the asker found with the maps of this epoch.
+    RemoveTargets(Vec<TargetId>, MapEpoch),
+    /// Forgets a node without targets. If it lives still, its session is over.
+    RemoveNode(u32),
     /// A new session of a node. The answer gives its number. Targets that missed writes are behind from now on.
     Begin {
         /// The node.
@@ -188,6 +194,12 @@ pub enum RegistryError {
     /// The session that was named is over: its node has lost all that a lease gives, and begins a new one.
     #[error("session {1} of node {0} is over")]
     Over(u32, u64),
+    /// The node was taken out of the cluster.
+    #[error("node {0} was removed from the cluster")]
+    Removed(u32),
+    /// Something is in use still that was to be taken away.
+    #[error("{0}")]
+    InUse(String),
     /// Too few targets or nodes live to keep the registry safe. Whether the change took effect is unknown.
     #[error("the registry cannot be changed: {0}")]
     Unavailable(String),

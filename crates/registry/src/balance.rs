@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use crate::change::{apply, new_cluster};
     use protocol::id::TargetId;
-    use protocol::maps::{TargetEntry, TargetState};
+    use protocol::maps::TargetEntry;
     use protocol::registry::RegistryRequest;
 
     fn at(seconds: u64) -> Moment {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn slots_are_shared_out_when_nodes_have_stopped_coming_and_going() {
-        let entry = |node: u32| TargetEntry { node, name: String::new(), state: TargetState::Whole };
+        let entry = |node: u32| TargetEntry::new(node, String::new());
         let targets = (1..=2).map(|node| (TargetId(node), entry(node))).collect();
         let (mut maps, mut balance) = (new_cluster(1, targets, 1, 1), Balance::new(at(0)));
         assert!(!balance.is_due(&maps, at(90)), "it sees them for the first time");

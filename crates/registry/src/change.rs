@@ -11,7 +11,7 @@ use protocol::maps::{
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 use serde::{Deserialize, Serialize};
 
-use crate::{nodes, slots};
+use crate::{drain, nodes, slots};
 
 /// The maps of a new cluster, whose first node is `node`. Nodes that its targets name live too.
 pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u32, parity: u8) -> Maps {
@@ -70,6 +70,9 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
             Ok(Outcome::Maps)
         }
         RegistryRequest::SetTarget(target, state) => set_target(&mut next, target, state),
+        RegistryRequest::Drain(targets, drain) => drain::set(&mut next, &targets, drain),
+        RegistryRequest::RemoveTargets(targets, seen) => drain::remove(&mut next, &targets, seen),
+        RegistryRequest::RemoveNode(node) => drain::remove_node(&mut next, node),
     };
     slots::drop_fulfilled(&mut next);
     match outcome {
@@ -179,7 +182,8 @@ fn form_group(maps: &mut Maps, group: GroupEntry) -> Reply {
     if !group.geometry.is_possible() || group.targets.len() != width || members.len() != width {
         return Err(RegistryError::Unknown("shape of a group".into()));
     }
-    if !members.into_iter().all(|target| maps.targets.contains_key(target)) {
+    let is_there = |target: &TargetId| maps.present().any(|(id, _)| id == *target);
+    if !members.into_iter().all(is_there) {
         return Err(RegistryError::Unknown("target".into()));
     }
     Ok(Outcome::Group(find_or_form(maps, group)))
@@ -233,10 +237,17 @@ fn forget(maps: &mut Maps, logs: &[LogId]) -> Outcome {
             maps.logs.remove(log);
         }
     }
+    forget_groups(maps);
+    Outcome::Maps
+}
+
+/// Forgets the groups that no log names any more, and of targets that were taken away those that no group names.
+pub(crate) fn forget_groups(maps: &mut Maps) {
     let used: BTreeSet<_> =
         maps.logs.values().flat_map(|log| &log.layout).flat_map(|run| run.groups.iter().copied()).collect();
     maps.groups.retain(|id, group| group.current || used.contains(id));
-    Outcome::Maps
+    let named: BTreeSet<TargetId> = maps.groups.values().flat_map(|group| &group.targets).copied().collect();
+    maps.targets.retain(|id, entry| entry.state != TargetState::Removed || named.contains(id));
 }
 
 fn set_slots(maps: &mut Maps, (first, last): (u16, u16), entry: SlotEntry, seen: MapEpoch) -> Reply {
@@ -261,7 +272,11 @@ fn set_slots(maps: &mut Maps, (first, last): (u16, u16), entry: SlotEntry, seen:
 
 /// A target that fails or comes back re-forms the groups: stripes begun from now on lie on whole targets only.
 fn set_target(maps: &mut Maps, target: TargetId, state: TargetState) -> Reply {
-    maps.targets.get_mut(&target).ok_or(RegistryError::Unknown("target".into()))?.state = state;
+    if state == TargetState::Removed {
+        return Err(RegistryError::InUse("only what is being drained can be removed".into()));
+    }
+    let entry = maps.targets.get_mut(&target).filter(|entry| entry.state != TargetState::Removed);
+    entry.ok_or(RegistryError::Unknown("target".into()))?.state = state;
     nodes::form(maps);
     Ok(Outcome::Maps)
 }
@@ -283,7 +298,7 @@ mod tests {
     use protocol::maps::{MapsError, SlotLog};
 
     fn cluster(targets: u32) -> Maps {
-        let entry = |n: u32| TargetEntry { node: 1, name: format!("target-{n}"), state: TargetState::Whole };
+        let entry = |n: u32| TargetEntry::new(1, format!("target-{n}"));
         new_cluster(7, (0..targets).map(|n| (TargetId(n), entry(n))).collect(), 1, 1)
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select;
-use openraft::EmptyNode;
+use openraft::{ChangeMembers, EmptyNode};
 use protocol::registry::RegistryRequest;
 
 use crate::Registry;
@@ -28,6 +28,7 @@ pub(crate) async fn lead(registry: Arc<Registry>) {
     let mut balance: Option<(u64, Balance)> = None;
     loop {
         let maps = registry.maps();
+        registry.leave_removed(&maps).await;
         let term = registry.leading();
         let alone = registry.is_alone().then_some(registry.host.node().0);
         let look = registry.look_at_leases(term, |leases, now| leases.look(&maps, alone, now));
@@ -68,6 +69,9 @@ async fn adjust(registry: &Registry) {
         match step {
             Step::Learn(node) => registry.raft.add_learner(node, EmptyNode {}, false).await.is_ok(),
             Step::Vote(voters) => registry.raft.change_membership(voters, true).await.is_ok(),
+            Step::Forget(nodes) => {
+                registry.raft.change_membership(ChangeMembers::RemoveNodes(nodes), true).await.is_ok()
+            }
         }
     };
     // Whether it is done the next look shows.

@@ -84,12 +84,12 @@ mod tests {
     use super::*;
     use crate::change::{apply, new_cluster};
     use protocol::id::TargetId;
-    use protocol::maps::{TargetEntry, TargetState};
+    use protocol::maps::TargetEntry;
     use protocol::registry::RegistryRequest;
     use std::time::Duration;
 
     fn maps(nodes: u32) -> Maps {
-        let entry = |node: u32| TargetEntry { node, name: String::new(), state: TargetState::Whole };
+        let entry = |node: u32| TargetEntry::new(node, String::new());
         new_cluster(1, (1..=nodes).map(|node| (TargetId(node), entry(node))).collect(), 1, 1)
     }
 

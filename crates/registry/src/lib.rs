@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`Change`](change) | what one request makes of the maps: pure |
 //! | [`nodes`] | what nodes that come and go make of the maps: pure |
+//! | [`drain`] | what emptying targets and nodes makes of the maps, and when they may be taken away: pure |
 //! | [`formation`] | which groups are laid over which targets: pure |
 //! | [`slots`] | which node manages which slots: pure |
 //! | [`leases`], [`voters`], [`balance`] | what the leader decides: whose lease ran out, who votes, when slots move: pure |
@@ -24,6 +25,7 @@ pub mod balance;
 pub mod change;
 mod channel;
 mod consensus;
+pub mod drain;
 pub mod formation;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

@@ -2,7 +2,8 @@
 //!
 //! 1. A node that is gone has no whole targets, unless it never began a session, or nobody has formed groups since it left:
 //!    whatever is written without it, it misses.
-//! 2. Current groups lie on whole targets of living nodes alone, as long as there are any.
+//! 2. Current groups lie on whole targets of living nodes alone, as long as there are any; on those that are being emptied
+//!    (`drain`) only where the others alone would be less redundant.
 //! 3. A session's number rises with each life of its node; what names an older one is refused.
 
 use protocol::id::TargetId;
@@ -10,8 +11,7 @@ use protocol::maps::{Maps, NodeEntry, NodeState, TargetEntry, TargetState};
 use protocol::registry::RegistryError;
 
 use crate::change::{Outcome, Reply, find_or_form};
-use crate::formation::{self, Machines};
-use crate::slots;
+use crate::{drain, slots};
 
 /// More nodes and targets than this no maps hold: every map names them all.
 const NODES_MAX: usize = 1000;
@@ -43,7 +43,7 @@ pub(crate) fn add_targets(maps: &mut Maps, node: u32, names: Vec<String>) -> Rep
     }
     let first = maps.next_target;
     for name in names {
-        maps.targets.insert(maps.next_target, TargetEntry { node, name, state: TargetState::Whole });
+        maps.targets.insert(maps.next_target, TargetEntry::new(node, name));
         maps.next_target = TargetId(maps.next_target.0 + 1);
     }
     form(maps);
@@ -55,7 +55,8 @@ pub(crate) fn begin(maps: &mut Maps, node: u32, address: String) -> Reply {
     if address.len() > NAME_SIZE_MAX {
         return Err(RegistryError::Unknown("node with so long an address".into()));
     }
-    let entry = maps.nodes.get_mut(&node).ok_or(RegistryError::Unknown("node".into()))?;
+    let unknown = unknown(maps, node);
+    let entry = maps.nodes.get_mut(&node).ok_or(unknown)?;
     entry.session += 1;
     entry.state = NodeState::Alive;
     entry.address = address;
@@ -87,21 +88,20 @@ pub(crate) fn end(maps: &mut Maps, node: u32, session: u64) -> Reply {
 
 /// Refuses a session that is not the living one of its node.
 pub fn current(maps: &Maps, node: u32, session: u64) -> Result<(), RegistryError> {
-    let entry = maps.nodes.get(&node).ok_or(RegistryError::Unknown("node".into()))?;
+    let entry = maps.nodes.get(&node).ok_or_else(|| unknown(maps, node))?;
     let lives = entry.state == NodeState::Alive && entry.session == session;
     if lives { Ok(()) } else { Err(RegistryError::Over(node, session)) }
+}
+
+/// Numbers are never given twice, so a node that is not in the maps and could be was there once.
+fn unknown(maps: &Maps, node: u32) -> RegistryError {
+    if node < maps.next_node { RegistryError::Removed(node) } else { RegistryError::Unknown("node".into()) }
 }
 
 /// Forms the groups anew: stripes begun from now on lie on whole targets of living nodes only. Without any such target the
 /// groups stay as they are, for whoever comes back.
 pub(crate) fn form(maps: &mut Maps) {
-    let mut machines = Machines::new();
-    for (&id, target) in maps.targets.iter().filter(|(_, target)| target.state == TargetState::Whole) {
-        if maps.nodes.get(&target.node).is_some_and(|node| node.state == NodeState::Alive) {
-            machines.entry(target.node).or_default().push(id);
-        }
-    }
-    let wanted = formation::groups(&machines, maps.parity, maps.fragment_size);
+    let wanted = drain::spared(maps);
     if wanted.is_empty() {
         return;
     }
@@ -119,9 +119,8 @@ pub(crate) fn form(maps: &mut Maps) {
 }
 
 fn fail_targets(maps: &mut Maps, node: u32) {
-    for target in maps.targets.values_mut().filter(|target| target.node == node) {
-        target.state = TargetState::Failed;
-    }
+    let there = |target: &&mut TargetEntry| target.node == node && target.state != TargetState::Removed;
+    maps.targets.values_mut().filter(there).for_each(|target| target.state = TargetState::Failed);
 }
 
 #[cfg(test)]
@@ -147,7 +146,7 @@ mod tests {
 
     /// Machines with two disks each, all living.
     fn cluster(nodes: u32) -> Maps {
-        let entry = |n: u32| TargetEntry { node: 1, name: n.to_string(), state: TargetState::Whole };
+        let entry = |n: u32| TargetEntry::new(1, n.to_string());
         let mut maps = new_cluster(1, (0..2).map(|n| (TargetId(n), entry(n))).collect(), 1, 1);
         begin(&mut maps, 1);
         for node in 2..=nodes {

@@ -1,5 +1,6 @@
 //! The registry on one node: it answers from its replica of the maps, and carries changes and renewals to the leader.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,6 +43,7 @@ pub struct Registry {
     leases: Mutex<Option<(u64, Leases)>>,
     rounds: Rounds,
     outdated: Vec<TargetId>,
+    store: Arc<Store>,
 }
 
 /// Why a registry did not start.
@@ -150,10 +152,10 @@ impl Registry {
         let machine = Machine::new(store.clone(), published.clone());
         let config = Arc::new(config().validate().expect("the configuration is fixed, and right"));
         let network = Network(host.clone());
-        let starting = Raft::new(host.node().0, config, network, LogStore(store), machine);
+        let starting = Raft::new(host.node().0, config, network, LogStore(store.clone()), machine);
         let raft = within(host, starting).await.map_err(|error| RegistryStart::Stuck(error.to_string()))?;
         let (leases, rounds) = (Mutex::new(None), Rounds::default());
-        let registry = Arc::new(Registry { host: host.clone(), raft, published, leases, rounds, outdated });
+        let registry = Arc::new(Registry { host: host.clone(), raft, published, leases, rounds, outdated, store });
         host.listen(Port(REGISTRY_PORT), Arc::new(Service(registry.clone())));
         host.listen(Port(CONSENSUS_PORT), Arc::new(Consensus(registry.clone())));
         host.spawn(leader::lead(registry.clone()));
@@ -178,6 +180,18 @@ impl Registry {
         }
     }
 
+    /// Keeps no copy on targets that were taken out of the cluster.
+    pub(crate) async fn leave_removed(&self, maps: &Maps) {
+        let copies = self.store.kept().copies.clone();
+        // Maps that are behind may not know a target yet.
+        let removed = |target: &TargetId| *target < maps.next_target && !maps.present().any(|(id, _)| id == *target);
+        let removed: BTreeSet<TargetId> = copies.into_iter().filter(removed).collect();
+        if !removed.is_empty() {
+            // What could not be stored is stored with whatever is to be kept next.
+            drop(within(&self.host, self.store.leave(&removed)).await);
+        }
+    }
+
     /// The maps as this node has them.
     pub fn maps(&self) -> Arc<Maps> {
         self.published.maps()
@@ -197,6 +211,11 @@ impl Registry {
     /// The node that leads, as far as this one knows.
     pub fn leader(&self) -> Option<u32> {
         self.metrics(|metrics| metrics.current_leader)
+    }
+
+    /// All nodes that the consensus counts with, those that only learn too, as far as this one knows.
+    pub fn members(&self) -> Vec<u32> {
+        self.metrics(|metrics| metrics.membership_config.nodes().map(|(node, _)| *node).collect())
     }
 
     /// The nodes that vote, as far as this one knows.

@@ -57,7 +57,7 @@ impl Session {
                     return Ok(session);
                 }
                 Ok(_) => error = RegistryError::Unknown("answer".into()),
-                Err(RegistryError::Unknown(what)) => return Err(RegistryError::Unknown(what)),
+                Err(error @ (RegistryError::Unknown(_) | RegistryError::Removed(_))) => return Err(error),
                 Err(other) => error = other,
             }
             host.sleep(BEGIN_PAUSE).await;
@@ -138,7 +138,7 @@ impl Session {
         let Shared { node, number: session, .. } = *self.0;
         match in_turn(&self.0.host, &self.0.ask, || RegistryRequest::Renew { node, session }).await {
             Ok(_) => self.0.extend(sent + (LEASE - DRIFT)),
-            Err(RegistryError::Over(..)) => self.0.finish(),
+            Err(RegistryError::Over(..) | RegistryError::Removed(_)) => self.0.finish(),
             // Perhaps the next one is heard.
             Err(_) => {}
         }

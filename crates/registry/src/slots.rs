@@ -7,7 +7,7 @@
 //!    slots are with the one who is to give them and both lives go on; when a storing node comes or goes, all wishes end
 //!    (`docs/decisions/0020-slots-are-handed-over.md`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use protocol::id::SLOT_COUNT;
 use protocol::maps::{Maps, NodeState, SlotEntry, SlotWish};
@@ -32,8 +32,8 @@ struct Stretch {
     entry: SlotEntry,
 }
 
-/// Gives the slots of nodes that are gone to those that live and store, so that all have about equally many. Without such
-/// a node the slots stay.
+/// Gives the slots of nodes that are gone to those that live, store and stay, so that all have about equally many. Without
+/// such a node the slots stay.
 pub fn inherit(maps: &mut Maps) {
     let mut counts = managed(maps);
     let is_gone = |node: u32| maps.nodes.get(&node).is_none_or(|entry| entry.state == NodeState::Gone);
@@ -60,7 +60,7 @@ pub fn inherit(maps: &mut Maps) {
 }
 
 /// What would make the shares of all living, storing nodes even, with the fewest slots moved; a living node that takes no
-/// share keeps none. Whoever carries a move out splits it where the lists of logs differ.
+/// share, as one that is being emptied, keeps none. Whoever carries a move out splits it where the lists of logs differ.
 pub fn rebalance(maps: &Maps) -> Vec<Move> {
     let counts = managed(maps);
     let mut surplus = without_share(maps);
@@ -169,9 +169,9 @@ fn shared_out(run: Stretch, heirs: &mut BTreeMap<u32, usize>) -> Vec<Stretch> {
     parts
 }
 
-/// How many slots each living, storing node manages.
+/// How many slots each node manages that is to have any: those that live, store and stay.
 fn managed(maps: &Maps) -> BTreeMap<u32, usize> {
-    let mut counts: BTreeMap<u32, usize> = maps.storing().map(|node| (node, 0)).collect();
+    let mut counts: BTreeMap<u32, usize> = maps.staying().into_iter().map(|node| (node, 0)).collect();
     for run in stretches(maps) {
         if let Some(count) = counts.get_mut(&run.entry.node) {
             *count += usize::from(run.count);
@@ -182,7 +182,7 @@ fn managed(maps: &Maps) -> BTreeMap<u32, usize> {
 
 /// How many slots living nodes manage that take no share.
 fn without_share(maps: &Maps) -> BTreeMap<u32, usize> {
-    let sharing: BTreeSet<u32> = maps.storing().collect();
+    let sharing = maps.staying();
     let lives = |node: &u32| maps.nodes.get(node).is_some_and(|entry| entry.state == NodeState::Alive);
     let mut counts = BTreeMap::new();
     for run in stretches(maps).iter().filter(|run| lives(&run.entry.node) && !sharing.contains(&run.entry.node)) {
@@ -214,12 +214,12 @@ mod tests {
     use crate::change::{apply, new_cluster};
     use protocol::address::Position;
     use protocol::id::{LogId, TargetId};
-    use protocol::maps::{NodeEntry, SlotLog, TargetEntry, TargetState};
+    use protocol::maps::{NodeEntry, SlotLog, TargetEntry};
     use protocol::registry::RegistryRequest;
 
     /// Slots in runs of a size and a node each, every run with a log of its own to roll.
     fn cluster(nodes: u32, runs: &[(u16, u32)]) -> Maps {
-        let entry = |n: u32| TargetEntry { node: n, name: n.to_string(), state: TargetState::Whole };
+        let entry = |n: u32| TargetEntry::new(n, n.to_string());
         let mut maps = new_cluster(1, (1..=nodes).map(|n| (TargetId(n), entry(n))).collect(), 1, 1);
         let mut first = 0;
         maps.slots.clear();

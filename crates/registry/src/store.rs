@@ -4,6 +4,7 @@
 //! 2. A start reads at least n−m of them, and one that misses something has fewer records than another: the longest tells
 //!    all. It then brings all copies up to this before anything else happens.
 //! 3. One record or checkpoint is under way at a time, on all copies alike.
+//!    Copies on targets that were taken out of the cluster are no copies any more.
 //! 4. A copy that failed gets no record before its next checkpoint. One whose disk hangs gets nothing more before the next
 //!    start: what it was given last may still reach the disk, later than what would follow.
 
@@ -141,6 +142,22 @@ impl Store {
             return Ok(());
         }
         self.kept().snapshot = Some((meta, agreed));
+        self.mend(&mut copies).await
+    }
+
+    /// Goes on without copies on targets that were taken away: a start must neither ask for them nor believe them. The last
+    /// copy stays.
+    pub async fn leave(&self, gone: &BTreeSet<TargetId>) -> io::Result<()> {
+        let mut copies = self.copies.lock().await;
+        let stays = |target: &TargetId| !gone.contains(target);
+        let is_one_left = copies.replicas.iter().any(|(target, _)| stays(target));
+        if !is_one_left || self.kept().copies.iter().all(stays) {
+            return Ok(());
+        }
+        self.kept().copies.retain(stays);
+        // They too are told that they do not count any more; who starts with them alone learns it from them.
+        self.mend(&mut copies).await?;
+        copies.replicas.retain(|(target, _)| stays(target));
         self.mend(&mut copies).await
     }
 

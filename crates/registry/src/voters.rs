@@ -3,12 +3,13 @@
 //! 1. There are min(2m+1, storing nodes that ever began) voters, made odd: an even one adds nothing that may fail.
 //! 2. Who lives is preferred, and then who votes already: a voter that is gone is replaced as soon as another node lives
 //!    that does not vote.
+//!    So is one that is being emptied: whoever is to go must be able to.
 //! 3. A voter that nobody can replace stays one: to count fewer would let fewer agree.
-//! 4. All other storing nodes learn.
+//! 4. All other storing nodes learn. Who was taken out of the cluster is no member any more.
 
 use std::collections::BTreeSet;
 
-use protocol::maps::{Maps, NodeState};
+use protocol::maps::{Maps, NodeEntry, NodeState};
 
 /// What the leader has to do about the members, one step at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum Step {
     Learn(u32),
     /// These vote from now on, and those that voted before learn. All of them have learnt so far.
     Vote(BTreeSet<u32>),
+    /// These, which do not vote, are members no more.
+    Forget(BTreeSet<u32>),
 }
 
 /// The members now, as the leader sees them.
@@ -33,12 +36,14 @@ pub struct Members {
 /// Who should vote.
 pub fn wanted(maps: &Maps, voters: &BTreeSet<u32>) -> BTreeSet<u32> {
     let began = maps.nodes.iter().filter(|(_, node)| node.stores && node.session > 0);
-    let mut ranked: Vec<_> =
-        began.map(|(&number, node)| (node.state != NodeState::Alive, !voters.contains(&number), number)).collect();
+    let rank = |(&number, node): (&u32, &NodeEntry)| {
+        (node.state != NodeState::Alive, maps.drains(number), !voters.contains(&number), number)
+    };
+    let mut ranked: Vec<_> = began.map(rank).collect();
     ranked.sort_unstable();
     let most = (2 * usize::from(maps.parity) + 1).min(ranked.len());
     let count = if most.is_multiple_of(2) { most.saturating_sub(1) } else { most };
-    ranked.into_iter().take(count).map(|(_, _, number)| number).collect()
+    ranked.into_iter().take(count).map(|(_, _, _, number)| number).collect()
 }
 
 /// What to do next; nothing when all is as it should be, or has to be awaited.
@@ -49,7 +54,12 @@ pub fn step(maps: &Maps, members: &Members) -> Option<Step> {
     }
     let wanted = wanted(maps, &members.voters);
     let ready = wanted.iter().all(|node| members.voters.contains(node) || members.up_to_date.contains(node));
-    (ready && !wanted.is_empty() && wanted != members.voters).then_some(Step::Vote(wanted))
+    if ready && !wanted.is_empty() && wanted != members.voters {
+        return Some(Step::Vote(wanted));
+    }
+    let removed = |node: &u32| !maps.nodes.contains_key(node) && !members.voters.contains(node);
+    let removed: BTreeSet<u32> = members.all.iter().copied().filter(removed).collect();
+    (!removed.is_empty()).then_some(Step::Forget(removed))
 }
 
 #[cfg(test)]
@@ -57,11 +67,11 @@ mod tests {
     use super::*;
     use crate::change::new_cluster;
     use protocol::id::TargetId;
-    use protocol::maps::{TargetEntry, TargetState};
+    use protocol::maps::{Drain, TargetEntry};
 
     /// So many nodes, of which these are gone.
     fn maps(nodes: u32, parity: u8, gone: &[u32]) -> Maps {
-        let entry = |node: u32| TargetEntry { node, name: String::new(), state: TargetState::Whole };
+        let entry = |node: u32| TargetEntry::new(node, String::new());
         let mut maps = new_cluster(1, (1..=nodes).map(|node| (TargetId(node), entry(node))).collect(), 1, parity);
         gone.iter().for_each(|node| maps.nodes.get_mut(node).unwrap().state = NodeState::Gone);
         maps
@@ -88,6 +98,20 @@ mod tests {
         assert_eq!(voters(5, 1, &[2], &[1, 2, 3]), [1, 3, 4]);
         assert_eq!(voters(5, 1, &[], &[1, 3, 4]), [1, 3, 4], "who comes back learns");
         assert_eq!(voters(2, 1, &[1], &[1]), [2]);
+    }
+
+    #[test]
+    fn who_is_drained_does_not_vote_where_others_can_and_who_was_removed_is_forgotten() {
+        let mut maps = maps(4, 1, &[]);
+        maps.targets.get_mut(&TargetId(1)).unwrap().drain = Drain::Careful;
+        assert_eq!(wanted(&maps, &[1, 2, 3].into()), [2, 3, 4].into());
+        maps.nodes.remove(&4);
+        maps.targets.remove(&TargetId(4));
+        assert_eq!(wanted(&maps, &[1, 2, 3].into()), [1, 2, 3].into(), "nobody can replace it");
+        let mut members = Members { voters: [2, 3, 4].into(), all: [1, 2, 3, 4].into(), up_to_date: [1, 2, 3].into() };
+        assert_eq!(step(&maps, &members), Some(Step::Vote([1, 2, 3].into())), "first it ceases to vote");
+        members.voters = [1, 2, 3].into();
+        assert_eq!(step(&maps, &members), Some(Step::Forget([4].into())));
     }
 
     #[test]

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use cluster::Cluster;
 use host::NodeId;
-use host::sim::{self, DiskFaults, DiskOptions, Stop};
+use host::sim::{self, DiskFaults, DiskOptions, Stop, World};
 use protocol::checksum::crc;
 use protocol::id::TargetId;
-use protocol::maps::{NodeState, Writer};
-use protocol::registry::{LEASE, RegistryReply, RegistryRequest};
-use registry::Registry;
+use protocol::maps::{Drain, NodeState, Writer};
+use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
+use registry::{Registry, RegistryStart, Session};
 
 fn open(node: u32) -> RegistryRequest {
     RegistryRequest::OpenLog { node, writer: Writer::Client }
@@ -81,6 +81,54 @@ fn three_nodes_grow_from_one_and_outlive_any_of_them() {
 }
 
 #[test]
+fn a_node_that_is_drained_gives_its_vote_and_its_slots_away_and_is_forgotten() {
+    sim::explore(0..10, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 1, 1).await;
+        cluster.start(1).await;
+        for _ in 0..3 {
+            cluster.join(1).await;
+        }
+        cluster.await_voters(1, 3).await;
+        // Whichever it is: the one that leads, another voter, or one that learns.
+        let leaver = 1 + world.dice().below(4) as u32;
+        let staying: Vec<u32> = (1..=4).filter(|&node| node != leaver).collect();
+        let on = cluster.registry(staying[0]);
+        let targets =
+            on.maps().present().filter(|(_, entry)| entry.node == leaver).map(|(id, _)| id).collect::<Vec<_>>();
+        on.answer(RegistryRequest::Drain(targets.clone(), Drain::Careful)).await.expect("three others are left");
+        until(&world, "only others vote", || cluster.registry(staying[0]).voters() == staying).await;
+        let maps = on.maps();
+        let gives = |first: &u16| maps.slot(*first).node == leaver;
+        assert!(maps.wishes.values().all(|wish| wish.to != leaver) && !maps.wishes.keys().any(|first| !gives(first)));
+        let removal = RegistryRequest::RemoveNode(leaver);
+        assert!(matches!(on.answer(removal.clone()).await, Err(RegistryError::InUse(_))), "it runs");
+        world.crash(NodeId(leaver), Stop::PowerLoss);
+        until(&world, "it is gone", || on.maps().nodes[&leaver].state == NodeState::Gone).await;
+        assert!(matches!(on.answer(removal.clone()).await, Err(RegistryError::InUse(_))), "it has a target");
+        let removed = on.answer(RegistryRequest::RemoveTargets(targets, on.maps().epoch)).await;
+        removed.expect("nothing was ever written to it");
+        on.answer(removal).await.expect("it has nothing any more");
+        until(&world, "it is no member", || on.members() == staying).await;
+        world.restart(NodeId(leaver));
+        let host = world.host(NodeId(leaver));
+        let refused = Session::begin(&host, staying.iter().copied().map(NodeId).collect(), leaver, String::new()).await;
+        assert_eq!(refused.err(), Some(RegistryError::Removed(leaver)));
+        world.crash(NodeId(staying[1]), Stop::PowerLoss);
+        on.answer(open(staying[0])).await.expect("two of three agree");
+    });
+}
+
+async fn until(world: &World, what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..300 {
+        if is_so() {
+            return;
+        }
+        world.sleep(Duration::from_millis(100)).await;
+    }
+    panic!("after 30 s: not {what}");
+}
+
+#[test]
 fn a_clean_stop_gives_the_lease_back_at_once() {
     sim::explore(0..5, async |world, host| {
         let cluster = Cluster::create(&world, &host, 2, 1).await;
@@ -142,6 +190,29 @@ fn a_node_goes_on_with_the_targets_that_are_left() {
 }
 
 #[test]
+fn a_start_does_not_ask_for_targets_that_were_taken_away() {
+    sim::explore(0..5, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 4, 1).await;
+        let registry = cluster.start(1).await;
+        let gone = vec![TargetId(2), TargetId(3)];
+        registry.answer(RegistryRequest::Drain(gone.clone(), Drain::Careful)).await.expect("two are left");
+        registry.answer(RegistryRequest::RemoveTargets(gone, registry.maps().epoch)).await.expect("nothing lies there");
+        world.sleep(Duration::from_secs(1)).await;
+        registry.answer(open(1)).await.expect("two copies are enough");
+        world.crash(NodeId(1), Stop::PowerLoss);
+        let plugged = |targets: [usize; 2]| -> Vec<_> {
+            let disks = cluster.disks(1);
+            targets.into_iter().map(|n| (TargetId(n as u32), disks[n].plug())).collect()
+        };
+        let host = world.restart(NodeId(1));
+        let stale = Registry::start(&host, plugged([2, 3])).await;
+        assert!(matches!(stale, Err(RegistryStart::TooFew { .. })), "{:?}", stale.err());
+        let registry = Registry::start(&host, plugged([0, 1])).await.expect("all that count are there");
+        assert_eq!(registry.maps().next_log.0, 2);
+    });
+}
+
+#[test]
 fn a_disk_that_hangs_stops_nobody_for_long() {
     sim::explore(0..5, async |world, host| {
         let cluster = Cluster::create(&world, &host, 3, 1).await;
@@ -182,7 +253,7 @@ fn the_format_of_before_is_refused_by_its_name() {
         space.write(0, vec![old.into()]).await.unwrap();
         let started = Registry::start(&host, vec![(TargetId(0), disk.plug())]).await;
         let why = started.err().expect("it is not read").to_string();
-        assert!(why.contains("version 1") && why.contains("version 3"), "{why}");
+        assert!(why.contains("version 1") && why.contains("version 4"), "{why}");
     });
 }
 

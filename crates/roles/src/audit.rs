@@ -250,7 +250,7 @@ async fn whole_again(roles: &Roles, lacking: &BTreeMap<TargetId, Vec<String>>) -
 /// What is wrong with a target that is not whole.
 fn not_whole(name: &str, state: TargetState) -> Option<String> {
     match state {
-        TargetState::Whole => None,
+        TargetState::Whole | TargetState::Removed => None,
         TargetState::Behind => Some(format!("{name} missed writes; what it lacks is being rebuilt")),
         TargetState::Failed => Some(format!(
             "{name} is missing: what lies on it has less redundancy; bring it back or put an empty one in its place, then \

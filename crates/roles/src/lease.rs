@@ -2,6 +2,7 @@
 
 use host::{BoxFuture, Host, NodeId};
 use log::{Cluster, Lease};
+use protocol::registry::RegistryError;
 use registry::Session;
 
 /// Begins this life of the node: from now on others count with it, and it answers as long as its lease holds.
@@ -13,9 +14,15 @@ pub(crate) async fn begin(cluster: &Cluster, address: String) -> Result<Session,
     // The own replica first, where there is one.
     let own = storing().filter(|&other| other == node);
     let ask = own.chain(storing().filter(|&other| other != node)).collect();
-    let session = Session::begin(host, ask, node.0, address).await.map_err(|error| {
-        format!("the cluster did not take this node in: {error}. Start the other machines too; more than half of those that \
-                 vote must run")
+    let session = Session::begin(host, ask, node.0, address).await.map_err(|error| match error {
+        RegistryError::Removed(_) => "this machine was removed from the cluster with `dazzle node remove`. Nothing that lies \
+                                      here is needed any more; to take part again, `dazzle join` with another, empty \
+                                      directory"
+            .to_owned(),
+        error => format!(
+            "the cluster did not take this node in: {error}. Start the other machines too; more than half of those that vote \
+             must run"
+        ),
     })?;
     cluster.refresh().await.map_err(|error| error.to_string())?;
     cluster.lease_by(Box::new(OwnLease(session.clone(), host.clone())));

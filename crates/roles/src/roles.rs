@@ -181,7 +181,9 @@ async fn watch(cluster: Cluster, targets: Vec<Arc<Target>>) {
     let mut failed: BTreeSet<TargetId> = BTreeSet::new();
     loop {
         cluster.host().sleep(WATCH_INTERVAL).await;
-        let fresh: Vec<_> = targets.iter().filter(|target| !failed.contains(&target.id())).collect();
+        let maps = cluster.maps();
+        let counts = |target: TargetId| maps.present().any(|(id, _)| id == target) && !failed.contains(&target);
+        let fresh: Vec<_> = targets.iter().filter(|target| counts(target.id())).collect();
         for (target, why) in fresh.iter().filter_map(|target| Some((target.id(), target.failure()?))) {
             error!(target = target.0, why, "a target has failed; going on without it");
             match mark(&cluster, target, TargetState::Failed).await {

@@ -81,7 +81,7 @@ pub async fn replace_blank(
     let mut replaced = Vec::new();
     for (target, disk) in disks {
         // A disk that cannot be read is no blank one; opening it says what is wrong.
-        if maps.targets.contains_key(target) && storage::is_blank(disk).await.unwrap_or(false) {
+        if maps.present().any(|(id, _)| id == *target) && storage::is_blank(disk).await.unwrap_or(false) {
             mark(cluster, *target, TargetState::Behind).await?;
             storage::format(disk, maps.cluster, *target, options)
                 .await
@@ -96,16 +96,16 @@ pub async fn replace_blank(
 /// changes, stays behind until it was repaired (DESIGN §3, targets that come back).
 pub async fn settle_targets(cluster: &Cluster, serving: &[TargetId], outdated: &[TargetId]) -> Result<(), String> {
     let node = cluster.host().node().0;
-    for (target, entry) in cluster.maps().targets.iter().filter(|(_, entry)| entry.node == node) {
-        let state = match (serving.contains(target), entry.state) {
+    for (target, entry) in cluster.maps().present().filter(|(_, entry)| entry.node == node) {
+        let state = match (serving.contains(&target), entry.state) {
             (false, _) => TargetState::Failed,
             (true, TargetState::Failed) => TargetState::Behind,
-            (true, _) if outdated.contains(target) => TargetState::Behind,
+            (true, _) if outdated.contains(&target) => TargetState::Behind,
             (true, state) => state,
         };
         if state != entry.state {
             warn!(target = target.0, ?state, "a target's state has changed");
-            mark(cluster, *target, state).await?;
+            mark(cluster, target, state).await?;
         }
     }
     Ok(())
@@ -126,14 +126,15 @@ pub fn called(maps: &Maps, target: TargetId) -> String {
     }
 }
 
-/// Targets that do not serve, with their names and what to do about each.
+/// Targets that do not serve, with their names and what to do about each. Nobody misses one that was taken away.
 pub fn absent_targets(maps: &Maps, lost: Lost) -> Vec<Absent> {
+    let is_present = |target: TargetId| maps.present().any(|(id, _)| id == target);
     let absent = |(target, why): (TargetId, String)| {
         let name = called(maps, target);
         warn!(target = target.0, why, "a target does not serve; going on without it");
         Absent { target, name, why }
     };
-    lost.into_iter().map(absent).collect()
+    lost.into_iter().filter(|(target, _)| is_present(*target)).map(absent).collect()
 }
 
 #[cfg(test)]
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_target_is_called_by_its_machine_where_there_are_several() {
-        let entry = |node| TargetEntry { node, name: "target-0".into(), state: TargetState::Whole };
+        let entry = |node| TargetEntry::new(node, "target-0".into());
         let targets = vec![(TargetId(0), entry(1)), (TargetId(1), entry(1))];
         let mut maps = registry::change::new_cluster(1, targets, 1, 1);
         assert_eq!(called(&maps, TargetId(0)), "target-0");
@@ -153,5 +154,15 @@ mod tests {
         maps.targets.insert(TargetId(1), entry(2));
         assert_eq!(called(&maps, TargetId(1)), "host-2:target-0");
         assert_eq!(called(&maps, TargetId(7)), "target 7");
+    }
+
+    #[test]
+    fn nobody_misses_a_target_that_was_taken_away() {
+        let targets = (0..3).map(|id| (TargetId(id), TargetEntry::new(1, format!("target-{id}")))).collect();
+        let mut maps = registry::change::new_cluster(1, targets, 1, 1);
+        maps.targets.get_mut(&TargetId(1)).expect("one of three").state = TargetState::Removed;
+        let lost = (0..4).map(|id| (TargetId(id), "it is not there".to_owned())).collect();
+        let absent: Vec<String> = absent_targets(&maps, lost).into_iter().map(|absent| absent.name).collect();
+        assert_eq!(absent, ["target-0", "target-2"]);
     }
 }

@@ -12,7 +12,7 @@ use log::exposure::Tally;
 use log::{Cluster, LogReader, RebuildOptions, Rebuilder, stripes};
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
-use protocol::maps::{Maps, NodeState, TargetEntry, TargetState};
+use protocol::maps::{Maps, NodeState, TargetEntry};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use registry::change;
 use storage::{Storage, TargetOptions};
@@ -91,7 +91,7 @@ impl Machines {
         for (target, disk) in disks.iter().flatten() {
             storage::format(&disk.plug(), CLUSTER, *target, options()).await.expect("an empty disk becomes a target");
         }
-        let entry = |id: TargetId| TargetEntry { node: 1, name: format!("t{}", id.0), state: TargetState::Whole };
+        let entry = |id: TargetId| TargetEntry::new(1, format!("t{}", id.0));
         let first = disks[0].iter().map(|(id, _)| (*id, entry(*id))).collect();
         let mut maps = change::new_cluster(CLUSTER, first, 1, 1);
         maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = FRAGMENT);
@@ -108,7 +108,12 @@ impl Machines {
     }
 
     fn change(&self, request: RegistryRequest) {
-        apply(&self.maps, request).expect("the change is possible");
+        self.ask(request).expect("the change is possible");
+    }
+
+    /// Asks the registry for a change.
+    pub fn ask(&self, request: RegistryRequest) -> RegistryAnswer {
+        apply(&self.maps, request)
     }
 
     /// Makes a machine known and starts it.

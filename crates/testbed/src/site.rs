@@ -108,8 +108,7 @@ impl Site {
             storage::format(&disk, CLUSTER, target, shape.target_options())
                 .await
                 .expect("an empty disk becomes a target");
-            let entry =
-                TargetEntry { node: host.node().0, name: format!("target-{}", target.0), state: TargetState::Whole };
+            let entry = TargetEntry::new(host.node().0, format!("target-{}", target.0));
             entries.push((target, entry));
         }
         let mut maps = change::new_cluster(CLUSTER, entries, host.node().0, shape.parity);

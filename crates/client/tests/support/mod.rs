@@ -17,7 +17,7 @@ use protocol::delta::{Change, Delta};
 use protocol::file::{Attributes, Caller, Content, Extent, Kind, NewInode, Time};
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
-use protocol::maps::{TargetEntry, TargetState};
+use protocol::maps::TargetEntry;
 use protocol::token::Grant;
 use registry::{Registry, change};
 use storage::{Storage, TargetOptions};
@@ -40,7 +40,7 @@ impl Site {
         let mut entries = Vec::new();
         for (target, disk) in &plugged {
             storage::format(disk, 1, *target, TargetOptions::default()).await.expect("an empty disk becomes a target");
-            let entry = TargetEntry { node: host.node().0, name: format!("{}", target.0), state: TargetState::Whole };
+            let entry = TargetEntry::new(host.node().0, format!("{}", target.0));
             entries.push((*target, entry));
         }
         let maps = change::new_cluster(1, entries, host.node().0, 1);

@@ -76,7 +76,7 @@ impl Status {
         for target in answer["targets"].as_array().into_iter().flatten() {
             table.add_row([
                 target["name"].as_str().unwrap_or("?").to_owned(),
-                target["state"].as_str().unwrap_or("?").to_owned(),
+                state_of(target),
                 size(&target["stored"]),
                 size(&target["free"]),
                 target["fragments"].to_string(),
@@ -89,6 +89,15 @@ impl Status {
             if let Some(why) = target["why"].as_str() {
                 say!("{}: {why}", target["name"].as_str().unwrap_or("?"));
             }
+        }
+        for node in answer["nodes"].as_array().into_iter().flatten().filter(|_| answer["nodes"][1].is_object()) {
+            let does = match (node["runs"] == true, node["draining"] == true) {
+                (true, false) => "runs",
+                (true, true) => "runs, and is being drained",
+                (false, false) => "is gone",
+                (false, true) => "is gone, and is being drained",
+            };
+            say!("node {:<5} {} {does}", node["id"].to_string(), node["name"].as_str().unwrap_or("?"));
         }
         for slots in answer["slots"].as_array().into_iter().flatten() {
             say!("slots {}–{} on node {}", slots["first"], slots["last"], slots["node"]);
@@ -116,6 +125,15 @@ impl Status {
             say!("log {:<6} {:<8} {}", log["id"].to_string(), text("writer"), text("state"));
         }
         Ok(())
+    }
+}
+
+fn state_of(target: &serde_json::Value) -> String {
+    let state = target["state"].as_str().unwrap_or("?");
+    match target["left"].as_u64() {
+        None => state.to_owned(),
+        Some(0) => format!("{state}, drained"),
+        Some(left) => format!("{state}, drains: {}", Size(left)),
     }
 }
 

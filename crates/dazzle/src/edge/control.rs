@@ -28,6 +28,32 @@ pub enum Question {
     },
     /// Rebuild what is missing.
     Repair,
+    /// What draining would cost and leave.
+    DrainPlan {
+        /// What is to be emptied.
+        whom: Whom,
+    },
+    /// Empty something, so that it can be removed.
+    Drain {
+        /// What.
+        whom: Whom,
+        /// Even if that costs redundancy.
+        force: bool,
+        /// Answer only when nothing lies there any more.
+        wait: bool,
+    },
+    /// What was to be emptied stays.
+    Keep {
+        /// What.
+        whom: Whom,
+    },
+    /// Take away what is empty, or is gone.
+    Remove {
+        /// What.
+        whom: Whom,
+        /// Even if too few tell whether anything lies there.
+        force: bool,
+    },
     /// A token, by which another machine can join.
     Token,
     /// Stop, after storing everything.
@@ -36,6 +62,16 @@ pub enum Question {
         #[serde(default)]
         force: bool,
     },
+}
+
+/// A part of the cluster, as people call it: by its name or its number.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Whom {
+    /// One target.
+    Target(String),
+    /// A node with all its targets.
+    Node(String),
 }
 
 /// One line of an answer.
@@ -112,9 +148,12 @@ async fn converse(stream: UnixStream, oracle: std::sync::Arc<dyn Oracle>) -> (Op
     while let Some(line) = lines.recv().await {
         let mut text = serde_json::to_string(&line).expect("a line has no unserializable part");
         text.push('\n');
-        // Who hung up hears no more, but what was asked for is carried out to its end.
-        if told.is_ok() {
-            told = write.write_all(text.as_bytes()).await;
+        // Who hung up hears no more, but what was asked for is carried out to its end; whoever merely waits for others to
+        // carry it out finds the line closed.
+        told = write.write_all(text.as_bytes()).await;
+        if told.is_err() {
+            lines.close();
+            break;
         }
         if !matches!(line, Line::Progress { .. }) {
             break;
@@ -157,5 +196,37 @@ mod tests {
         let once = serde_json::to_string(&serde_json::from_str::<Line>(&text).unwrap()).unwrap();
         let again: Line = serde_json::from_str(&once).unwrap();
         assert_eq!(serde_json::to_string(&again).unwrap(), once);
+    }
+
+    /// Waits for what others do, for as long as anybody wants to know.
+    struct Waiter(tokio::sync::mpsc::Sender<()>);
+
+    impl Oracle for Waiter {
+        fn answer(&self, _: Question, progress: Progress) -> BoxFuture<'static, Result<serde_json::Value, String>> {
+            let ended = self.0.clone();
+            Box::pin(async move {
+                let line = || Line::Progress { what: "waits".into(), done: 0, total: 1 };
+                while progress.send(line()).is_ok() {
+                    tokio::task::yield_now().await;
+                }
+                let _ = ended.send(()).await;
+                Err("nobody waits".into())
+            })
+        }
+
+        fn answered(&self, _: &Question) {}
+    }
+
+    #[tokio::test]
+    async fn who_hangs_up_waits_no_longer() {
+        let (ended, mut told) = mpsc::channel(1);
+        let (mut asker, daemon) = UnixStream::pair().expect("two ends");
+        asker.write_all(b"{\"ask\":\"repair\"}\n").await.expect("somebody listens");
+        let conversation = tokio::spawn(converse(daemon, std::sync::Arc::new(Waiter(ended))));
+        let mut first = [0; 1];
+        tokio::io::AsyncReadExt::read_exact(&mut asker, &mut first).await.expect("it tells how far it is");
+        drop(asker);
+        told.recv().await.expect("it ends");
+        assert!(conversation.await.expect("it does not panic").1.is_err());
     }
 }

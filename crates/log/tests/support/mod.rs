@@ -13,7 +13,7 @@ use log::Cluster;
 use protocol::checksum::{BLOCK_SIZE, block_checksums};
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, LogId, MapEpoch, TargetId};
-use protocol::maps::{Maps, TargetEntry, TargetState};
+use protocol::maps::{Maps, TargetEntry};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use protocol::storage::{
     Append, Durability, STORAGE_PORT, StorageAnswer, StorageError, StorageReply, StorageRequest, StoredFragment,
@@ -245,7 +245,7 @@ pub struct Fakes {
 impl Fakes {
     /// A cluster of `targets` targets, each on its own node.
     pub fn new(world: &World, targets: u32, parity: u8, fragment_size: u32) -> Fakes {
-        let entry = |n: u32| TargetEntry { node: 10 + n, name: format!("t{n}"), state: TargetState::Whole };
+        let entry = |n: u32| TargetEntry::new(10 + n, format!("t{n}"));
         let targets: Vec<_> = (0..targets).map(|n| (TargetId(n), entry(n))).collect();
         let count = targets.len();
         let mut maps = registry::change::new_cluster(1, targets, REGISTRY_NODE.0, parity);
@@ -349,7 +349,7 @@ impl Fakes {
             world.crash(Fakes::node(machine), host::sim::Stop::Kill);
             world.restart(Fakes::node(machine)).listen(Port(STORAGE_PORT), Arc::new(FakeStorage(stores)));
         }
-        let entry = |n: usize| TargetEntry { node: 10, name: format!("t{n}"), state: TargetState::Whole };
+        let entry = |n: usize| TargetEntry::new(10, format!("t{n}"));
         let targets = fakes.targets_of(counts, 0).map(|n| (TargetId(n as u32), entry(n))).collect();
         let mut maps = registry::change::new_cluster(1, targets, 10, 1);
         maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = fragment_size);

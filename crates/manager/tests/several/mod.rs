@@ -13,7 +13,7 @@ use manager::{Manager, ManagerOptions};
 use protocol::id::{MapEpoch, SLOT_COUNT, SlotId, TargetId};
 use protocol::manager::MANAGER_PORT;
 
-use protocol::maps::{Maps, NodeEntry, NodeState, SlotEntry, SlotWish, TargetEntry, TargetState};
+use protocol::maps::{Maps, NodeEntry, NodeState, SlotEntry, SlotWish, TargetEntry};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use registry::change;
 use storage::{Storage, TargetOptions};
@@ -67,7 +67,7 @@ impl Site {
         let mut entries = Vec::new();
         for (target, disk) in site.plugged() {
             storage::format(&disk, CLUSTER, target, TargetOptions::default()).await.unwrap();
-            let entry = TargetEntry { node: GROUND.0, name: format!("t{}", target.0), state: TargetState::Whole };
+            let entry = TargetEntry::new(GROUND.0, format!("t{}", target.0));
             entries.push((target, entry));
         }
         let mut maps = change::new_cluster(CLUSTER, entries, GROUND.0, 1);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use host::sim::{DiskOptions, SimDisk, World};
 use host::{Disk, Host, NodeId};
 use protocol::id::TargetId;
-use protocol::maps::{TargetEntry, TargetState};
+use protocol::maps::TargetEntry;
 use protocol::registry::{RegistryReply, RegistryRequest};
 use registry::{Registry, RegistryStart, Session, change};
 
@@ -34,7 +34,7 @@ impl Cluster {
         let name = |n: u32| format!("{}-{n}", node.0);
         let disk = |n| (TargetId(n), world.add_disk(node, &name(n), DiskOptions::default()));
         let disks: Vec<_> = (0..targets).map(disk).collect();
-        let entry = |n: u32| TargetEntry { node: node.0, name: name(n), state: TargetState::Whole };
+        let entry = |n: u32| TargetEntry::new(node.0, name(n));
         let maps = change::new_cluster(7, (0..targets).map(|n| (TargetId(n), entry(n))).collect(), node.0, parity);
         Registry::create(maps, plugged(&disks)).await.expect("empty disks take a registry");
         let member = Member { disks, registry: None, session: None };

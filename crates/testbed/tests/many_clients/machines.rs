@@ -10,7 +10,7 @@ use host::{BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
 use log::{Cluster, LogReader};
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
-use protocol::maps::{Maps, TargetEntry, TargetState};
+use protocol::maps::{Maps, TargetEntry};
 use protocol::registry::{DRIFT, REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use registry::change;
 use storage::{Storage, TargetOptions};
@@ -226,7 +226,7 @@ async fn store(world: &World, host: &Host) {
     let mut entries = Vec::new();
     for (target, disk) in &disks {
         storage::format(disk, CLUSTER, *target, TargetOptions::default()).await.expect("an empty disk");
-        let entry = TargetEntry { node: STORE.0, name: format!("t{}", target.0), state: TargetState::Whole };
+        let entry = TargetEntry::new(STORE.0, format!("t{}", target.0));
         entries.push((*target, entry));
     }
     let mut maps = change::new_cluster(CLUSTER, entries, MANAGERS[0].0, 1);

@@ -81,7 +81,7 @@ impl Rack {
         let mut entries = Vec::new();
         for (target, disk) in &disks {
             storage::format(&disk.plug(), CLUSTER, *target, target_options()).await.expect("an empty disk");
-            entries.push((*target, TargetEntry { node: node.0, name: disk.name(), state: TargetState::Whole }));
+            entries.push((*target, TargetEntry::new(node.0, disk.name())));
         }
         let mut maps = change::new_cluster(CLUSTER, entries, node.0, rack.shape.parity);
         maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = FRAGMENT);

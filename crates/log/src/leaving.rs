@@ -1,0 +1,132 @@
+//! What lies on targets that are to be taken away, and whether nothing does. Pure.
+//!
+//! 1. A stripe lies on a target as long as a group that names the target is the one in which it counts, whatever the target
+//!    itself shows: one that is gone shows nothing, and what it had is needed until it lies elsewhere.
+//! 2. Nothing lies there only if nothing can be hidden either: an ended stripe has at least m+1 fragments, so of each group
+//!    of the past at most m members may be unheard (as `absence`, rule 1).
+
+use std::collections::BTreeSet;
+
+use protocol::fragment::Part;
+use protocol::id::{GroupId, TargetId};
+use protocol::maps::{GroupEntry, Maps};
+
+use crate::absence::may_hide;
+use crate::stripes::StripeState;
+
+/// How much lies on some targets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Stripes of which a part is to be there.
+    pub stripes: u64,
+    /// The data bytes of these stripes.
+    pub bytes_data: u64,
+    /// The bytes of their fragments that are to be there.
+    pub bytes: u64,
+}
+
+impl Left {
+    /// What lies on `targets`, of all stripes there are.
+    pub fn on(maps: &Maps, states: &[StripeState], targets: &BTreeSet<TargetId>) -> Left {
+        let mut left = Left::default();
+        for state in states {
+            let Some(group) = maps.groups.get(&state.group).filter(|group| is_over(group, targets)) else { continue };
+            left.stripes += 1;
+            left.bytes_data += u64::from(state.length);
+            left.bytes += targets.iter().map(|target| bytes_on(group, state, *target)).sum::<u64>();
+        }
+        left
+    }
+}
+
+/// The bytes of a stripe's fragments that are to be on a target of its group.
+pub fn bytes_on(group: &GroupEntry, state: &StripeState, target: TargetId) -> u64 {
+    let geometry = group.geometry;
+    let lengths = geometry.data_lengths(state.length.min(geometry.stripe_size()));
+    let longest = lengths.iter().copied().max().unwrap_or(0);
+    let data = (0..geometry.data).map(Part::Data).zip(lengths);
+    let parts = data.chain((0..geometry.parity).map(|at| (Part::Parity(at), longest)));
+    let there = parts.filter(|(part, _)| group.targets.get(geometry.member(state.number, *part)) == Some(&target));
+    there.map(|(_, length)| u64::from(length)).sum()
+}
+
+/// The groups of which so many members tell nothing that stripes may lie on `targets` which nobody shows.
+pub fn hidden(maps: &Maps, targets: &BTreeSet<TargetId>, silent: &BTreeSet<TargetId>) -> BTreeSet<GroupId> {
+    let over = maps.groups.iter().filter(|(_, group)| is_over(group, targets));
+    over.filter(|(_, group)| may_hide(maps, group, silent)).map(|(&id, _)| id).collect()
+}
+
+fn is_over(group: &GroupEntry, targets: &BTreeSet<TargetId>) -> bool {
+    group.targets.iter().any(|target| targets.contains(target))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use protocol::fragment::Geometry;
+    use protocol::id::{LogId, MapEpoch, StripeNumber};
+    use protocol::maps::{TargetEntry, TargetState};
+
+    use super::*;
+
+    /// Group 0 over targets 0 to 3, group 1 over 0 to 2.
+    fn maps() -> Maps {
+        let group = |data: u8, current| GroupEntry {
+            targets: (0..=u32::from(data)).map(TargetId).collect(),
+            geometry: Geometry { data, parity: 1, fragment_size: 4096 },
+            current,
+        };
+        Maps {
+            epoch: MapEpoch(1),
+            cluster: 1,
+            parity: 1,
+            fragment_size: 4096,
+            nodes: BTreeMap::new(),
+            targets: (0..4).map(|id| (TargetId(id), TargetEntry::new(id, String::new()))).collect(),
+            groups: [(GroupId(0), group(3, false)), (GroupId(1), group(2, true))].into(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            next_log: LogId(2),
+            next_node: 5,
+            next_target: TargetId(4),
+        }
+    }
+
+    fn state(number: u64, group: u32, length: u32) -> StripeState {
+        let (number, group) = (StripeNumber(number), GroupId(group));
+        StripeState { log: LogId(1), number, length, ended: true, group, cut_off: false, missing: vec![] }
+    }
+
+    #[test]
+    fn what_lies_on_a_target_is_told_by_groups_and_not_by_the_target() {
+        let (maps, all) = (maps(), [state(0, 0, 9000), state(1, 1, 5000)]);
+        let on = |target: u32| Left::on(&maps, &all, &[TargetId(target)].into());
+        assert_eq!(on(3), Left { stripes: 1, bytes_data: 9000, bytes: on(3).bytes });
+        assert_eq!(on(0).stripes, 2);
+        let of_group = |group: u32, number: u64| -> u64 {
+            let (group, state) = (&maps.groups[&GroupId(group)], &all[number as usize]);
+            group.targets.iter().map(|&target| bytes_on(group, state, target)).sum()
+        };
+        assert_eq!(
+            (of_group(0, 0), of_group(1, 1)),
+            (9000 + 4096, 5000 + 4096),
+            "data, and parity as long as the longest"
+        );
+    }
+
+    #[test]
+    fn nothing_lies_where_nobody_shows_it_only_if_enough_tell() {
+        let mut maps = maps();
+        let hidden = |maps: &Maps, target: u32, silent: &[u32]| {
+            let silent = silent.iter().copied().map(TargetId).collect();
+            hidden(maps, &[TargetId(target)].into(), &silent).len()
+        };
+        assert_eq!((hidden(&maps, 3, &[]), hidden(&maps, 3, &[3]), hidden(&maps, 3, &[1, 3])), (0, 0, 1));
+        maps.targets.get_mut(&TargetId(1)).expect("one of four").state = TargetState::Failed;
+        assert_eq!((hidden(&maps, 3, &[]), hidden(&maps, 3, &[3])), (0, 1));
+        maps.targets.get_mut(&TargetId(1)).expect("one of four").state = TargetState::Removed;
+        assert_eq!(hidden(&maps, 3, &[3]), 0, "one that was taken away had nothing");
+    }
+}

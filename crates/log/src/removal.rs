@@ -1,0 +1,67 @@
+//! Taking targets away on which nothing lies any more. This file awaits; `leaving` decides, and the registry once more.
+
+use std::collections::BTreeSet;
+
+use protocol::id::TargetId;
+use protocol::registry::{RegistryError, RegistryRequest};
+
+use crate::leaving::{Left, hidden};
+use crate::{Cluster, stripes};
+
+/// How often the targets are looked at again because the maps changed meanwhile: they do when machines come and go, not with
+/// every write.
+const TRIES: u32 = 20;
+
+/// What is accepted of targets that do not tell what they have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// Nothing: there may be stripes that nobody else shows.
+    Refused,
+    /// That stripes which they alone have are lost.
+    Accepted,
+}
+
+/// Why targets were not taken away. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RemovalError {
+    /// Something lies there.
+    #[error("{} stripe(s) still lie there", .0.stripes)]
+    Left(Left),
+    /// Too few others tell what they have.
+    #[error("of {0} stripe group(s) too few targets answer to tell whether anything lies there still")]
+    Hidden(usize),
+    /// The registry refused, or did not answer.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+/// What lies on `targets`, as the others tell now, and of how many groups too few tell.
+pub async fn left(cluster: &Cluster, targets: &BTreeSet<TargetId>) -> Result<(Left, usize), RegistryError> {
+    let maps = cluster.refresh().await?;
+    let (states, silent) = stripes::list_heard(cluster, &maps, None).await;
+    Ok((Left::on(&maps, &states, targets), hidden(&maps, targets, &silent).len()))
+}
+
+/// Takes `targets` away, if nothing lies on them.
+pub async fn remove(cluster: &Cluster, targets: &BTreeSet<TargetId>, silence: Silence) -> Result<(), RemovalError> {
+    let mut error = RegistryError::Lost;
+    for _ in 0..TRIES {
+        let maps = cluster.refresh().await?;
+        let (states, silent) = stripes::list_heard(cluster, &maps, None).await;
+        let left = Left::on(&maps, &states, targets);
+        if left.stripes > 0 {
+            return Err(RemovalError::Left(left));
+        }
+        let hidden = hidden(&maps, targets, &silent).len();
+        if hidden > 0 && silence == Silence::Refused {
+            return Err(RemovalError::Hidden(hidden));
+        }
+        let request = RegistryRequest::RemoveTargets(targets.iter().copied().collect(), maps.epoch);
+        match cluster.registry(request).await {
+            Ok(_) => return Ok(()),
+            Err(RegistryError::Lost) => error = RegistryError::Lost,
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Err(error.into())
+}

@@ -1,0 +1,254 @@
+//! Targets and nodes that are to go: what emptying them makes of the maps, and when they may be taken away
+//! (`docs/decisions/0021-storage-is-taken-away.md`).
+//!
+//! 1. A target that is being emptied serves, and counts for what it holds; what is written from now on lies elsewhere.
+//! 2. Emptying one costs no redundancy unless it was forced: where the others alone would be less redundant, because more
+//!    of them have failed since, groups lie on it too.
+//! 3. A target is taken away when no stripe can come to lie on it any more, and whoever asks found none there: no current
+//!    group names it, and no run that is still written.
+//! 4. A node is forgotten when it is gone, has no targets, and manages nothing. Its number is never given again.
+
+use protocol::id::{GroupId, MapEpoch, TargetId};
+use protocol::maps::{Drain, GroupEntry, LogState, Maps, NodeState, Run, TargetEntry, TargetState};
+use protocol::registry::RegistryError;
+
+use crate::change::{Outcome, Reply, forget_groups};
+use crate::formation::{self, Machines};
+use crate::{nodes, slots};
+
+/// Begins to empty targets, or ends it.
+pub(crate) fn set(maps: &mut Maps, targets: &[TargetId], drain: Drain) -> Reply {
+    for target in targets {
+        let entry = maps.targets.get_mut(target).filter(|entry| entry.state != TargetState::Removed);
+        entry.ok_or_else(|| RegistryError::Unknown("target".into()))?.drain = drain;
+    }
+    if maps.present().all(|(_, entry)| entry.drain != Drain::No) {
+        return Err(RegistryError::InUse("these are the last targets: there is nowhere for anything to go".into()));
+    }
+    // They rested on other shares.
+    maps.wishes.clear();
+    nodes::form(maps);
+    Ok(Outcome::Maps)
+}
+
+/// Takes targets away; the maps of epoch `seen` are those with which nothing was found on them.
+pub(crate) fn remove(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) -> Reply {
+    if seen != maps.epoch {
+        return Err(RegistryError::Lost);
+    }
+    for target in targets {
+        if !maps.targets.get(target).is_some_and(TargetEntry::drains) {
+            return Err(RegistryError::InUse("only what is being drained can be removed".into()));
+        }
+        if takes_stripes(maps, *target) {
+            return Err(RegistryError::InUse("stripes may still be written to it".into()));
+        }
+    }
+    for target in targets {
+        maps.targets.get_mut(target).expect("it drains").state = TargetState::Removed;
+    }
+    let owners: Vec<u32> = targets.iter().map(|target| maps.targets[target].node).collect();
+    for node in owners {
+        if !maps.present().any(|(_, entry)| entry.node == node)
+            && let Some(entry) = maps.nodes.get_mut(&node)
+        {
+            entry.stores = false;
+        }
+    }
+    forget_groups(maps);
+    Ok(Outcome::Maps)
+}
+
+/// Forgets a node.
+pub(crate) fn remove_node(maps: &mut Maps, node: u32) -> Reply {
+    let in_use = |what: &str| Err(RegistryError::InUse(what.into()));
+    match maps.nodes.get(&node) {
+        None if node < maps.next_node => return Err(RegistryError::Removed(node)),
+        None => return Err(RegistryError::Unknown("node".into())),
+        Some(entry) if entry.state == NodeState::Alive => return in_use("the node runs"),
+        Some(_) => {}
+    }
+    if maps.present().any(|(_, entry)| entry.node == node) {
+        return in_use("the node has targets");
+    }
+    slots::inherit(maps);
+    if maps.slots.values().any(|slot| slot.node == node) {
+        return in_use("the node manages slots that nobody has taken over");
+    }
+    maps.wishes.retain(|_, wish| wish.from != node && wish.to != node);
+    maps.nodes.remove(&node);
+    Ok(Outcome::Maps)
+}
+
+/// The groups that are laid over the targets that serve, without those that are being emptied wherever these can be spared.
+pub(crate) fn spared(maps: &Maps) -> Vec<GroupEntry> {
+    let over = |most: Drain| {
+        let machines = serving(maps, most);
+        let groups = formation::groups(&machines, maps.parity, maps.fragment_size);
+        let parity = groups.iter().map(|group| group.geometry.parity).min();
+        (parity, formation::are_domains(&machines, maps.parity), groups)
+    };
+    let staying = over(Drain::No);
+    let careful = over(Drain::Careful);
+    let best = if (careful.0, careful.1) > (staying.0, staying.1) { careful } else { staying };
+    if best.2.is_empty() { over(Drain::Forced).2 } else { best.2 }
+}
+
+/// Whole targets of living nodes, but none that goes more surely than `most`.
+fn serving(maps: &Maps, most: Drain) -> Machines {
+    let mut machines = Machines::new();
+    let whole = maps.targets.iter().filter(|(_, target)| target.state == TargetState::Whole && target.drain <= most);
+    for (&id, target) in whole {
+        if maps.nodes.get(&target.node).is_some_and(|node| node.state == NodeState::Alive) {
+            machines.entry(target.node).or_default().push(id);
+        }
+    }
+    machines
+}
+
+/// Whether stripes may still come to lie on a target: new ones, or those that a writer or recoverer has yet to end.
+fn takes_stripes(maps: &Maps, target: TargetId) -> bool {
+    let names = |group: &GroupId| maps.groups.get(group).is_some_and(|group| group.targets.contains(&target));
+    let is_written = |run: &Run| run.end.is_none() && run.groups.iter().any(names);
+    let unsealed = maps.logs.values().filter(|log| !matches!(log.state, LogState::Sealed(_)));
+    maps.groups.values().any(|group| group.current && group.targets.contains(&target))
+        || unsealed.flat_map(|log| &log.layout).any(is_written)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::id::LogId;
+    use protocol::maps::Writer;
+    use protocol::registry::RegistryRequest;
+
+    use super::*;
+    use crate::change::{apply, new_cluster};
+
+    fn step(maps: &mut Maps, request: RegistryRequest) -> Reply {
+        let (next, reply) = apply(maps, request);
+        *maps = next.unwrap_or_else(|| maps.clone());
+        assert_eq!(maps.verify(), Ok(()));
+        reply
+    }
+
+    /// Machines with one target each; node n has target n.
+    fn cluster(nodes: u32) -> Maps {
+        let targets = (1..=nodes).map(|node| (TargetId(node), TargetEntry::new(node, String::new()))).collect();
+        new_cluster(1, targets, 1, 1)
+    }
+
+    fn drain(maps: &mut Maps, target: u32, drain: Drain) -> Reply {
+        step(maps, RegistryRequest::Drain(vec![TargetId(target)], drain))
+    }
+
+    fn remove(maps: &mut Maps, target: u32) -> Reply {
+        let seen = maps.epoch;
+        step(maps, RegistryRequest::RemoveTargets(vec![TargetId(target)], seen))
+    }
+
+    fn in_groups(maps: &Maps) -> Vec<u32> {
+        let current = maps.groups.values().filter(|group| group.current).flat_map(|group| group.targets.clone());
+        let targets: std::collections::BTreeSet<_> = current.map(|target| target.0).collect();
+        targets.into_iter().collect()
+    }
+
+    fn set_state(maps: &mut Maps, target: u32, state: TargetState) {
+        step(maps, RegistryRequest::SetTarget(TargetId(target), state)).expect("it is there");
+    }
+
+    #[test]
+    fn what_is_drained_takes_no_new_stripes_and_may_stay_after_all() {
+        let mut maps = cluster(4);
+        assert_eq!(drain(&mut maps, 4, Drain::Careful), Ok(Outcome::Maps));
+        assert_eq!(in_groups(&maps), [1, 2, 3]);
+        assert_eq!(maps.targets[&TargetId(4)].state, TargetState::Whole, "it serves what it has");
+        assert_eq!(drain(&mut maps, 4, Drain::No), Ok(Outcome::Maps));
+        assert_eq!(in_groups(&maps), [1, 2, 3, 4]);
+        assert!(matches!(drain(&mut maps, 9, Drain::Careful), Err(RegistryError::Unknown(_))));
+    }
+
+    #[test]
+    fn redundancy_counts_for_more_than_a_drain_that_was_not_forced() {
+        let mut maps = cluster(3);
+        drain(&mut maps, 3, Drain::Careful).expect("two are left");
+        set_state(&mut maps, 2, TargetState::Failed);
+        assert_eq!(in_groups(&maps), [1, 3], "one machine alone may not be lost");
+        drain(&mut maps, 3, Drain::Forced).expect("one is left");
+        assert_eq!(in_groups(&maps), [1]);
+        set_state(&mut maps, 1, TargetState::Failed);
+        assert_eq!(in_groups(&maps), [3], "there is nothing else");
+        let all = RegistryRequest::Drain((1..=3).map(TargetId).collect(), Drain::Forced);
+        assert!(matches!(step(&mut maps, all), Err(RegistryError::InUse(_))), "something must stay");
+    }
+
+    #[test]
+    fn a_target_is_removed_when_nothing_can_come_to_lie_on_it() {
+        let mut maps = cluster(4);
+        let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
+        let Ok(Outcome::Log(log, epoch)) = step(&mut maps, open) else { panic!("a log is opened") };
+        assert!(matches!(remove(&mut maps, 4), Err(RegistryError::InUse(_))), "nobody drained it");
+        drain(&mut maps, 4, Drain::Careful).expect("three are left");
+        assert!(matches!(remove(&mut maps, 4), Err(RegistryError::InUse(_))), "the log is written there");
+        let current: Vec<_> = maps.groups.iter().filter(|(_, group)| group.current).map(|(&id, _)| id).collect();
+        let from = protocol::id::StripeNumber(3);
+        step(&mut maps, RegistryRequest::AddRun { log, version: 1, epoch, from, groups: current }).expect("it goes on");
+        assert!(matches!(remove(&mut maps, 4), Err(RegistryError::InUse(_))), "what it left may be laid there anew");
+        step(&mut maps, RegistryRequest::FinishRuns { log, version: 2, epoch, end: from }).expect("all is elsewhere");
+        let seen = MapEpoch(maps.epoch.0 - 1);
+        let early = RegistryRequest::RemoveTargets(vec![TargetId(4)], seen);
+        assert_eq!(step(&mut maps, early), Err(RegistryError::Lost), "it was looked at before that");
+        assert_eq!(remove(&mut maps, 4), Ok(Outcome::Maps));
+        assert_eq!(maps.targets[&TargetId(4)].state, TargetState::Removed, "the log's past names it");
+        let back = RegistryRequest::SetTarget(TargetId(4), TargetState::Whole);
+        assert!(matches!(step(&mut maps, back), Err(RegistryError::Unknown(_))), "nothing brings it back");
+        let other = RegistryRequest::SetTarget(TargetId(1), TargetState::Removed);
+        assert!(
+            matches!(step(&mut maps, other), Err(RegistryError::InUse(_))),
+            "nor does anything go by the back door"
+        );
+        step(&mut maps, RegistryRequest::Begin { node: 4, address: String::new() }).expect("the node is there still");
+        assert_eq!(in_groups(&maps), [1, 2, 3]);
+        seal(&mut maps, log);
+        step(&mut maps, RegistryRequest::ForgetLogs(vec![log])).expect("nothing is left of it");
+        assert!(!maps.targets.contains_key(&TargetId(4)), "nothing names it any more");
+    }
+
+    fn seal(maps: &mut Maps, log: LogId) {
+        let version = maps.logs[&log].version;
+        let Ok(Outcome::Log(_, epoch)) = step(maps, RegistryRequest::Claim { log, version }) else { panic!("claimed") };
+        let (length, tail) = (protocol::address::Position::START, protocol::id::StripeNumber(0));
+        step(maps, RegistryRequest::Seal { log, epoch, length, tail }).expect("it is the claimant");
+    }
+
+    #[test]
+    fn a_node_is_forgotten_when_it_is_gone_and_has_nothing() {
+        let mut maps = cluster(3);
+        let removal = RegistryRequest::RemoveNode(3);
+        assert!(matches!(step(&mut maps, removal.clone()), Err(RegistryError::InUse(_))), "it runs");
+        step(&mut maps, RegistryRequest::End { node: 3, session: 1 }).expect("it stops");
+        assert!(matches!(step(&mut maps, removal.clone()), Err(RegistryError::InUse(_))), "it has a target");
+        drain(&mut maps, 3, Drain::Careful).expect("two are left");
+        remove(&mut maps, 3).expect("nothing was written there");
+        assert_eq!(step(&mut maps, removal.clone()), Ok(Outcome::Maps));
+        let begin = RegistryRequest::Begin { node: 3, address: String::new() };
+        assert_eq!(step(&mut maps, begin), Err(RegistryError::Removed(3)));
+        assert_eq!(step(&mut maps, removal), Err(RegistryError::Removed(3)));
+        let add = RegistryRequest::AddNode { name: String::new(), address: String::new(), stores: true };
+        assert_eq!(step(&mut maps, add), Ok(Outcome::Node(4)), "numbers are never given twice");
+    }
+
+    #[test]
+    fn a_node_that_is_drained_keeps_no_slots_and_gets_none() {
+        let mut maps = cluster(3);
+        step(&mut maps, RegistryRequest::Balance).expect("all slots are the first node's");
+        drain(&mut maps, 1, Drain::Careful).expect("two are left");
+        assert!(maps.wishes.is_empty(), "they rested on other shares");
+        step(&mut maps, RegistryRequest::Balance).expect("shares changed");
+        let shares: Vec<_> = maps.wishes.values().map(|wish| (wish.from, wish.to)).collect();
+        assert_eq!(shares, [(1, 2), (1, 3)]);
+        drain(&mut maps, 1, Drain::No).expect("it stays");
+        drain(&mut maps, 3, Drain::Careful).expect("two are left");
+        step(&mut maps, RegistryRequest::End { node: 1, session: 1 }).expect("it stops");
+        assert!(maps.slots.values().all(|slot| slot.node == 2), "who is to go inherits nothing");
+    }
+}
