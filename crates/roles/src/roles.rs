@@ -30,6 +30,9 @@ use crate::targets::{Absent, Lost, absent_targets, mark, replace_blank, settle_t
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a part that stops is waited for once this machine's lease has run out: the others are gone, or going.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// How long it is waited for in any case. Machines that stop at the same time may wait for each other: each is given slots of
+/// those that have stopped, and manages none of them any more.
+const STOP_MAX: Duration = Duration::from_secs(60);
 
 /// How the roles are run.
 #[derive(Default)]
@@ -162,9 +165,10 @@ impl Roles {
     /// Waits for a part to stop, while there is a cluster: it may need machines that have stopped before. What it did not
     /// store then is in the logs.
     async fn in_time<T>(&self, stopping: impl Future<Output = T>) -> Option<T> {
+        let host = self.cluster.host();
         let alone = async {
-            self.cluster.distrust().await;
-            self.cluster.host().sleep(STOP_PATIENCE).await;
+            select(pin!(self.cluster.distrust()), pin!(host.sleep(STOP_MAX))).await;
+            host.sleep(STOP_PATIENCE).await;
         };
         match select(pin!(stopping), pin!(alone)).await {
             Either::Left((stopped, _)) => Some(stopped),

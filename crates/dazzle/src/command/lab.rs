@@ -280,8 +280,9 @@ impl Laboratory {
         // Each has something to store at the others, while all of these still answer.
         let mut failed: Vec<String> =
             self.on_each(&running, |host| self.store(host)).into_iter().filter_map(Result::err).collect();
-        // Who stops last may find nobody left to agree with; the next start recovers what its stop could not tidy up.
-        let late = self.on_each(&running, |host| self.stop(host)).into_iter().filter_map(Result::err);
+        // One after the other: two that stop at once may wait for each other. Who stops last may find nobody left to agree with;
+        // the next start recovers what its stop could not tidy up.
+        let late = running.iter().rev().map(|&host| self.stop(host)).filter_map(Result::err);
         late.for_each(|told| eprintln!("{told}"));
         failed
             .extend(running.iter().filter(|&&host| self.runs(host)).map(|host| format!("host {} still runs", host.0)));

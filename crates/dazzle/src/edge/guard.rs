@@ -3,17 +3,18 @@
 //! Linux ends them when the last descriptor of the FUSE device is closed. A thread that tells the kernel to forget a file waits
 //! in the kernel for pages that other calls have locked, and these for answers that a killed daemon does not give: the thread
 //! never ends, the descriptor stays open, and programs, the lock of the directory and the next daemon wait for ever. So a
-//! small process beside the daemon learns of its death and has the kernel break the connection.
+//! small process beside the daemon learns of its death and has the kernel break the connection, and drop the pages of what is
+//! open there, which programs could read for ever.
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Advice, Mode, OFlags};
 use rustix::mount::UnmountFlags;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal};
 use tracing::warn;
 
 use super::{mount, process};
@@ -57,7 +58,9 @@ pub fn run(daemon: i32, point: &Path) -> io::Result<()> {
     });
     // Another daemon may have mounted there since.
     if device.is_some() && mount::device(point) == device {
+        let mounts = mount::numbers(point);
         break_connection(point);
+        drop_pages(&mounts);
     }
     Ok(())
 }
@@ -67,6 +70,33 @@ fn is_alive(process: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start().as_bytes().first().copied());
     !matches!(state, None | Some(None | Some(b'Z' | b'X')))
+}
+
+/// Drops the kernel's pages of what programs have open on these mounts: reads of them ask nobody, and others may change the
+/// files as soon as the lease of this machine has run out. What is mapped stays.
+fn drop_pages(mounts: &[String]) {
+    let numbered = |path: &Path| {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        numbers.collect::<Vec<_>>()
+    };
+    for process in numbered(Path::new("/proc")) {
+        let infos = PathBuf::from(format!("/proc/{process}/fdinfo"));
+        let lies_there = |file: &i32| {
+            let info = std::fs::read_to_string(infos.join(file.to_string())).unwrap_or_default();
+            let mount = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
+            mount.is_some_and(|mount| mounts.iter().any(|known| known == mount))
+        };
+        let files: Vec<i32> = numbered(&infos).into_iter().filter(lies_there).collect();
+        let Some(pid) = Pid::from_raw(process).filter(|_| !files.is_empty()) else { continue };
+        let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        for file in files {
+            // Opening it anew would ask the dead daemon; who has closed it meanwhile reads no more.
+            if let Ok(file) = rustix::process::pidfd_getfd(&process, file, PidfdGetfdFlags::empty()) {
+                let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+            }
+        }
+    }
 }
 
 /// From here on every call on the mount fails, as on one whose daemon has ended; it stays there.

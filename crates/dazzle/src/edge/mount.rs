@@ -137,6 +137,13 @@ pub fn device(path: &Path) -> Option<String> {
     mounts().into_iter().rev().find(|mounted| mounted.point == path).map(|mounted| mounted.device)
 }
 
+/// The kernel's numbers of all mounts of the file system that is mounted on exactly `path`.
+pub fn numbers(path: &Path) -> Vec<String> {
+    let device = device(path);
+    let same = mounts().into_iter().filter(|mounted| Some(&mounted.device) == device.as_ref());
+    same.map(|mounted| mounted.number).collect()
+}
+
 /// Whether something is mounted on exactly `path`.
 pub fn is_mount_point(path: &Path) -> bool {
     path.canonicalize().is_ok_and(|path| mounts().iter().any(|mounted| mounted.point == path))
@@ -155,6 +162,7 @@ pub fn owner(path: &Path) -> Option<(PathBuf, PathBuf)> {
 /// A line of the kernel's table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
+    number: String,
     /// Major and minor number, as in `0:51`.
     device: String,
     point: PathBuf,
@@ -171,6 +179,7 @@ impl Mounted {
             // Six fields, then as many as there may be, then a dash.
             let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
             Some(Mounted {
+                number: std::str::from_utf8(fields[0]).ok()?.to_owned(),
                 device: std::str::from_utf8(fields[2]).ok()?.to_owned(),
                 point: unescape(fields[4]),
                 kind: std::str::from_utf8(fields.get(dash + 1)?).ok()?.to_owned(),

@@ -6,8 +6,10 @@
 //! call.
 //!
 //! What is opened to append goes past the pages, too (DIRECT_IO): through them the kernel sends a write that begins within a
-//! page it has not as two WRITEs, and another machine may append between these. Behind such a write it sends no FSYNC.
+//! page it has not as two WRITEs, and another machine may append between these. Behind such a write it sends no FSYNC, and
+//! it takes no capabilities away: a file that has some is appended to through its pages.
 
+use bytes::Bytes;
 use client::{Allocate, ClientError, SeekKind, WriteAt};
 use protocol::file::{Attributes, Kind, SetAttributes};
 use protocol::id::InodeId;
@@ -56,7 +58,8 @@ impl Call {
                 }
             }
         }
-        let opened = self.opened(pages, flags);
+        let past_pages = flags.appends() && !self.may_have_capabilities().await;
+        let opened = self.opened(pages, past_pages);
         match access::due(&attributes, flags, self.shared.now()) {
             Due::Never => {}
             Due::Now => self.touch(),
@@ -84,12 +87,19 @@ impl Call {
     }
 
     fn created(&self, attributes: Attributes, flags: OpenFlags) -> crate::Frame {
-        reply::created(self.unique, &self.shared.entry(self.inode, attributes), &self.opened(Pages::Keep, flags))
+        let opened = self.opened(Pages::Keep, flags.appends());
+        reply::created(self.unique, &self.shared.entry(self.inode, attributes), &opened)
     }
 
-    fn opened(&self, pages: Pages, flags: OpenFlags) -> Opened {
+    /// The kernel takes a file's capabilities away when something is written to its pages, and not past them.
+    async fn may_have_capabilities(&self) -> bool {
+        let found = self.client().xattr(self.inode, Bytes::from_static(b"security.capability")).await;
+        !matches!(found, Err(ClientError::Manager(ManagerError::NoAttribute)))
+    }
+
+    fn opened(&self, pages: Pages, past_pages: bool) -> Opened {
         let keep = if pages == Pages::Keep { fopen::KEEP_CACHE } else { 0 };
-        let direct = if flags.appends() { fopen::DIRECT_IO } else { 0 };
+        let direct = if past_pages { fopen::DIRECT_IO } else { 0 };
         Opened { handle: self.shared.handle(), flags: keep | direct, backing: 0 }
     }
 
