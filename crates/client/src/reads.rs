@@ -28,15 +28,32 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 impl Client {
     /// The bytes from `offset`, in pieces, `length` in all or up to the end of the file.
     pub async fn read(&self, inode: InodeId, offset: u64, length: u32) -> Result<Vec<Bytes>, ClientError> {
-        let bytes = self.0.read(inode, offset..offset.saturating_add(u64::from(length))).await?;
+        self.read_once(inode, offset, length, || {}).await
+    }
+
+    /// The same; `begun` is called once the file is held, and what it has is only looked at behind that.
+    pub async fn read_once(
+        &self,
+        inode: InodeId,
+        offset: u64,
+        length: u32,
+        begun: impl FnOnce() + Send,
+    ) -> Result<Vec<Bytes>, ClientError> {
+        let bytes = self.0.read(inode, offset..offset.saturating_add(u64::from(length)), begun).await?;
         self.0.confirm().await?;
         Ok(bytes)
     }
 }
 
 impl Inner {
-    async fn read(self: &Arc<Self>, inode: InodeId, range: Range<u64>) -> Result<Vec<Bytes>, ClientError> {
+    async fn read(
+        self: &Arc<Self>,
+        inode: InodeId,
+        range: Range<u64>,
+        begun: impl FnOnce() + Send,
+    ) -> Result<Vec<Bytes>, ClientError> {
         let (file, _pin) = self.known(inode, TokenMode::Read).await?;
+        begun();
         let pieces = self.plan(&file, &range).await?;
         let ahead = lock(&file.state).known().streams.read(&range);
         // The demanded bytes are asked for first, but what lies ahead is asked for before anyone waits.

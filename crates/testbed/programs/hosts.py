@@ -248,7 +248,10 @@ class Watch:
                 raise Broken(f"host {self.victim}: a read hangs for {PATIENCE:.0f} s")
         self.look()
         os.close(self.writer.file)
-        return sum(watcher.reads for watcher in self.watchers)
+        looks = sum(watcher.reads for watcher in self.watchers)
+        if looks == 0:
+            raise Broken(f"nobody on host {self.victim} ever got to read what is written")
+        return looks
 
 
 class Crew:

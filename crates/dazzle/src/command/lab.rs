@@ -280,8 +280,8 @@ impl Laboratory {
         // Each has something to store at the others, while all of these still answer.
         let mut failed: Vec<String> =
             self.on_each(&running, |host| self.store(host)).into_iter().filter_map(Result::err).collect();
-        // One after the other: two that stop at once may wait for each other. Who stops last may find nobody left to agree with;
-        // the next start recovers what its stop could not tidy up.
+        // One after the other: two that stop at once may wait for each other. Who stops last may find nobody left to agree
+        // with; the next start recovers what its stop could not tidy up.
         let late = running.iter().rev().map(|&host| self.stop(host)).filter_map(Result::err);
         late.for_each(|told| eprintln!("{told}"));
         failed

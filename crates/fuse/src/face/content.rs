@@ -135,7 +135,8 @@ impl Call {
         }
         let request = self.shared.under_way.begin(self.inode, Use::Read, read.offset, read.size);
         let mut pieces = loop {
-            let pieces = self.client().read(self.inode, read.offset, read.size).await?;
+            let look = || request.look();
+            let pieces = self.client().read_once(self.inode, read.offset, read.size, look).await?;
             if request.answer() {
                 break pieces;
             }

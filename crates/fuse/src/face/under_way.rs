@@ -75,13 +75,24 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// A READ looks at the file from now on: what spoiled it before does so no more. Else one that waits for a file which
+    /// others write all the time would begin anew for ever.
+    pub(super) fn look(&self) {
+        self.with(|state| state.spoiled = false);
+    }
+
     /// The answer to a READ was found; false if it may be old, and is to be looked for again.
     pub(super) fn answer(&self) -> bool {
+        self.with(|state| {
+            state.answered = !state.spoiled;
+            state.answered
+        })
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut requests = lock(&self.all.requests);
         let of_file = requests.by_file.get_mut(&self.inode);
-        let state = of_file.and_then(|of_file| of_file.get_mut(&self.number)).expect("what is under way is known");
-        state.answered = !std::mem::take(&mut state.spoiled);
-        state.answered
+        change(of_file.and_then(|of_file| of_file.get_mut(&self.number)).expect("what is under way is known"))
     }
 }
 
@@ -198,7 +209,9 @@ mod tests {
         assert!(early.answer());
         under_way.spoil(FILE, &(0..2 * PAGE));
         assert_eq!(under_way.beside(FILE, &[ALL]).free, [0..PAGE, 2 * PAGE..u64::MAX]);
-        assert!(!late.answer() && late.answer());
+        assert!(!late.answer());
+        late.look();
+        assert!(late.answer());
         assert!(under_way.is_answered(FILE, &(PAGE..PAGE + 1)));
         // Until the kernel has them.
         let frame = crate::reply::done(crate::operation::Unique(1)).guarded(early);
