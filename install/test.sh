@@ -41,13 +41,13 @@ run() {
     fi
     [ ${#chosen[@]} -eq 0 ] || [[ " ${chosen[*]} " == *" $name "* ]] || return 0
     echo "== $name: $words"
-    if "$@" </dev/null; then
+    # What it printed is kept, to be shown again in the end. Nobody waits for tee: what a test left behind may hold its pipe.
+    if "$@" </dev/null > >(tee "$work/$name.out") 2>&1; then
         passed=$((passed + 1))
         echo "== $name: passed in $((SECONDS - start)) s"
     else
         failed=$((failed + 1))
-        broken="$broken
-  $name"
+        broken="$broken $name"
         echo "== $name: FAILED after $((SECONDS - start)) s"
     fi
 }
@@ -95,6 +95,9 @@ run devices "preallocated files and block devices as targets" devices
 
 [ "${chosen[0]:-}" != --list ] || exit 0
 [ $((passed + failed)) -gt 0 ] || { echo "no such test; install/test.sh --list names them"; exit 2; }
-[ -z "$broken" ] || echo "Failed:$broken"
+for name in $broken; do
+    echo "Failed: $name, which ended with"
+    tail -n 15 "$work/$name.out" | sed 's/^/  /'
+done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
