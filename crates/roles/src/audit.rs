@@ -66,6 +66,9 @@ type Stripe = (LogId, StripeNumber);
 /// What is odd about stripes, in words: about each as a whole, or about a fragment of it.
 type Odd = BTreeMap<(Stripe, Option<Damage>), String>;
 
+/// What is wrong with the bytes of stripes, in words.
+type Wrong = BTreeMap<Stripe, BTreeSet<String>>;
+
 /// Checks everything. With `thorough`, every byte of every fragment is read.
 pub async fn check(roles: &Roles, thorough: bool, progress: Progress<'_>) -> Result<Checked, String> {
     settle_all(roles).await?;
@@ -76,12 +79,15 @@ pub async fn check(roles: &Roles, thorough: bool, progress: Progress<'_>) -> Res
     problems.extend(odd.into_values());
     let maps = roles.cluster.maps();
     problems.extend(maps.targets.iter().filter_map(|(id, entry)| not_whole(&called(&maps, *id), entry.state)));
+    let mut wrong = Wrong::new();
     for (index, state) in (1u64..).zip(&states) {
         if thorough && state.ended {
-            verify(roles, state, &mut problems).await;
+            wrong
+                .extend(verify(roles, (state.log, state.number)).await.map(|found| ((state.log, state.number), found)));
         }
         progress("stripes", index, states.len() as u64);
     }
+    problems.extend(still_wrong(roles, wrong).await.into_values().flatten());
     Ok(Checked { inodes: audit.inodes, extents: audit.extents, stripes: states.len() as u64, problems })
 }
 
@@ -168,19 +174,42 @@ fn oddities(maps: &Maps, states: &[StripeState], live: &BTreeMap<Stripe, u64>) -
     odd
 }
 
-async fn verify(roles: &Roles, state: &StripeState, problems: &mut Vec<String>) {
-    let name = format!("stripe {} of log {}", state.number.0, state.log.0);
-    match stripes::verify(&roles.cluster, state.log, state.number).await {
-        Ok(found) => problems.extend(found.iter().filter_map(|problem| match problem {
-            // Listed already.
-            Problem::Missing(_) => None,
-            Problem::Checksum(damage) => Some(format!("{name}: {:?} is damaged", damage.id.part)),
-            Problem::Parity(damage) => Some(format!("{name}: {:?} is not the parity", damage.id.part)),
-        })),
-        // The cleaner may have deleted it since it was listed.
-        Err(ReadError::Deleted(_)) => {}
-        Err(error) => problems.push(format!("{name} cannot be verified: {error}")),
+/// What of this is found in every look: the cleaner deletes a stripe on one target after the other.
+async fn still_wrong(roles: &Roles, mut wrong: Wrong) -> Wrong {
+    for _ in 1..LOOKS {
+        if wrong.is_empty() {
+            break;
+        }
+        roles.cluster.host().sleep(LOOK_PAUSE).await;
+        let mut still = Wrong::new();
+        for (stripe, mut found) in wrong {
+            let again = verify(roles, stripe).await.unwrap_or_default();
+            found.retain(|problem| again.contains(problem));
+            if !found.is_empty() {
+                still.insert(stripe, found);
+            }
+        }
+        wrong = still;
     }
+    wrong
+}
+
+/// What is wrong with the bytes of a stripe, if anything is.
+async fn verify(roles: &Roles, (log, number): Stripe) -> Option<BTreeSet<String>> {
+    let name = format!("stripe {} of log {}", number.0, log.0);
+    let in_words = |problem: &Problem| match problem {
+        // Listed already.
+        Problem::Missing(_) => None,
+        Problem::Checksum(damage) => Some(format!("{name}: {:?} is damaged", damage.id.part)),
+        Problem::Parity(damage) => Some(format!("{name}: {:?} is not the parity", damage.id.part)),
+    };
+    let found: BTreeSet<String> = match stripes::verify(&roles.cluster, log, number).await {
+        Ok(found) => found.iter().filter_map(in_words).collect(),
+        // The cleaner has deleted it since it was listed.
+        Err(ReadError::Deleted(_)) => BTreeSet::new(),
+        Err(error) => [format!("{name} cannot be verified: {error}")].into(),
+    };
+    (!found.is_empty()).then_some(found)
 }
 
 /// Makes every missing or damaged fragment again; targets that then have all they should have are whole.
