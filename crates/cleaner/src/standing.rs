@@ -100,10 +100,8 @@ pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use protocol::fragment::{FragmentId, Geometry, Part};
-    use protocol::id::{FenceEpoch, MapEpoch, RunNumber};
+    use protocol::id::{FenceEpoch, RunNumber};
     use protocol::maps::{GroupEntry, LogEntry, Run, SlotEntry, SlotLog, TargetEntry};
 
     use super::*;
@@ -115,23 +113,14 @@ mod tests {
             (LogId(log), LogEntry { node: 1, session: 0, writer, layout: vec![], state, version: 1 })
         };
         Maps {
-            epoch: MapEpoch(1),
-            cluster: 1,
-            parity: 1,
-            fragment_size: 1 << 20,
-            nodes: BTreeMap::new(),
-            targets: BTreeMap::new(),
-            groups: BTreeMap::new(),
             logs: logs.iter().map(entry).collect(),
             slots: [(
                 0,
                 SlotEntry { node: 1, base: None, logs: vec![SlotLog { log: LogId(3), from: Position::START }] },
             )]
             .into(),
-            wishes: Default::default(),
             next_log: LogId(10),
-            next_node: 2,
-            next_target: TargetId(9),
+            ..Maps::empty(1, 1)
         }
     }
 

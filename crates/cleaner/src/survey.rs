@@ -179,7 +179,7 @@ fn of_target(stat: TargetStat) -> Space {
 #[cfg(test)]
 mod tests {
     use protocol::fragment::Geometry;
-    use protocol::id::MapEpoch;
+
     use protocol::maps::{Drain, GroupEntry, TargetEntry};
 
     use super::*;
@@ -189,19 +189,10 @@ mod tests {
         let geometry = Geometry { data: 1, parity: 1, fragment_size: 4096 };
         let targets = vec![TargetId(0), TargetId(1)];
         let mut maps = Maps {
-            epoch: MapEpoch(1),
-            cluster: 1,
-            parity: 1,
             fragment_size: 4096,
-            nodes: BTreeMap::new(),
             targets: (0..3).map(|id| (TargetId(id), TargetEntry::new(id, String::new()))).collect(),
             groups: [(GroupId(0), GroupEntry { targets, geometry, current: true })].into(),
-            logs: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            next_log: LogId(1),
-            next_node: 3,
-            next_target: TargetId(3),
+            ..Maps::empty(1, 1)
         };
         assert_eq!(taking(&maps), [TargetId(0), TargetId(1), TargetId(2)]);
         for target in [TargetId(1), TargetId(2)] {

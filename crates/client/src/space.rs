@@ -255,7 +255,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use protocol::fragment::Geometry;
-    use protocol::id::{GroupId, LogId, MapEpoch};
+    use protocol::id::GroupId;
     use protocol::maps::GroupEntry;
 
     use super::*;
@@ -267,19 +267,8 @@ mod tests {
             current: true,
         };
         Maps {
-            epoch: MapEpoch(1),
-            cluster: 1,
-            parity: 1,
-            fragment_size: 1 << 20,
-            nodes: BTreeMap::new(),
-            targets: BTreeMap::new(),
             groups: groups.iter().enumerate().map(|(id, group)| (GroupId(id as u32), entry(group))).collect(),
-            logs: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            next_log: LogId(1),
-            next_node: 2,
-            next_target: TargetId(9),
+            ..Maps::empty(1, 1)
         }
     }
 

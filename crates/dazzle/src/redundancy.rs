@@ -76,10 +76,8 @@ pub(crate) fn in_json(maps: &Maps, tally: &Tally, cleaner: &CleanerStatus, rebui
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use protocol::fragment::Geometry;
-    use protocol::id::{GroupId, LogId, MapEpoch, TargetId};
+    use protocol::id::{GroupId, TargetId};
     use protocol::maps::{GroupEntry, TargetEntry};
 
     use super::*;
@@ -90,19 +88,9 @@ mod tests {
         let geometry = Geometry { data: 1, parity: 1, fragment_size: 1 << 20 };
         let targets = vec![TargetId(0), TargetId(1)];
         Maps {
-            epoch: MapEpoch(1),
-            cluster: 1,
-            parity: 1,
-            fragment_size: 1 << 20,
-            nodes: BTreeMap::new(),
             targets: (0..).map(TargetId).zip([(nodes[0], TargetState::Whole), (nodes[1], state)].map(entry)).collect(),
             groups: [(GroupId(0), GroupEntry { targets, geometry, current: true })].into(),
-            logs: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            next_log: LogId(1),
-            next_node: 3,
-            next_target: TargetId(2),
+            ..Maps::empty(1, 1)
         }
     }
 

@@ -99,11 +99,9 @@ fn stands_for(found: Part, part: Part) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use protocol::address::Position;
     use protocol::fragment::{FragmentHeader, FragmentId};
-    use protocol::id::{GroupId, LogId, MapEpoch};
+    use protocol::id::{GroupId, LogId};
     use protocol::maps::TargetEntry;
 
     use super::*;
@@ -116,19 +114,9 @@ mod tests {
         let group = GroupEntry { targets: (0..4).map(TargetId).collect(), geometry, current: true };
         let entry = || TargetEntry::new(1, String::new());
         let maps = Maps {
-            epoch: MapEpoch(1),
-            cluster: 1,
-            parity: 1,
-            fragment_size: 1 << 20,
-            nodes: BTreeMap::new(),
             targets: (0..4).map(|target| (TargetId(target), entry())).collect(),
             groups: [(GroupId(0), group.clone())].into(),
-            logs: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            next_log: LogId(2),
-            next_node: 2,
-            next_target: TargetId(9),
+            ..Maps::empty(1, 1)
         };
         (maps, group)
     }

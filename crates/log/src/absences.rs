@@ -46,19 +46,9 @@ mod tests {
         let entry = |state| TargetEntry { state, ..TargetEntry::new(1, String::new()) };
         let failed = |drain| TargetEntry { drain, ..entry(TargetState::Failed) };
         let mut maps = Maps {
-            epoch: protocol::id::MapEpoch(1),
-            cluster: 1,
-            parity: 1,
             fragment_size: 4096,
-            nodes: BTreeMap::new(),
             targets: [(TargetId(0), failed(Drain::No)), (TargetId(1), failed(Drain::Careful))].into(),
-            groups: BTreeMap::new(),
-            logs: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            next_log: protocol::id::LogId(1),
-            next_node: 2,
-            next_target: TargetId(3),
+            ..Maps::empty(1, 1)
         };
         maps.targets.insert(TargetId(2), TargetEntry { drain: Drain::Careful, ..entry(TargetState::Whole) });
         let mut absences = Absences::default();

@@ -112,7 +112,7 @@ pub fn group_of(maps: &Maps, log: LogId, stripe: StripeNumber) -> Option<GroupId
 #[cfg(test)]
 mod tests {
     use protocol::fragment::{FragmentId, Geometry, Part};
-    use protocol::id::{MapEpoch, RunNumber};
+    use protocol::id::RunNumber;
     use protocol::maps::{Drain, TargetEntry};
 
     use super::*;
@@ -128,19 +128,9 @@ mod tests {
             current,
         };
         Maps {
-            epoch: MapEpoch(1),
-            cluster: 1,
-            parity: 1,
-            fragment_size: 1 << 20,
-            nodes: BTreeMap::new(),
             targets: (0..).map(TargetId).zip(nodes.map(entry)).collect(),
             groups: (0..).map(GroupId).zip(groups.iter().map(group)).collect(),
-            logs: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            next_log: LogId(1),
-            next_node: 4,
-            next_target: TargetId(9),
+            ..Maps::empty(1, 1)
         }
     }
 

@@ -62,10 +62,8 @@ fn is_over(group: &GroupEntry, targets: &BTreeSet<TargetId>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use protocol::fragment::Geometry;
-    use protocol::id::{LogId, MapEpoch, StripeNumber};
+    use protocol::id::{LogId, StripeNumber};
     use protocol::maps::{TargetEntry, TargetState};
 
     use super::*;
@@ -78,19 +76,10 @@ mod tests {
             current,
         };
         Maps {
-            epoch: MapEpoch(1),
-            cluster: 1,
-            parity: 1,
             fragment_size: 4096,
-            nodes: BTreeMap::new(),
             targets: (0..4).map(|id| (TargetId(id), TargetEntry::new(id, String::new()))).collect(),
             groups: [(GroupId(0), group(3, false)), (GroupId(1), group(2, true))].into(),
-            logs: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            next_log: LogId(2),
-            next_node: 5,
-            next_target: TargetId(4),
+            ..Maps::empty(1, 1)
         }
     }
 

@@ -56,10 +56,8 @@ pub(crate) fn whole_again(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use protocol::fragment::{FragmentId, Geometry, Part};
-    use protocol::id::{GroupId, LogId, MapEpoch, RunNumber, StripeNumber};
+    use protocol::id::{GroupId, LogId, RunNumber, StripeNumber};
     use protocol::maps::{GroupEntry, TargetEntry};
 
     use super::*;
@@ -76,19 +74,10 @@ mod tests {
         let geometry = Geometry { data: states.len() as u8 - parity, parity, fragment_size: 4096 };
         let targets: Vec<_> = (0..states.len() as u32).map(TargetId).collect();
         Maps {
-            epoch: MapEpoch(1),
-            cluster: 1,
-            parity,
             fragment_size: 4096,
-            nodes: BTreeMap::new(),
             targets: targets.iter().copied().zip((1..).zip(states).map(entry)).collect(),
             groups: [(GroupId(0), GroupEntry { targets, geometry, current: false })].into(),
-            logs: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            next_log: LogId(1),
-            next_node: 9,
-            next_target: TargetId(9),
+            ..Maps::empty(1, parity)
         }
     }
 

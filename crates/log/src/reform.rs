@@ -100,25 +100,14 @@ fn choose(maps: &Maps, live: &BTreeSet<TargetId>, old: &[TargetId], parity: usiz
 mod tests {
     use super::*;
     use protocol::fragment::FRAGMENT_SIZE;
-    use protocol::id::{LogId, MapEpoch};
+
     use protocol::maps::{Drain, TargetEntry};
 
     fn maps(nodes: &[u32]) -> Maps {
         let entry = |node| TargetEntry::new(node, String::new());
         Maps {
-            epoch: MapEpoch(1),
-            cluster: 1,
-            parity: 1,
-            fragment_size: 1 << 20,
-            nodes: BTreeMap::new(),
             targets: nodes.iter().enumerate().map(|(n, &node)| (TargetId(n as u32), entry(node))).collect(),
-            groups: BTreeMap::new(),
-            logs: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            next_log: LogId(1),
-            next_node: 2,
-            next_target: TargetId(9),
+            ..Maps::empty(1, 1)
         }
     }
 

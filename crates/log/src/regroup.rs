@@ -57,10 +57,8 @@ fn fitting(group: &GroupEntry, capacity: u32) -> Option<GroupEntry> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use protocol::fragment::Geometry;
-    use protocol::id::{LogId, MapEpoch, TargetId};
+    use protocol::id::TargetId;
 
     use super::*;
 
@@ -70,21 +68,7 @@ mod tests {
     }
 
     fn maps(groups: &[GroupEntry]) -> Maps {
-        Maps {
-            epoch: MapEpoch(1),
-            cluster: 1,
-            parity: 1,
-            fragment_size: 1 << 20,
-            nodes: BTreeMap::new(),
-            targets: BTreeMap::new(),
-            groups: (0..).map(GroupId).zip(groups.iter().cloned()).collect(),
-            logs: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            next_log: LogId(1),
-            next_node: 2,
-            next_target: TargetId(9),
-        }
+        Maps { groups: (0..).map(GroupId).zip(groups.iter().cloned()).collect(), ..Maps::empty(1, 1) }
     }
 
     fn regrouped(groups: &[GroupEntry], present: usize, parity_min: u8) -> Option<Vec<GroupEntry>> {

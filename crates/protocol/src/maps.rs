@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{LogAddress, Position};
 use crate::checksum::crc;
-use crate::fragment::Geometry;
+use crate::fragment::{FRAGMENT_SIZE, Geometry};
 use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, SLOT_COUNT, StripeNumber, TargetId};
 
 /// All maps as of one epoch.
@@ -67,6 +67,25 @@ pub enum MapsError {
 }
 
 impl Maps {
+    /// Those of a cluster in which nothing is yet. They cannot be followed.
+    pub fn empty(cluster: u128, parity: u8) -> Maps {
+        Maps {
+            epoch: MapEpoch(1),
+            cluster,
+            parity,
+            fragment_size: FRAGMENT_SIZE,
+            nodes: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            logs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            next_log: LogId(1),
+            next_node: 1,
+            next_target: TargetId(0),
+        }
+    }
+
     /// Whether they can be followed: whoever takes in maps asks this first, and nobody needs to ask later.
     pub fn verify(&self) -> Result<(), MapsError> {
         if !self.slots.contains_key(&0) || self.slots.range(SLOT_COUNT..).next().is_some() {
