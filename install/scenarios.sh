@@ -442,6 +442,25 @@ lab_losses() {
     check_on_all "$work/losses" $(seq "$hosts") && "$dazzle" lab down "$work/losses"
 }
 
+# All hosts stop at once, with what nobody has fsynced, and start again. While a program uses a mount nobody stops.
+lab_stops() {
+    local lab=$work/stops host expected told
+    [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
+    "$dazzle" lab up "$lab" --hosts 3 --clients 1 || return 1
+    exec 7>"$lab/mnt-3/open"
+    told=$("$dazzle" down --all "$lab/host-2" 2>&1 7>&-) && { echo "all stopped under a program: $told"; return 1; }
+    exec 7>&-
+    [[ $told == *"mount of node 3 host-3"* ]] || { echo "it is not told who stays: $told"; return 1; }
+    for host in 1 2 3 4; do
+        head -c 20M /dev/urandom >"$lab/mnt-$host/from-$host" || return 1
+    done
+    expected=$(digest "$lab/mnt-4")
+    "$dazzle" down --all "$lab/host-4" && "$dazzle" lab up "$lab" || return 1
+    [ "$(digest "$lab/mnt-1")" = "$expected" ] || { echo "not all is there"; return 1; }
+    cat "$lab"/host-*/dazzle.log | grep -E "did not stop|do not answer|not clean" && { echo "somebody waited in vain"; return 1; }
+    check_on_all "$lab" 1 2 3 4 && "$dazzle" lab down "$lab"
+}
+
 # Hosts are taken away on purpose, and one that is lost is replaced by an empty one, while a program writes.
 lab_drain() {
     local lab=$work/drained expected

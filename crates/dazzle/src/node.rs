@@ -2,16 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cleaner::CleanerOptions;
-use client::{ClientOptions, NothingAbove};
-use host::{Host, NodeId};
+use client::{ClientError, ClientOptions, NothingAbove};
+use host::{BoxFuture, Host, NodeId};
 use log::{Cluster, RebuildOptions, ScrubOptions};
 use manager::ManagerOptions;
-use protocol::maps::TargetState;
+use protocol::maps::{Maps, NodeState, TargetState};
 use roles::targets::own_disks;
-use roles::{Roles, RolesOptions, joining};
+use roles::{Above, Roles, RolesOptions, Stays, joining};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OnceCell};
 use tracing::{error, info, warn};
@@ -61,6 +62,8 @@ pub(crate) struct Parts {
     /// How fast targets read and write.
     pub(crate) meter: Meter,
     stopped: OnceCell<Result<(), String>>,
+    /// How many commands wait to be told that this machine, or all, have stopped.
+    askers: AtomicUsize,
 }
 
 impl Node {
@@ -105,13 +108,20 @@ impl Node {
         first + &absent.collect::<String>() + &advice
     }
 
-    /// Runs until asked to stop, by command or signal or by unmounting, and stores everything; or until its lease is lost.
+    /// Runs until asked to stop, by command or signal or by unmounting or because all machines stop, and stores everything;
+    /// or until its lease is lost.
     pub(crate) async fn run(self) -> Ending {
         tokio::select! {
             // A command has stopped everything and has its answer.
             () = self.stop.notified() => return Ending::Stopped,
             () = process::stop_signal() => info!("asked to stop by a signal"),
             () = self.unmounted() => info!("unmounted by somebody else"),
+            () = self.parts.stopped_with_all(self.mount.clone()) => {
+                while self.parts.askers.load(Ordering::Acquire) > 0 {
+                    self.stop.notified().await;
+                }
+                return Ending::Stopped;
+            }
             () = self.parts.roles.expelled() => {
                 error!("this machine did not renew its lease in time, and others have taken over what it managed: this daemon \
                         ends. What was fsynced is safe; programs that have files open here get errors for them");
@@ -176,8 +186,8 @@ impl Parts {
         if let Some(gate) = &gate {
             gate.open(roles.cluster.clone());
         }
-        let (dir, meter, stopped) = (dir.to_owned(), Meter::default(), OnceCell::new());
-        Ok(Parts { dir, config, roles, gate, meter, stopped })
+        let (dir, meter) = (dir.to_owned(), Meter::default());
+        Ok(Parts { dir, config, roles, gate, meter, stopped: OnceCell::new(), askers: AtomicUsize::new(0) })
     }
 
     /// A token, by which another machine can join.
@@ -200,17 +210,47 @@ impl Parts {
         if let Some(mount) = mount.clone() {
             leave(mount, users).await?;
         }
-        let stop_all = async {
-            let settling = async {
-                if let Some(mount) = mount {
-                    mount.settle().await;
-                }
-            };
-            self.roles.stop(settling).await.map_err(|error| {
-                format!("stopped, but not everything could be stored: {error}. What was fsynced is safe")
-            })
-        };
-        self.stopped.get_or_init(|| stop_all).await.clone()
+        let stop = async { self.roles.stop(MountAbove(mount).settle()).await.map_err(not_stored) };
+        self.stopped.get_or_init(|| stop).await.clone()
+    }
+
+    /// A command that stops something waits for its answer, or has it.
+    pub(crate) fn count_askers(&self, more: bool) {
+        if more {
+            self.askers.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.askers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Has all machines stop; how many did.
+    pub(crate) async fn stop_all(&self, mount: Option<Arc<Mount>>, force: bool) -> Result<serde_json::Value, String> {
+        let stays = |why: String| format!("no machine stops: {why}");
+        self.roles.stop_all(force).await.map_err(|error| stays(error.to_string()))?;
+        let maps = self.roles.cluster.maps();
+        self.roles.agreement().await.map_err(|why| stays(told(&maps, why)))?;
+        let running = maps.nodes.values().filter(|node| node.state == NodeState::Alive).count();
+        self.end_with_all(mount).await.map(|()| serde_json::json!({"machines": running}))
+    }
+
+    /// Returns when all machines were to stop, and this one has.
+    async fn stopped_with_all(&self, mount: Option<Arc<Mount>>) {
+        loop {
+            self.roles.all_are_to_stop().await;
+            match self.roles.agree_to_stop(&MountAbove(mount.clone())).await {
+                Ok(()) => break,
+                Err(why) => warn!("all machines were to stop, and do not: {}", told(&self.roles.cluster.maps(), why)),
+            }
+        }
+        if let Err(error) = self.end_with_all(mount).await {
+            error!(error, "stopping was not clean; the next start recovers from the logs");
+        }
+    }
+
+    /// Stops together with all others, which have agreed to. Whoever asks meanwhile gets the same outcome.
+    async fn end_with_all(&self, mount: Option<Arc<Mount>>) -> Result<(), String> {
+        let stop = async { self.roles.stop_with_all(&MountAbove(mount)).await.map_err(not_stored) };
+        self.stopped.get_or_init(|| stop).await.clone()
     }
 
     /// Whether everything has ended.
@@ -236,6 +276,60 @@ fn options(config: &Config) -> RolesOptions {
         rebuild: RebuildOptions { bytes_per_second, patience },
         scrub: (!pass.is_zero()).then_some(ScrubOptions { pass }),
         ..RolesOptions::default()
+    }
+}
+
+fn not_stored(error: ClientError) -> String {
+    format!("stopped, but not everything could be stored: {error}. What was fsynced is safe")
+}
+
+/// Why this machine stays, in words.
+fn told(maps: &Maps, why: Stays) -> String {
+    match why {
+        Stays::UsedOn(node) => {
+            let name = maps.nodes.get(&node).map_or("", |entry| entry.name.as_str());
+            format!(
+                "programs have files open or their working directory on the mount of node {node} {name} (`fuser -vm` there \
+                 names them), or it is not root's and cannot tell. End them and try again, or use `dazzle down --all --force`"
+            )
+        }
+        Stays::Alone => {
+            "this machine does not hear what the others say to it. Look at `dazzle status`, and try again".into()
+        }
+    }
+}
+
+/// The mount above the client, if there is one.
+struct MountAbove(Option<Arc<Mount>>);
+
+impl Above for MountAbove {
+    fn is_used(&self) -> BoxFuture<'static, bool> {
+        let mount = self.0.clone();
+        Box::pin(async move {
+            let Some(mount) = mount else { return false };
+            // It may wait for answers that tasks of this runtime have to give.
+            tokio::task::spawn_blocking(move || mount.is_used()).await.unwrap_or(true)
+        })
+    }
+
+    fn take_away(&self) -> BoxFuture<'static, ()> {
+        let mount = self.0.clone();
+        Box::pin(async move {
+            if let Some(mount) = mount
+                && let Err(error) = leave(mount, Users::Dismiss).await
+            {
+                warn!(error, "the mount stays until this daemon has ended");
+            }
+        })
+    }
+
+    fn settle(&self) -> BoxFuture<'static, ()> {
+        let mount = self.0.clone();
+        Box::pin(async move {
+            if let Some(mount) = mount {
+                mount.settle().await;
+            }
+        })
     }
 }
 

@@ -35,6 +35,9 @@ pub(crate) struct NodeOracle {
 impl Oracle for NodeOracle {
     fn answer(&self, question: Question, progress: Progress) -> BoxFuture<'static, Result<Value, String>> {
         let (parts, mount) = (self.parts.clone(), self.mount.clone());
+        if stops(&question) {
+            parts.count_askers(true);
+        }
         Box::pin(async move {
             match question {
                 Question::Status => status(&parts).await,
@@ -50,16 +53,26 @@ impl Oracle for NodeOracle {
                     let users = if force { Users::Dismiss } else { Users::Respect };
                     parts.stop(mount, users).await.map(|()| Value::Null)
                 }
+                Question::StopAll { force } => parts.stop_all(mount, force).await,
             }
         })
     }
 
     fn answered(&self, question: &Question) {
+        if !stops(question) {
+            return;
+        }
+        self.parts.count_askers(false);
         // A mount in use was left as it is.
-        if matches!(question, Question::Stop { .. }) && self.parts.is_stopped() {
+        if self.parts.is_stopped() {
             self.stop.notify_one();
         }
     }
+}
+
+/// Whether the daemon ends when it has answered.
+fn stops(question: &Question) -> bool {
+    matches!(question, Question::Stop { .. } | Question::StopAll { .. })
 }
 
 async fn status(parts: &Parts) -> Result<Value, String> {

@@ -33,6 +33,8 @@ pub struct Maps {
     /// Slots that are to get another manager, in runs that do not overlap, by their first. Until the present one has handed
     /// them over, nothing has changed.
     pub wishes: BTreeMap<u16, SlotWish>,
+    /// A stop of all machines at once, from when it is asked for until one of them begins again.
+    pub stop: Option<Stop>,
     /// The number that the next log gets.
     pub next_log: LogId,
     /// The number that the next node gets. Numbers of nodes and targets are never given twice.
@@ -80,6 +82,7 @@ impl Maps {
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             wishes: BTreeMap::new(),
+            stop: None,
             next_log: LogId(1),
             next_node: 1,
             next_target: TargetId(0),
@@ -198,6 +201,33 @@ pub enum NodeState {
     Alive,
     /// It ended its session, its lease ran out, or it never began.
     Gone,
+}
+
+/// A stop of all machines at once: a phase begins when every living node has finished the one before
+/// (`docs/decisions/0022-all-stop-together.md`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    /// Even if programs use mounts.
+    pub force: bool,
+    /// How far it is.
+    pub phase: StopPhase,
+    /// Living nodes that have not finished the phase.
+    pub left: BTreeSet<u32>,
+}
+
+/// How far a stop of all machines is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopPhase {
+    /// Each looks whether programs use its mount; nothing has happened yet.
+    Asked,
+    /// Programs use the mount of this node, so nobody stops.
+    CalledOff(u32),
+    /// Mounts go, and clients store what they hold.
+    Clients,
+    /// Managers store what they hold. No client asks them any more.
+    Managers,
+    /// Everything is stored, and daemons end.
+    Over,
 }
 
 /// A target as the cluster sees it.

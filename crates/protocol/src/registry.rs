@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{LogAddress, Position};
 use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
-use crate::maps::{Drain, GroupEntry, Maps, SlotLog, TargetState, Writer};
+use crate::maps::{Drain, GroupEntry, Maps, SlotLog, StopPhase, TargetState, Writer};
 
 /// What the registry is asked. Every change is durable before the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -128,6 +128,27 @@ pub enum RegistryRequest {
     },
     /// A clean stop: the lease is given back.
     End {
+        /// The node.
+        node: u32,
+        /// Its session.
+        session: u64,
+    },
+    /// All machines are to stop at once.
+    StopAll {
+        /// Even if programs use mounts.
+        force: bool,
+    },
+    /// A node has finished this phase of the stop of all.
+    FinishPhase {
+        /// The node.
+        node: u32,
+        /// Its session.
+        session: u64,
+        /// The phase.
+        phase: StopPhase,
+    },
+    /// Programs use this node's mount, so that all stay.
+    CallStopOff {
         /// The node.
         node: u32,
         /// Its session.

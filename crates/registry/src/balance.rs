@@ -2,6 +2,7 @@
 //!
 //! 1. Nothing is planned while nodes come and go: a restart of one after the other would move the same slots again and again.
 //! 2. One plan at a time: the next is made when all slots of the last have moved, or it was given up.
+//! 3. Nothing moves while all machines are stopping.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use host::Moment;
 use protocol::maps::Maps;
 
 use crate::leases::Holder;
-use crate::slots;
+use crate::{slots, stop};
 
 /// How long the same lives of storing nodes must go on before slots move: longer than a lease, so that who is about to be
 /// found dead gets none.
@@ -34,7 +35,10 @@ impl Balance {
         if lives != self.lives {
             (self.lives, self.since) = (lives, now);
         }
-        now >= self.since + SETTLED && maps.wishes.is_empty() && !slots::rebalance(maps).is_empty()
+        now >= self.since + SETTLED
+            && !stop::goes_on(maps)
+            && maps.wishes.is_empty()
+            && !slots::rebalance(maps).is_empty()
     }
 }
 

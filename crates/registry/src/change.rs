@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use protocol::fragment::{FRAGMENT_SIZE, Geometry};
+use protocol::fragment::Geometry;
 use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, StripeNumber, TargetId};
 use protocol::maps::{
     GroupEntry, LogEntry, LogState, Maps, NodeEntry, NodeState, Run, SlotEntry, TargetEntry, TargetState, Writer,
@@ -11,7 +11,7 @@ use protocol::maps::{
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 use serde::{Deserialize, Serialize};
 
-use crate::{drain, nodes, slots};
+use crate::{drain, nodes, slots, stop};
 
 /// The maps of a new cluster, whose first node is `node`. Nodes that its targets name live too.
 pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u32, parity: u8) -> Maps {
@@ -19,19 +19,12 @@ pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u
         || NodeEntry { name: String::new(), address: String::new(), session: 1, state: NodeState::Alive, stores: true };
     let numbers: BTreeSet<_> = targets.iter().map(|(_, target)| target.node).chain([node]).collect();
     let mut maps = Maps {
-        epoch: MapEpoch(1),
-        cluster,
-        parity,
-        fragment_size: FRAGMENT_SIZE,
         next_node: numbers.last().map_or(1, |last| last + 1),
         next_target: TargetId(targets.iter().map(|(id, _)| id.0 + 1).max().unwrap_or(0)),
         nodes: numbers.into_iter().map(|number| (number, entry())).collect(),
         targets: targets.into_iter().collect(),
-        groups: Default::default(),
-        logs: Default::default(),
         slots: [(0, SlotEntry { node, base: None, logs: Vec::new() })].into(),
-        wishes: Default::default(),
-        next_log: LogId(1),
+        ..Maps::empty(cluster, parity)
     };
     nodes::form(&mut maps);
     maps
@@ -73,7 +66,11 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::Drain(targets, drain) => drain::set(&mut next, &targets, drain),
         RegistryRequest::RemoveTargets(targets, seen) => drain::remove(&mut next, &targets, seen),
         RegistryRequest::RemoveNode(node) => drain::remove_node(&mut next, node),
+        RegistryRequest::StopAll { force } => stop::ask(&mut next, force),
+        RegistryRequest::FinishPhase { node, session, phase } => stop::finish(&mut next, (node, session), phase),
+        RegistryRequest::CallStopOff { node, session } => stop::call_off(&mut next, node, session),
     };
+    stop::go_on(&mut next);
     slots::drop_fulfilled(&mut next);
     match outcome {
         Ok(outcome) if next == *maps => (None, Ok(outcome)),

@@ -13,6 +13,8 @@ use host::Moment;
 use protocol::maps::{Maps, NodeState};
 use protocol::registry::LEASE;
 
+use crate::stop;
+
 /// A node and its session.
 pub type Holder = (u32, u64);
 
@@ -57,9 +59,10 @@ impl Leases {
     }
 
     /// Looks who has run out. A session that begins counts as heard when it is first seen. The leader that votes alone never
-    /// expires itself, `alone`: nobody could take over, and nobody else decides.
+    /// expires itself, `alone`: nobody could take over, and nobody else decides. Nor does anybody expire when all have stopped.
     pub fn look(&mut self, maps: &Maps, alone: Option<u32>, now: Moment) -> Look {
-        let alive = maps.nodes.iter().filter(|(node, entry)| entry.state == NodeState::Alive && alone != Some(**node));
+        let counts = |node: u32| alone != Some(node) && !stop::is_over(maps);
+        let alive = maps.nodes.iter().filter(|(node, entry)| entry.state == NodeState::Alive && counts(**node));
         let holders: BTreeSet<Holder> = alive.map(|(&node, entry)| (node, entry.session)).collect();
         // Sessions that are over need no memory: what names them the maps refuse.
         self.heard.retain(|holder, _| holders.contains(holder));

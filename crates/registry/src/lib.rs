@@ -8,6 +8,7 @@
 //! | [`drain`] | what emptying targets and nodes makes of the maps, and when they may be taken away: pure |
 //! | [`formation`] | which groups are laid over which targets: pure |
 //! | [`slots`] | which node manages which slots: pure |
+//! | [`stop`] | how all machines stop at once, phase by phase: pure |
 //! | [`leases`], [`voters`], [`balance`] | what the leader decides: whose lease ran out, who votes, when slots move: pure |
 //! | [`Registry`] | answers requests, on every storing node; its `leader` carries out what those above decide |
 //! | [`Session`] | a node's own side of its lease |
@@ -41,6 +42,7 @@ mod runtime;
 mod service;
 mod session;
 pub mod slots;
+pub mod stop;
 mod store;
 pub mod voters;
 mod watch;

@@ -11,7 +11,7 @@ use protocol::maps::{Maps, NodeEntry, NodeState, TargetEntry, TargetState};
 use protocol::registry::RegistryError;
 
 use crate::change::{Outcome, Reply, find_or_form};
-use crate::{drain, slots};
+use crate::{drain, slots, stop};
 
 /// More nodes and targets than this no maps hold: every map names them all.
 const NODES_MAX: usize = 1000;
@@ -55,6 +55,7 @@ pub(crate) fn begin(maps: &mut Maps, node: u32, address: String) -> Reply {
     if address.len() > NAME_SIZE_MAX {
         return Err(RegistryError::Unknown("node with so long an address".into()));
     }
+    stop::let_begin(maps)?;
     let unknown = unknown(maps, node);
     let entry = maps.nodes.get_mut(&node).ok_or(unknown)?;
     entry.session += 1;

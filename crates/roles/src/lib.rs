@@ -6,6 +6,7 @@
 //! | `lease` | this life's session, which all roles answer by |
 //! | [`targets`] | the machine's targets at the start: which disks are there, whose they are, which lack something |
 //! | [`joining`] | a machine's way into a cluster that is there |
+//! | [`Above`] | what stands above the client, when all machines stop `together` |
 //! | [`audit`] | what `check` and `repair` do, in the whole cluster |
 //!
 //! *Never*: files, sockets, settings, the real clock; what stands above a client.
@@ -15,5 +16,7 @@ pub mod joining;
 mod lease;
 mod roles;
 pub mod targets;
+mod together;
 
 pub use roles::{Roles, RolesOptions};
+pub use together::{Above, Stays};

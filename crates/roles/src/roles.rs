@@ -130,6 +130,18 @@ impl Roles {
     /// Stores what the client and the manager hold in memory, and gives the lease back. What stands above the client has
     /// stopped asking; `settling` is what it still does.
     pub async fn stop(&self, settling: impl Future<Output = ()>) -> Result<(), ClientError> {
+        let flushed = self.stop_client(settling).await;
+        self.in_time(self.manager.stop()).await;
+        self.leave();
+        // Its lease would run out by itself; so the others need not wait for that.
+        if let Err(error) = self.session.clone().end().await {
+            info!(%error, "the others were not told that this node has stopped");
+        }
+        flushed
+    }
+
+    /// Stores what the client holds, and ends what works beside it.
+    pub(crate) async fn stop_client(&self, settling: impl Future<Output = ()>) -> Result<(), ClientError> {
         self.rebuilder.stop();
         if let Some(scrubber) = &self.scrubber {
             scrubber.stop();
@@ -137,14 +149,17 @@ impl Roles {
         self.in_time(settling).await;
         self.in_time(self.cleaner.stop()).await;
         let lonely = || Err(ClientError::Unreachable("the other machines do not answer".into()));
-        let flushed = self.in_time(self.client.stop()).await.unwrap_or_else(lonely);
-        self.in_time(self.manager.stop()).await;
-        // Its lease would run out by itself; so the others need not wait for that.
+        self.in_time(self.client.stop()).await.unwrap_or_else(lonely)
+    }
+
+    /// This life ends by itself from now on: the end of its lease is nobody's doing.
+    pub(crate) fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
-        if let Err(error) = self.session.clone().end().await {
-            info!(%error, "the others were not told that this node has stopped");
-        }
-        flushed
+    }
+
+    /// The number of this life's session.
+    pub(crate) fn session(&self) -> u64 {
+        self.session.number()
     }
 
     /// Returns when the registry has given to others what this node had.
@@ -164,16 +179,27 @@ impl Roles {
 
     /// Waits for a part to stop, while there is a cluster: it may need machines that have stopped before. What it did not
     /// store then is in the logs.
-    async fn in_time<T>(&self, stopping: impl Future<Output = T>) -> Option<T> {
-        let host = self.cluster.host();
-        let alone = async {
-            select(pin!(self.cluster.distrust()), pin!(host.sleep(STOP_MAX))).await;
-            host.sleep(STOP_PATIENCE).await;
-        };
-        match select(pin!(stopping), pin!(alone)).await {
-            Either::Left((stopped, _)) => Some(stopped),
+    pub(crate) async fn in_time<T>(&self, stopping: impl Future<Output = T>) -> Option<T> {
+        let too_long = pin!(self.cluster.host().sleep(STOP_MAX));
+        match select(pin!(self.in_company(stopping)), too_long).await {
+            Either::Left((stopped, _)) => stopped,
             Either::Right(_) => {
-                warn!("a part did not stop in time; the next start recovers from the logs");
+                warn!("a part did not stop in {} s; the next start recovers from the logs", STOP_MAX.as_secs());
+                None
+            }
+        }
+    }
+
+    /// Waits for something while this machine's lease holds, and a little longer.
+    pub(crate) async fn in_company<T>(&self, awaited: impl Future<Output = T>) -> Option<T> {
+        let alone = async {
+            self.cluster.distrust().await;
+            self.cluster.host().sleep(STOP_PATIENCE).await;
+        };
+        match select(pin!(awaited), pin!(alone)).await {
+            Either::Left((outcome, _)) => Some(outcome),
+            Either::Right(_) => {
+                warn!("the other machines do not answer, or the registry has given this one up; not waiting for them");
                 None
             }
         }

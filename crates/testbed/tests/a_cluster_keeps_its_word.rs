@@ -4,7 +4,7 @@
 //! Three to nine machines, each with all its roles as the daemon has them, are one cluster in the simulated world. Programs on
 //! all of them share files, keep files and change names. `whole_cluster/harm.rs` says what is done to them meanwhile. In the end
 //! every cell of every file must have a history that one file system can have; all that was fsynced must be there, bytes and
-//! names; some order must explain all names; redundancy must come back; and a thorough check must find nothing, all within
+//! names, and what was not fsynced, where all machines stop together; some order must explain all names; redundancy must come back; and a thorough check must find nothing, all within
 //! bounded time. `DAZZLE_SEEDS` sets how many worlds each story has, `DAZZLE_SEED` replays one.
 
 #[path = "whole_cluster/harm.rs"]
@@ -30,8 +30,8 @@ use bytes::Bytes;
 use client::WriteAt;
 use futures_util::future::join_all;
 use harm::{Blows, Harm};
-use host::Host;
-use host::sim::{self, Dice, World};
+use host::sim::{self, Crashed, Dice, World};
+use host::{BoxFuture, Host};
 use program::{Program, new_inode};
 use protocol::file::Kind;
 use protocol::id::InodeId;
@@ -74,18 +74,33 @@ async fn make_shared(world: &World, rack: &Rack, count: u64) -> Vec<InodeId> {
     made.await.expect("nothing disturbs it")
 }
 
-/// Programs for every daemon that has started and has none.
-fn employ(world: &World, rack: &Rack, told: &Told, employed: &mut BTreeSet<Life>, dice: &mut Dice) {
-    for index in 0..rack.count() {
-        let (Some(roles), life) = (rack.roles(index), rack.life(index)) else { continue };
-        if employed.insert(life) {
-            let host = world.host(life.0);
-            for _ in 0..1 + dice.below(2) {
-                let dice = Dice::new(dice.roll());
-                let program = Program::new(host.clone(), roles.client.clone(), life, told.clone(), dice);
-                drop(world.spawn(&host, program.run()));
+/// The programs of a world.
+#[derive(Default)]
+struct Programs {
+    /// Which lives of daemons have some.
+    lives: BTreeSet<Life>,
+    working: Vec<BoxFuture<'static, Result<(), Crashed>>>,
+}
+
+impl Programs {
+    /// Begins some for every daemon that has started and has none.
+    fn begin(&mut self, world: &World, rack: &Rack, told: &Told, dice: &mut Dice) {
+        for index in 0..rack.count() {
+            let (Some(roles), life) = (rack.roles(index), rack.life(index)) else { continue };
+            if self.lives.insert(life) {
+                let host = world.host(life.0);
+                for _ in 0..1 + dice.below(2) {
+                    let dice = Dice::new(dice.roll());
+                    let program = Program::new(host.clone(), roles.client.clone(), life, told.clone(), dice);
+                    self.working.push(world.spawn(&host, program.run()));
+                }
             }
         }
+    }
+
+    /// Returns when each has ended, of itself or with its daemon.
+    async fn end(self) {
+        join_all(self.working).await;
     }
 }
 
@@ -98,24 +113,30 @@ async fn tell_a_story(world: World, host: Host, blows: Blows, total: &Cell<Count
     told.lock().note(format!("{shape:?}"));
     let _confession = Confession(told.clone());
     let mut harm = Harm::new(&world, &rack, &told, blows);
-    let mut employed = BTreeSet::new();
+    let mut programs = Programs::default();
     let end = world.now() + Duration::from_nanos(dice.below(FAULTS_MAX.as_nanos() as u64));
-    employ(&world, &rack, &told, &mut employed, &mut dice);
+    programs.begin(&world, &rack, &told, &mut dice);
     while world.now() < end {
         world.sleep(Duration::from_millis(dice.below(1500))).await;
         harm.strike().await;
         harm.tend();
-        employ(&world, &rack, &told, &mut employed, &mut dice);
+        programs.begin(&world, &rack, &told, &mut dice);
     }
     harm.mend();
     // Programs go on for a while.
     for _ in 0..10 {
         world.sleep(Duration::from_millis(200)).await;
         harm.tend();
-        employ(&world, &rack, &told, &mut employed, &mut dice);
+        programs.begin(&world, &rack, &told, &mut dice);
     }
     told.lock().over = true;
     until_mended(&world, &rack, &mut harm).await;
+    if dice.coin() {
+        programs.end().await;
+        told.lock().note("all machines stop together, lose their power, and start".into());
+        rack.stop_and_start(dice.below(rack.count() as u64) as usize).await;
+        until_mended(&world, &rack, &mut harm).await;
+    }
     look_at_all(&world, &rack, &told, &mut dice).await;
     check(&world, &rack, &mut dice).await;
     let mut known = told.lock();

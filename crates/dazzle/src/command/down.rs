@@ -1,4 +1,4 @@
-//! `dazzle down`: unmount, store everything, stop.
+//! `dazzle down`: unmount, store everything, stop; one machine, or all.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,8 @@ use super::Outcome;
 use crate::edge::control::Question;
 use crate::edge::process::DirectoryLock;
 
-/// Unmounts, stores everything that programs wrote, and stops the daemon of DIR.
+/// Unmounts, stores everything that programs wrote, and stops the daemon of DIR; with --all, those of all machines of its
+/// cluster, which then need not make up for each other's absence one after the other.
 #[derive(Debug, Args)]
 pub(super) struct Down {
     /// The directory of the file system.
@@ -16,6 +17,9 @@ pub(super) struct Down {
     /// Even if programs use it: their calls fail from then on. What they wrote before is stored all the same.
     #[arg(long)]
     force: bool,
+    /// All machines of the cluster at once. Unless --force is given, none stops while programs use a mount anywhere.
+    #[arg(long)]
+    all: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -23,11 +27,15 @@ pub(super) struct Down {
 
 impl Down {
     pub(super) fn run(self) -> Outcome {
-        super::ask(&self.dir, &Question::Stop { force: self.force })?;
+        let Down { force, all, .. } = self;
+        let question = if all { Question::StopAll { force } } else { Question::Stop { force } };
+        let answer = super::ask(&self.dir, &question)?;
         // The daemon has answered; its lock goes when its process ends, a moment later.
         DirectoryLock::wait(&super::lock_path(&super::existing(&self.dir)?))?;
         if self.json {
-            super::print_json(&serde_json::json!({"stopped": self.dir}));
+            super::print_json(&serde_json::json!({"stopped": self.dir, "machines": answer["machines"]}));
+        } else if all {
+            say!("{} machines are stopped; everything that programs wrote here is stored", answer["machines"]);
         } else {
             say!("{} is stopped; everything is stored", self.dir.display());
         }

@@ -14,6 +14,9 @@ use crate::edge::process::DirectoryLock;
 use crate::edge::storage_place;
 use crate::lab::{FILE_NAME, HOSTS_MAX, HostNumber, Lab};
 
+/// How long a host whose daemon ends with all others is waited for.
+const ENDING_SECONDS: i64 = 5;
+
 /// Runs a whole cluster on this machine: each host a network namespace with an address, a link, a directory and a daemon
 /// of its own, and all mount it. Needs root, and touches neither the machine's network nor anything outside DIR.
 #[derive(Debug, Args)]
@@ -261,12 +264,10 @@ impl Laboratory {
         })
     }
 
-    fn store(&self, host: HostNumber) -> Result<(), String> {
-        // A frozen one does not hear.
-        let _ = namespaces::strike(&lock_path(&host.directory(&self.dir)), Blow::Thaw);
-        let mut sync = Namespaces(&self.lab).command(host, "sync");
-        let stored = namespaces::output(sync.arg("--file-system").arg(host.mount(&self.dir)));
-        stored.map(drop).map_err(|error| format!("host {} did not store everything: {error}", host.0))
+    /// Stops all hosts that are of one cluster with this one.
+    fn stop_all(&self, host: HostNumber) -> Result<(), String> {
+        let dir = host.directory(&self.dir);
+        self.dazzle(host, &["down".as_ref(), "--all".as_ref(), dir.as_ref()]).map(drop)
     }
 
     fn stop(&self, host: HostNumber) -> Result<(), String> {
@@ -277,17 +278,16 @@ impl Laboratory {
 
     fn down(&self) -> Outcome {
         let running: Vec<HostNumber> = self.lab.all().filter(|&host| self.runs(host)).collect();
-        // Each has something to store at the others, while all of these still answer.
-        let mut failed: Vec<String> =
-            self.on_each(&running, |host| self.store(host)).into_iter().filter_map(Result::err).collect();
-        // One after the other: two that stop at once may wait for each other. Who stops last may find nobody left to agree
-        // with; the next start recovers what its stop could not tidy up.
-        let late = running.iter().rev().map(|&host| self.stop(host)).filter_map(Result::err);
-        late.for_each(|told| eprintln!("{told}"));
-        failed
-            .extend(running.iter().filter(|&&host| self.runs(host)).map(|host| format!("host {} still runs", host.0)));
-        if !failed.is_empty() {
-            return Err(Failure::from(failed.join("\n")));
+        // Frozen ones do not hear.
+        running.iter().for_each(|host| drop(namespaces::strike(&lock_path(&host.directory(&self.dir)), Blow::Thaw)));
+        if let Some(&first) = running.first() {
+            self.stop_all(first)?;
+        }
+        // The others end at the same time; who was cut off from them stops alone.
+        for &host in &running {
+            if !DirectoryLock::is_left_within(&lock_path(&host.directory(&self.dir)), ENDING_SECONDS)? {
+                self.stop(host)?;
+            }
         }
         for host in self.lab.all() {
             // Of a daemon that was killed the mount is still there, and answers nobody.

@@ -62,6 +62,12 @@ pub enum Question {
         #[serde(default)]
         force: bool,
     },
+    /// Have all machines of the cluster stop, after storing everything.
+    StopAll {
+        /// Even if programs have files open anywhere.
+        #[serde(default)]
+        force: bool,
+    },
 }
 
 /// A part of the cluster, as people call it: by its name or its number.

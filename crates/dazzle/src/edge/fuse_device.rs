@@ -127,6 +127,11 @@ impl Mount {
         unmounted
     }
 
+    /// Whether programs use it.
+    pub fn is_used(&self) -> bool {
+        !self.has_ended() && mount::is_used(&self.path)
+    }
+
     /// Whether this daemon unmounts by itself.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -41,16 +42,29 @@ impl DirectoryLock {
     /// Returns when nobody holds it, and the process that held it has ended: then nothing of it is open any more.
     pub fn wait(path: &Path) -> io::Result<()> {
         let file = File::open(path)?;
-        let number = io::read_to_string(&file)?.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
-        let holder = number.and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
+        let holder = holder(&file)?;
         rustix::fs::flock(&file, FlockOperation::LockShared)?;
-        if let Some(holder) = holder {
-            let mut ended = [rustix::event::PollFd::new(&holder, rustix::event::PollFlags::IN)];
-            let patience = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
-            rustix::event::poll(&mut ended, Some(&patience))?;
-        }
-        Ok(())
+        ends(holder, 10).map(drop)
     }
+
+    /// Whether the process that holds it ends within so many seconds.
+    pub fn is_left_within(path: &Path, seconds: i64) -> io::Result<bool> {
+        ends(holder(&File::open(path)?)?, seconds)
+    }
+}
+
+/// The process that has noted its number in a lock, if it has not ended.
+fn holder(file: &File) -> io::Result<Option<OwnedFd>> {
+    let number = io::read_to_string(file)?.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
+    Ok(number.and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()))
+}
+
+/// Whether a process ends within so many seconds, or has ended.
+fn ends(process: Option<OwnedFd>, seconds: i64) -> io::Result<bool> {
+    let Some(process) = process else { return Ok(true) };
+    let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+    let patience = rustix::event::Timespec { tv_sec: seconds, tv_nsec: 0 };
+    Ok(rustix::event::poll(&mut ended, Some(&patience))? > 0)
 }
 
 /// The user and the group that this process runs as.

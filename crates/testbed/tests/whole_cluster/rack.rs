@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use cleaner::CleanerOptions;
 use client::{ClientOptions, NothingAbove};
+use futures_util::future::join_all;
 use host::sim::{DiskOptions, SimDisk, Stop, World};
-use host::{Disk, Host, NodeId};
+use host::{BoxFuture, Disk, Host, NodeId};
 use log::{Cluster, RebuildOptions, ScrubOptions};
 use manager::ManagerOptions;
 use protocol::id::TargetId;
@@ -14,13 +15,16 @@ use protocol::maps::{TargetEntry, TargetState};
 use protocol::registry::{RegistryReply, RegistryRequest};
 use registry::{Registry, change};
 use roles::targets::own_disks;
-use roles::{Roles, RolesOptions, joining};
+use roles::{Above, Roles, RolesOptions, joining};
 use storage::TargetOptions;
 
 const CLUSTER: u128 = 0xda22_1e02;
 const FRAGMENT: u32 = 256 << 10;
 /// How long a service manager waits before it starts a daemon again that has ended.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// How soon all machines have stopped together.
+const STOP_ALL_MAX: Duration = Duration::from_secs(30);
 
 /// What a rack is built of.
 #[derive(Clone, Debug)]
@@ -235,6 +239,33 @@ impl Rack {
         drop(ghost);
     }
 
+    /// Has all machines stop together, which all run, lose their power, and start again. Nothing is lost by that, fsynced or
+    /// not.
+    pub async fn stop_and_start(&self, asked: usize) {
+        let (began, seed) = (self.world.now(), self.world.seed());
+        let all: Vec<_> = (0..self.count()).map(|index| self.roles(index).expect("all run")).collect();
+        let roles = all[asked].clone();
+        let asking = self.world.spawn(&self.world.host(self.node(asked)), async move { roles.stop_all(false).await });
+        assert!(asking.await.expect("nobody dies").is_ok(), "seed {seed}: the registry can be asked");
+        let stopping: Vec<_> = (0..self.count())
+            .zip(all)
+            .map(|(index, roles)| {
+                self.world.spawn(&self.world.host(self.node(index)), async move {
+                    roles.all_are_to_stop().await;
+                    roles.agree_to_stop(&Unused).await.expect("nobody uses anything");
+                    roles.stop_with_all(&Unused).await.expect("all are there to store on");
+                })
+            })
+            .collect();
+        for stopped in join_all(stopping).await {
+            stopped.expect("nobody dies");
+        }
+        let took = self.world.now().since(began);
+        assert!(took < STOP_ALL_MAX, "seed {seed}: all machines took {took:?} to stop");
+        (0..self.count()).for_each(|index| self.crash(index, Stop::PowerLoss));
+        (0..self.count()).for_each(|index| self.start(index));
+    }
+
     fn options(&self) -> RolesOptions {
         let patience = self.shape.patience;
         RolesOptions {
@@ -246,6 +277,23 @@ impl Rack {
             rebuild: RebuildOptions { patience, ..Default::default() },
             scrub: Some(ScrubOptions { pass: Duration::from_secs(60) }),
         }
+    }
+}
+
+/// Nothing stands above clients.
+struct Unused;
+
+impl Above for Unused {
+    fn is_used(&self) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(false))
+    }
+
+    fn take_away(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn settle(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
     }
 }
 
