@@ -28,7 +28,11 @@ def together(works):
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(len(works))
     children = [Child(context, barrier, work) for work in works]
-    outcomes = [child.outcome() for child in children]
+    told = [child.told() for child in children]
+    # Who only found that another one will not come says nothing about why.
+    if failures := sorted((it for it in told if isinstance(it, str)), key=lambda text: "BrokenBarrierError" in text):
+        raise Broken(failures[0])
+    outcomes = [Outcome(*it) for it in told]
     return outcomes, max(it.end for it in outcomes) - min(it.start for it in outcomes)
 
 
@@ -41,15 +45,14 @@ class Child:
         self.process.start()
         theirs.close()
 
-    def outcome(self):
+    def told(self):
+        """When it began, when it ended and what came of it; or why nothing did."""
         try:
             told = self.pipe.recv()
         except EOFError:
             told = "a process ended without a word"
         self.process.join()
-        if isinstance(told, str):
-            raise Broken(told)
-        return Outcome(*told)
+        return told
 
 
 def carry_out(barrier, work, pipe):
