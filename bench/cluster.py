@@ -37,8 +37,9 @@ def main():
         own.add_argument("--keep", action="store_true", help="leave what the hosts stored and logged in DIR")
     arguments = parser.parse_args()
     arguments.dazzle, arguments.dir = os.path.abspath(arguments.dazzle), os.path.abspath(arguments.dir)
-    # Whoever ends it wants its hosts to be taken away, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    # Whoever ends it wants its hosts to be taken away, too. Its processes just end.
+    leader = os.getpid()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended") if os.getpid() == leader else os._exit(1))
     try:
         EXPERIMENTS[arguments.experiment].run(arguments, Report(arguments.experiment, arguments, arguments.json))
     except Broken as broken:

@@ -42,11 +42,14 @@ class Laboratory(Lab):
         try:
             self.up()
         except BaseException:
+            self.keep_logs()
             self.end()
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            self.keep_logs()
         self.end()
 
     def up(self):
@@ -56,12 +59,27 @@ class Laboratory(Lab):
 
     def end(self):
         """Takes it down, and removes it unless it is to be kept."""
+        if not self.keep:
+            # What they still had to store nobody will read; and who stops last finds nobody to agree with, and waits.
+            for host in self.hosts():
+                if host["runs"]:
+                    self.give("lab", "kill", self.directory, str(host["host"]))
         down = self.give("lab", "down", self.directory)
         self.hand.terminate()
         if down.returncode != 0:
             print(f"{self.directory} is left as it is: {down.stderr}", flush=True)
         elif not self.keep:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+    def keep_logs(self):
+        """What the daemons said, where something failed."""
+        place = os.path.join(os.path.dirname(self.directory), "failed")
+        os.makedirs(place, exist_ok=True)
+        for host in self.hosts():
+            log = os.path.join(host["directory"], "dazzle.log")
+            if os.path.exists(log):
+                shutil.copy(log, os.path.join(place, f"host-{host['host']}.log"))
+        print(f"the daemons' logs are in {place}", flush=True)
 
     def must(self, *words):
         """Gives a command that may not fail."""

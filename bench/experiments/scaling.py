@@ -74,7 +74,8 @@ class Phase:
             "parity": self.stripes.parity, "seconds": seconds, "rate": len(works) * self.size / seconds, "limit": limit, **more,
             **gauge.read(seconds),
         }
-        figure["cpu_ns_per_byte"] = figure["machine_cpu"] * 1e9 / (len(works) * self.size)
+        for cpu in ("daemons_cpu", "machine_cpu"):
+            figure[f"{cpu}_ms_per_mb"] = figure[cpu] * 1e9 / (len(works) * self.size)
         self.report.note(**figure)
         return figure, [outcome.value for outcome in outcomes]
 
@@ -138,7 +139,7 @@ def without_parity(arguments, report, count):
 
 def run(arguments, report):
     report.say(f"{arguments.megabytes} MB by each client, links of {arguments.rate}, medians of {arguments.repeat}\n")
-    report.head("hosts", "stripes", "", "all together", "limit", "of it", "fullest link", "cores busy", "cpu/MB")
+    report.head("hosts", "stripes", "", "all together", "limit", "of it", "fullest link", "cores busy", "daemons' cpu/MB")
     ends = []
     for count in [int(count) for count in arguments.hosts.split(",")]:
         found = with_parity(arguments, report, count)
@@ -157,7 +158,7 @@ def tell(report, count, name, figures):
     """A row of the first table."""
     first, (rate, full) = figures[0], (median(figures, "rate"), median(figures, "link_full"))
     cells = [megabytes(rate), megabytes(first["limit"]), ratio(rate, first["limit"]), percent(full) if count > 1 else "—"]
-    cpu = f"{median(figures, 'cpu_ns_per_byte'):.1f} ms"
+    cpu = f"{median(figures, 'daemons_cpu_ms_per_mb'):.1f} ms"
     report.row(count, f"{first['data']}+{first['parity']}", name, *cells, percent(median(figures, "cores_full")), cpu)
 
 
