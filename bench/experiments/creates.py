@@ -16,11 +16,10 @@ each create is what tells: where it stays as it was on one host, more cores woul
 import os
 import random
 
-from experiments.laboratory import Gauge, Laboratory
+from experiments.laboratory import SLOT_SHIFT, Gauge, Laboratory
 from experiments.report import median, percent
 from experiments.together import together
 
-SLOT_SHIFT = 52
 CONTENT = os.urandom(1024)
 
 
@@ -51,16 +50,12 @@ def maker(directory, count):
 
 def local_part(lab, paths):
     """Which part of what lies in these directories, one for each host, is managed by that host."""
-    owners = {}
-    status = lab.status()
-    numbers = {node["name"]: node["id"] for node in status["nodes"]}
-    for slots in status["slots"]:
-        owners.update(dict.fromkeys(range(slots["first"], slots["last"] + 1), slots["node"]))
+    owners = lab.owners()
     local, total = 0, 0
     for host, path in paths.items():
         with os.scandir(path) as entries:
             found = [owners[entry.inode() >> SLOT_SHIFT] for entry in entries]
-        local += found.count(numbers.get(f"host-{host}", host))
+        local += found.count(host)
         total += len(found)
     return local / total
 
@@ -86,6 +81,7 @@ def measure(lab, name, policy, count):
 def several(arguments, report, lab, policy, **more):
     """All repetitions."""
     figures = []
+    lab.wait_until_placed()
     for number in range(arguments.repeat):
         name = f"creates-{policy.replace(' ', '-')}-{number}"
         figures.append(measure(lab, name, policy, arguments.files))

@@ -11,6 +11,9 @@ from hosts import Lab
 
 from experiments.limits import Shape
 
+# The upper bits of an inode's number are its slot.
+SLOT_SHIFT = 52
+
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 # How long a host may take to be missed, or a status to change, before something is wrong.
@@ -124,6 +127,33 @@ class Laboratory(Lab):
         groups = [group for group in self.status()["groups"] if group["current"]]
         targets = {target for group in groups for target in group["targets"]}
         return Shape(len(targets), groups[0]["data"], groups[0]["parity"])
+
+    def owners(self, host=1):
+        """The host that manages each slot, as one tells."""
+        status, found = self.status(host), {}
+        names = {node["id"]: node["name"] for node in status["nodes"]}
+        for slots in status["slots"]:
+            number = int(names[slots["node"]].removeprefix("host-"))
+            found.update(dict.fromkeys(range(slots["first"], slots["last"] + 1), number))
+        return found
+
+    def wait_until_placed(self):
+        """Until directories that a host makes come to lie with itself.
+
+        Where slots came or went, a manager knows for about a second of nobody's but its own, and keeps what others make.
+        """
+        owners, deadline = self.owners(), time.monotonic() + PATIENCE
+        for host in sorted(set(owners.values())):
+            path = os.path.join(self.mount(host), f"probe-{host}")
+            while True:
+                os.mkdir(path)
+                slot = os.stat(path).st_ino >> SLOT_SHIFT
+                os.rmdir(path)
+                if owners[slot] == host:
+                    break
+                if time.monotonic() > deadline:
+                    raise Broken(f"directories that host {host} makes come to lie with host {owners[slot]}")
+                time.sleep(0.1)
 
     def wait_until(self, what, holds, host=1, patience=PATIENCE):
         """Until a status is such; that status."""

@@ -20,12 +20,11 @@ import threading
 import time
 
 from daemon import Broken
-from experiments.creates import SLOT_SHIFT
-from experiments.laboratory import Gauge, Laboratory
+from experiments.laboratory import SLOT_SHIFT, Gauge, Laboratory
 from experiments.report import percent
 from experiments.together import together
 
-PER_DIRECTORY = 1000
+PER_DIRECTORY, FILLERS = 1000, 4
 LEASE, REST = 3.0, 2.0
 
 # A thread pauses so long between two calls, at most: what it waits for is seldom its own load.
@@ -42,7 +41,7 @@ def add(subparsers):
     return parser
 
 
-def filler(root, directories, host, report):
+def filler(root, directories, who, report):
     """Makes directories full of files; the slot of each."""
 
     def run():
@@ -55,31 +54,31 @@ def filler(root, directories, host, report):
                 os.mknod(os.path.join(path, str(name)), 0o644)
             if time.monotonic() > told + 30:
                 told = time.monotonic()
-                report.say(f"  host {host} has made {(number + 1) * PER_DIRECTORY:,} files of {directories * PER_DIRECTORY:,}")
+                report.say(f"  {who} has made {(number + 1) * PER_DIRECTORY:,} files of {directories * PER_DIRECTORY:,}")
         return slots
 
     return run
 
 
 def fill(arguments, lab, report):
-    """Directories by slot, and files made in a second."""
-    hosts, name = lab.numbers(), "many"
-    directories = -(-arguments.files // (PER_DIRECTORY * len(hosts)))
-    os.mkdir(os.path.join(lab.mount(1), name))
+    """Directories by slot. Makes files by several processes on each host, so that they share the journal's flushes."""
+    lab.wait_until_placed()
+    roots = [(host, os.path.join("many", str(host), str(number))) for host in lab.numbers() for number in range(FILLERS)]
+    directories = -(-arguments.files // (PER_DIRECTORY * len(roots)))
     works = []
-    for host in hosts:
-        root = os.path.join(lab.mount(host), name, str(host))
-        os.mkdir(root)
-        works.append(lambda root=root, host=host: filler(root, directories, host, report))
+    for host, root in roots:
+        path = os.path.join(lab.mount(host), root)
+        os.makedirs(path)
+        works.append(lambda path=path, root=root: filler(path, directories, root, report))
     gauge = Gauge(lab)
     outcomes, seconds = together(works)
-    count, gauged = directories * PER_DIRECTORY * len(hosts), gauge.read(seconds)
+    count, gauged = directories * PER_DIRECTORY * len(roots), gauge.read(seconds)
     report.note(filled=count, seconds=seconds, **gauged)
     report.say(f"{count:,} files in {seconds:.0f} s, {count / seconds:,.0f}/s, cores {percent(gauged['cores_full'])} busy\n")
     found = {}
-    for host, outcome in zip(hosts, outcomes):
+    for (_, root), outcome in zip(roots, outcomes):
         for number, slot in outcome.value.items():
-            found.setdefault(slot, []).append(os.path.join(name, str(host), str(number)))
+            found.setdefault(slot, []).append(os.path.join(root, str(number)))
     return found
 
 
@@ -130,14 +129,6 @@ def prober(kind, mount, slots, dice, seconds):
     return run
 
 
-def slots_of(lab, victim, host):
-    """The slots that a host manages, as another tells."""
-    status = lab.status(host)
-    number = next(node["id"] for node in status["nodes"] if node["name"] == f"host-{victim}")
-    runs = (range(slots["first"], slots["last"] + 1) for slots in status["slots"] if slots["node"] == number)
-    return {slot for run in runs for slot in run}
-
-
 def killer(lab, victim):
     """Kills a daemon after a while; when that was asked for."""
     command = [lab.dazzle, "lab", "kill", lab.directory, str(victim)]
@@ -154,8 +145,8 @@ def killer(lab, victim):
 def kill_one(lab, report, victim, directories):
     """A figure of one kill."""
     living = [host for host in lab.numbers() if host != victim]
-    managed = slots_of(lab, victim, living[0])
-    slots = {slot: paths for slot, paths in directories.items() if slot in managed}
+    owners = lab.owners(living[0])
+    slots = {slot: paths for slot, paths in directories.items() if owners[slot] == victim}
     if not slots:
         raise Broken(f"host {victim} manages none of the files")
     probers = [(host, kind) for host in living for kind in ("stat", "create")]
