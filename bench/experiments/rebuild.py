@@ -32,15 +32,15 @@ def add(subparsers):
 
 
 def fill(lab, user_bytes):
-    """All hosts write as much as that together, in files of some size."""
+    """All hosts write as much as that together, in files of at most some size."""
     lab.shape_links(None)
-    hosts, share = lab.numbers(), user_bytes / lab.count
-    roots = {host: os.path.join(lab.mount(host), f"fill-{host}") for host in hosts}
-    for root in roots.values():
+    share = int(user_bytes / lab.count)
+    roots = [os.path.join(lab.mount(host), f"fill-{host}") for host in lab.numbers()]
+    for root in roots:
         os.mkdir(root)
-    for number in range(max(round(share / PART), 1)):
-        size = min(PART, int(share))
-        together([lambda root=root: writer(os.path.join(root, str(number)), size) for root in roots.values()])
+    count = -(-share // PART)
+    for number in range(count):
+        together([lambda root=root, number=number: writer(os.path.join(root, str(number)), share // count) for root in roots])
     lab.shape_links(lab.rate)
 
 
