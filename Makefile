@@ -53,10 +53,10 @@ bench-cluster:   ## clusters of 1 to 12 hosts on shaped links, as root: rates, c
 	@install/packages.sh build bench
 	@$(CARGO) build --release --quiet -p dazzle
 	@mkdir -p target/cache/bench/cluster
-	@for what in start scaling creates takeover rebuild drain; do \
+	@failed=; for what in start scaling creates takeover rebuild drain; do \
 	    echo "== $$what"; \
 	    bench/cluster.py target/release/dazzle "$(DIR)-cluster" $$what --json target/cache/bench/cluster/$$what.json || failed=1; \
-	done; rmdir "$(DIR)-cluster"; [ -z "$$failed" ]
+	done; rmdir "$(DIR)-cluster" 2>/dev/null; [ -z "$$failed" ]
 
 fuzz:            ## every parser of bytes from outside, 10 minutes each (FUZZ_SECONDS)
 	@fuzz/run.sh

@@ -15,6 +15,7 @@ import signal
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.dont_write_bytecode = True
 sys.path[:0] = [HERE, os.path.join(HERE, "../crates/testbed/programs")]
 from daemon import Broken  # noqa: E402
 from experiments import creates, drain, rebuild, scaling, start, takeover  # noqa: E402
