@@ -53,9 +53,9 @@ bench-cluster:   ## clusters of 1 to 12 hosts on shaped links, as root: rates, c
 	@install/packages.sh build bench
 	@$(CARGO) build --release --quiet -p dazzle
 	@mkdir -p target/cache/bench/cluster
-	@failed=; for what in start scaling creates takeover rebuild drain; do \
-	    echo "== $$what"; \
-	    bench/cluster.py target/release/dazzle "$(DIR)-cluster" $$what --json target/cache/bench/cluster/$$what.json || failed=1; \
+	@failed=; for what in start scaling creates "creates --relative" takeover rebuild drain; do \
+	    echo "== $$what"; json="target/cache/bench/cluster/$$(echo "$$what" | tr -d " ").json"; \
+	    bench/cluster.py target/release/dazzle "$(DIR)-cluster" $$what --json "$$json" || failed=1; \
 	done; rmdir "$(DIR)-cluster" 2>/dev/null; [ -z "$$failed" ]
 
 fuzz:            ## every parser of bytes from outside, 10 minutes each (FUZZ_SECONDS)

@@ -8,9 +8,11 @@ host logged before, and of its directory.
                 product chooses so for machines that manage nothing; for those that do, the order of making is how it is had
 * managers      as many machines in all, of which only so many store and manage, and the others only mount
 
-An operation counts as local when the slot of the file that it made (the upper 12 bits of its inode number) is managed by the
-host that made it. To reach: the rate of all grows by 0.8 of N until the cores are full. From then on processor time for
-each create is what tells: where it stays as it was on one host, more cores would give more creates.
+Files are opened by their path, so that each create looks up the directories above, the root among them, which another host
+manages; or with --relative only in the open directory. A create counts as local when the slot of the file that it made (the
+upper 12 bits of its inode number) is managed by the host that made it, whatever its path cost. To reach: the rate of all
+grows by 0.8 of N until the cores are full. From then on processor time for each create is what tells: where it stays as it
+was on one host, more cores would give more creates.
 """
 
 import os
@@ -28,20 +30,22 @@ def add(subparsers):
     parser.add_argument("--hosts", default="1,2,4,8,12", help="how many, one laboratory after the other")
     parser.add_argument("--managers", default="1,2,4,8,12", help="of as many machines as the last of these; empty: not")
     parser.add_argument("--files", type=int, default=2048, help="by each client")
+    parser.add_argument("--relative", action="store_true", help="in the open directory: no path is looked up each time")
     return parser
 
 
-def maker(directory, count):
-    """Makes files in a directory."""
+def maker(directory, count, relative=False):
+    """Makes files in a directory: by path, or relative to the open directory."""
 
     def run():
+        names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         for number in range(count):
-            file = os.open(os.path.join(directory, str(number)), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            path, at = (str(number), names) if relative else (os.path.join(directory, str(number)), None)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=at)
             os.write(file, CONTENT)
             if number + 1 == count:
                 os.fsync(file)
             os.close(file)
-        names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(names)
         os.close(names)
 
@@ -60,7 +64,7 @@ def local_part(lab, paths):
     return local / total
 
 
-def measure(lab, name, policy, count):
+def measure(lab, name, policy, arguments):
     """One repetition."""
     hosts = lab.numbers()
     pick = random.Random(name).choice
@@ -69,8 +73,8 @@ def measure(lab, name, policy, count):
         by = host if policy == "first writer" else pick(hosts)
         os.mkdir(os.path.join(lab.mount(by), name, f"of-{host}"))
     paths = {host: os.path.join(lab.mount(host), name, f"of-{host}") for host in hosts}
-    gauge = Gauge(lab)
-    _, seconds = together([lambda path=path: maker(path, count) for path in paths.values()])
+    gauge, count = Gauge(lab), arguments.files
+    _, seconds = together([lambda path=path: maker(path, count, arguments.relative) for path in paths.values()])
     figure = {"seconds": seconds, "rate": len(hosts) * count / seconds, **gauge.read(seconds)}
     made = len(hosts) * count
     figure["daemons_us"], figure["machine_us"] = (figure[cpu] * 1e6 / made for cpu in ("daemons_cpu", "machine_cpu"))
@@ -84,7 +88,7 @@ def several(arguments, report, lab, policy, **more):
     lab.wait_until_placed()
     for number in range(arguments.repeat):
         name = f"creates-{policy.replace(' ', '-')}-{number}"
-        figures.append(measure(lab, name, policy, arguments.files))
+        figures.append(measure(lab, name, policy, arguments))
         report.note(policy=policy, repetition=number, machines=len(lab.numbers()), **more, **figures[-1])
     return figures
 
@@ -129,6 +133,7 @@ def spread(arguments, report):
 
 
 def run(arguments, report):
-    report.say(f"{arguments.files} files by each client, links of {arguments.rate}, medians of {arguments.repeat}\n")
+    how = "relative to the directory" if arguments.relative else "by path"
+    report.say(f"{arguments.files} files by each client, {how}, links of {arguments.rate}, medians of {arguments.repeat}\n")
     scale(arguments, report)
     spread(arguments, report)
