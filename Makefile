@@ -4,7 +4,7 @@ DIR   ?= /var/lib/dazzle-demo
 MOUNT ?= /mnt/dazzle
 CARGO ?= cargo
 
-.PHONY: help packages up down test check fix bench bench-size bench-floor fuzz long-test
+.PHONY: help packages up down test check fix bench bench-size bench-floor bench-cluster fuzz long-test
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -48,6 +48,15 @@ bench-floor:     ## how fast the kernel asks a FUSE daemon that does nothing: wh
 	@mkdir -p target/cache/bench/floor
 	@cc -O2 -Wall -o target/cache/bench/floor.bin bench/floor.c -luring -lpthread
 	@target/cache/bench/floor.bin target/cache/bench/floor
+
+bench-cluster:   ## clusters of 1 to 12 hosts on shaped links, as root: rates, creates, take-over, rebuild, drain: some hours
+	@install/packages.sh build bench
+	@$(CARGO) build --release --quiet -p dazzle
+	@mkdir -p target/cache/bench/cluster
+	@failed=; for what in start scaling creates "creates --relative" takeover rebuild drain; do \
+	    echo "== $$what"; json="target/cache/bench/cluster/$$(echo "$$what" | tr -d " ").json"; \
+	    bench/cluster.py target/release/dazzle "$(DIR)-cluster" $$what --json "$$json" || failed=1; \
+	done; rmdir "$(DIR)-cluster" 2>/dev/null; [ -z "$$failed" ]
 
 fuzz:            ## every parser of bytes from outside, 10 minutes each (FUZZ_SECONDS)
 	@fuzz/run.sh
