@@ -52,6 +52,29 @@ pub fn usable(maps: &Maps, stats: &BTreeMap<TargetId, TargetStat>, bytes: impl F
     }
 }
 
+/// Bytes of file data that fit, all in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// On empty targets.
+    pub total: u64,
+    /// Now.
+    pub free: u64,
+    /// Now, and programs may have it.
+    pub available: u64,
+}
+
+impl Room {
+    /// What the targets tell, less what is on its way to them. Where groups overlap, going round over them is not the best
+    /// way to fill them, and emptier targets may seem to hold less: never does more seem to be left than there was.
+    pub(crate) fn of(maps: &Maps, stats: &BTreeMap<TargetId, TargetStat>, under_way: u64) -> Room {
+        let total = usable(maps, stats, |stat| stat.bytes_total);
+        let free = usable(maps, stats, |stat| stat.bytes_free).saturating_sub(under_way).min(total);
+        let unreserved = |stat: &TargetStat| stat.bytes_free.saturating_sub(stat.bytes_reserved);
+        let available = usable(maps, stats, unreserved).saturating_sub(under_way + margin(maps)).min(free);
+        Room { total, free, available }
+    }
+}
+
 /// Bytes kept free of file data beyond what targets reserve: fragments are begun whole, an open stripe has copies beside
 /// its data, and the end of a stripe may stay empty.
 pub(crate) fn margin(maps: &Maps) -> u64 {
@@ -285,6 +308,24 @@ mod tests {
         assert_eq!(usable(&maps(&[(&[0, 1], 1), (&[2, 3], 1)]), &stats(&[10, 90, 70, 70]), free), 80);
         assert_eq!(usable(&maps(&[(&[0, 1], 1), (&[1, 2], 1)]), &stats(&[100, 100, 100]), free), 100);
         assert_eq!(usable(&maps(&[(&[0], 0)]), &stats(&[]), free), 0);
+    }
+
+    #[test]
+    fn never_is_more_free_than_there_is() {
+        let all: Vec<Vec<u32>> = (0..6).map(|left_out| (0..6).filter(|target| *target != left_out).collect()).collect();
+        let maps = maps(&all.iter().map(|targets| (&targets[..], 1)).collect::<Vec<_>>());
+        let (mut dice, mut odd) = (host::sim::Dice::new(1), 0);
+        for _ in 0..20_000 {
+            let mut stat = || {
+                let bytes_total = 1 + dice.below(100);
+                TargetStat { bytes_total, bytes_free: bytes_total - dice.below(bytes_total), ..TargetStat::default() }
+            };
+            let stats = (0..6).map(|target| (TargetId(target), stat())).collect();
+            let room = Room::of(&maps, &stats, 0);
+            assert!(room.available <= room.free && room.free <= room.total, "{room:?} of {stats:?}");
+            odd += u32::from(usable(&maps, &stats, |stat| stat.bytes_free) > room.total);
+        }
+        assert!(odd > 0, "none of these worlds had the trouble");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 
 use crate::ClientError;
 use crate::client::{Client, Inner};
-use crate::space::{Statfs, margin, usable};
+use crate::space::{Room, Statfs, margin, usable};
 
 /// An inode needs about so much room, in bytes: what `statfs` makes of free room.
 const INODE_BYTES: u64 = 512;
@@ -25,13 +25,10 @@ impl Client {
     pub async fn statfs(&self) -> Result<Statfs, ClientError> {
         let stats = self.0.stats().await;
         let maps = self.0.cluster.maps();
-        let under_way = self.0.budget.under_way();
-        let free = usable(&maps, &stats, |stat| stat.bytes_free).saturating_sub(under_way);
-        let unreserved = |stat: &TargetStat| stat.bytes_free.saturating_sub(stat.bytes_reserved);
-        let available = usable(&maps, &stats, unreserved).saturating_sub(under_way + margin(&maps));
+        let Room { total, free, available } = Room::of(&maps, &stats, self.0.budget.under_way());
         let inodes = self.0.inodes().await;
         Ok(Statfs {
-            bytes_total: usable(&maps, &stats, |stat| stat.bytes_total),
+            bytes_total: total,
             bytes_free: free,
             bytes_available: available,
             inodes_total: inodes + available / INODE_BYTES,
