@@ -109,11 +109,16 @@ struct Target {
 impl<'a> Claim<'a> {
     /// Step 1.
     async fn make(cluster: &'a Cluster, log: LogId) -> Result<Claimed<'a>, SealError> {
+        let mut first = None;
         for _ in 0..CLAIMS_MAX {
             let maps = cluster.refresh().await.map_err(|error| unavailable(&error))?;
             let entry = maps.logs.get(&log).ok_or(SealError::Unknown(log))?;
             if let LogState::Sealed(length) = entry.state {
                 return Ok(Claimed::Sealed(length));
+            }
+            // Somebody else has just claimed it: to claim it from that one would only void what it does.
+            if *first.get_or_insert(entry.state) != entry.state {
+                return Err(SealError::Lost);
             }
             let request = RegistryRequest::Claim { log, version: entry.version };
             match cluster.registry(request).await {

@@ -17,7 +17,7 @@ use protocol::storage::Durability;
 use crate::manager::Manager;
 use crate::ops::Operation;
 use crate::start::StartError;
-use crate::takeover::seal;
+use crate::takeover::{seal, seal_behind_other};
 
 /// How long the others are given to seal what is theirs to seal, and how often that is looked at.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -75,9 +75,8 @@ impl Manager {
                 return Ok(());
             }
             if self.host().now() >= patient_until {
-                for log in left {
-                    seal(&self.cluster, log).await?;
-                }
+                let sealed = join_all(left.into_iter().map(|log| seal_behind_other(&self.cluster, log))).await;
+                sealed.into_iter().try_for_each(|length| length.map(drop))?;
             }
             self.host().sleep(LOOK).await;
         }

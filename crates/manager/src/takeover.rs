@@ -40,6 +40,8 @@ use crate::tokens::SlotTokens;
 
 /// How often is looked whether another recoverer has sealed a log.
 const SEAL_LOOK: Duration = Duration::from_millis(20);
+/// How often the time is doubled that another recoverer is given: up to half a minute.
+const SEAL_DOUBLINGS: u32 = 6;
 /// How long nobody is asked to list our log after nobody answered.
 const LIST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -241,30 +243,55 @@ impl Manager {
 pub(crate) async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, StartError> {
     let mut tries = 0;
     loop {
-        match recovery::seal(cluster, log).await {
+        let pause = match recovery::seal(cluster, log).await {
             Ok(length) => return Ok(length),
-            Err(SealError::Lost | SealError::Unavailable(_)) if tries < SEAL_TRIES => {
-                tries += 1;
-                if let Some(length) = sealed_meanwhile(cluster, log).await {
-                    return Ok(length);
-                }
-            }
+            Err(SealError::Lost) if tries < SEAL_TRIES => pause_for_other,
+            Err(SealError::Unavailable(_)) if tries < SEAL_TRIES => |_| SEAL_PAUSE,
             Err(error) => return Err(StartError::Seal { log, error }),
+        };
+        tries += 1;
+        if let Some(length) = sealed_meanwhile(cluster, log, pause).await {
+            return Ok(length);
         }
     }
 }
 
-/// Waits a while for another recoverer; where the log ends when that one is done.
-async fn sealed_meanwhile(cluster: &Cluster, log: LogId) -> Option<Position> {
-    let until = cluster.host().now() + SEAL_PAUSE;
-    while cluster.host().now() < until {
-        cluster.host().sleep(SEAL_LOOK).await;
+/// Seals a log that another may be sealing: only when that one has had its time.
+pub(crate) async fn seal_behind_other(cluster: &Cluster, log: LogId) -> Result<Position, StartError> {
+    match sealed_meanwhile(cluster, log, pause_for_other).await {
+        Some(length) => Ok(length),
+        None => seal(cluster, log).await,
+    }
+}
+
+/// How long another recoverer is left alone, by the state of its log. A claim voids the one before, and all that was done
+/// under it; so each is given twice the time of the last, and in the end one has enough.
+fn pause_for_other(state: LogState) -> Duration {
+    match state {
+        // One claim raises the epoch of an open log from 1 to 2.
+        LogState::Sealing(epoch) => SEAL_PAUSE * (1 << epoch.0.saturating_sub(2).min(SEAL_DOUBLINGS)),
+        LogState::Open(_) | LogState::Sealed(_) => SEAL_PAUSE,
+    }
+}
+
+/// Waits a while for another recoverer, anew after each of its steps; where the log ends when that one is done.
+async fn sealed_meanwhile(cluster: &Cluster, log: LogId, pause: fn(LogState) -> Duration) -> Option<Position> {
+    let (mut seen, mut until) = (None, cluster.host().now());
+    loop {
         let maps = cluster.refresh().await.ok()?;
-        if let Some(LogState::Sealed(length)) = maps.logs.get(&log).map(|entry| entry.state) {
+        let entry = maps.logs.get(&log)?;
+        if let LogState::Sealed(length) = entry.state {
             return Some(length);
         }
+        let now = cluster.host().now();
+        if seen.replace(entry.version) != Some(entry.version) {
+            until = now + pause(entry.state);
+        }
+        if now >= until {
+            return None;
+        }
+        cluster.host().sleep(SEAL_LOOK).await;
     }
-    None
 }
 
 impl Recovered {
