@@ -319,12 +319,10 @@ bad_mounts() {
     [ ! -e "$work/second/dazzle.toml" ] || { echo "a file system was made that cannot be mounted"; return 1; }
     expect 1 "can be mounted on" "$dazzle" up "$work/second" --mount "$dir-mount/file" --targets 2 || return 1
     # In use: it stays, until it is to go by force.
-    sleep 600 <"$dir-mount/file" &
-    user=$!
+    exec {user}<"$dir-mount/file"
     expect 1 "is in use" "$dazzle" down "$dir" || return 1
     [ "$(cat "$dir-mount/file")" = kept ] && "$dazzle" down "$dir" --force || return 1
-    kill "$user"
-    wait "$user" 2>/dev/null
+    exec {user}<&-
     # A killed daemon leaves a dead mount behind.
     "$dazzle" up "$dir" && echo "and more" >>"$dir-mount/file" && sync "$dir-mount/file" && kill_daemon "$dir" || return 1
     cat "$dir-mount/file" 2>/dev/null && { echo "a dead mount answers"; return 1; }
