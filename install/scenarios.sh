@@ -441,6 +441,7 @@ bad_tokens() {
     refused 2 "this is no token" "$(machine 1)" secret || return 1
     refused 1 "not of the cluster that made the token" "$(machine 9)" "$token" || return 1
     refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" || return 1
+    called=two refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" || return 1
     refused 1 "did not make this token" "$(machine 2)" "$token" || return 1
     "$dazzle" down "$work/m2" && "$dazzle" up "$work/m2" || return 1
     token=$("$dazzle" token create "$work/m2") && "$dazzle" down "$work/m2" && "$dazzle" up "$work/m2" || return 1

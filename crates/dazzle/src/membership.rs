@@ -235,3 +235,18 @@ impl Admission for Porter {
         Box::pin(async move { gate.let_in(request).await })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_machine_that_has_not_begun_lets_nobody_in_and_spends_no_token() {
+        let gate = Gate::new(Authority::create(7, Validity::of_authority(Date::now())).expect("a CA can be made"));
+        let Token { secret, .. } = gate.issue().expect("a first token can be issued");
+        let (name, address) = ("rack-1".to_owned(), "127.0.0.1:1".to_owned());
+        let request = JoinRequest { name, address, stores: true, secret, clock: Date::now().0, request: Vec::new() };
+        assert_eq!(gate.let_in(request).await, Err(JoinRefusal::NotYet));
+        assert_eq!(gate.tokens().redeem(&secret, "rack-2", |_| false, Date::now()), Ok(()));
+    }
+}
