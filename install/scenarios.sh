@@ -319,12 +319,10 @@ bad_mounts() {
     [ ! -e "$work/second/dazzle.toml" ] || { echo "a file system was made that cannot be mounted"; return 1; }
     expect 1 "can be mounted on" "$dazzle" up "$work/second" --mount "$dir-mount/file" --targets 2 || return 1
     # In use: it stays, until it is to go by force.
-    sleep 600 <"$dir-mount/file" &
-    user=$!
+    exec {user}<"$dir-mount/file"
     expect 1 "is in use" "$dazzle" down "$dir" || return 1
     [ "$(cat "$dir-mount/file")" = kept ] && "$dazzle" down "$dir" --force || return 1
-    kill "$user"
-    wait "$user" 2>/dev/null
+    exec {user}<&-
     # A killed daemon leaves a dead mount behind.
     "$dazzle" up "$dir" && echo "and more" >>"$dir-mount/file" && sync "$dir-mount/file" && kill_daemon "$dir" || return 1
     cat "$dir-mount/file" 2>/dev/null && { echo "a dead mount answers"; return 1; }
@@ -362,6 +360,179 @@ EOT
     unshare --mount sh -ec "mount -t tmpfs none /dev
         mknod -m 666 /dev/fuse c 10 229 && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9
         runuser -u nobody -- bash '$work/as-user' '$work'"
+}
+
+# Where the machines of this run are called: machine NUMBER. They are daemons of this machine, each at a loopback address.
+machine() { echo "127.$((20 + $$ % 200)).$((1 + $$ / 200 % 250)).$1:4747"; }
+
+# Who is in the cluster of the first machine, as that knows it.
+members() {
+    "$dazzle" status "$work/m1" --json |
+        python3 -c 'import json, sys; print(*("%d:%s" % (n["id"], n["name"]) for n in json.load(sys.stdin)["nodes"]))'
+}
+
+# refused CODE WORDS ADDRESS TOKEN [options...]: machine 7, or that at `own`, called new, or `called`, does not join, says WORDS in
+# time, and nothing is changed.
+refused() {
+    local code=$1 words=$2 before=$SECONDS members
+    shift 2
+    members=$(members) || return 1
+    expect "$code" "$words" "$dazzle" join "$1" "$2" "$work/new" --name "${called:-new}" \
+        --address "${own:-$(machine 7)}" "${@:3}" || return 1
+    [ ! -e "$work/new" ] || { echo "a directory was left behind: $words"; return 1; }
+    [ "$(members)" = "$members" ] || { echo "the cluster was changed: $words"; return 1; }
+    [ $((SECONDS - before)) -le 20 ] || { echo "it took $((SECONDS - before)) s: $words"; return 1; }
+}
+
+# beside MANNER DIR COMMAND...: the command, while strangers.py listens as machine 6 with the certificate of DIR.
+beside() {
+    local stranger outcome
+    : >"$work/stranger"
+    "$programs/strangers.py" serve "$(machine 6)" "$1" "$2" >"$work/stranger" 2>&1 &
+    stranger=$!
+    until grep -q listens "$work/stranger"; do
+        kill -0 "$stranger" 2>/dev/null || { cat "$work/stranger"; return 1; }
+        sleep 0.05
+    done
+    "${@:3}"
+    outcome=$?
+    kill "$stranger"
+    wait "$stranger" 2>/dev/null
+    return "$outcome"
+}
+
+# Machines that come with the wrong words, to the wrong place, at the wrong time: each is told so in time, and changes nothing.
+bad_clusters() {
+    local dir
+    "$dazzle" up "$work/m1" --name one --address "$(machine 1)" --mount "$work/m1-mount" &&
+        "$dazzle" up "$work/f1" --name alien --address "$(machine 9)" && echo kept >"$work/m1-mount/file" || return 1
+    bad_addresses && bad_tokens && bad_machines && bad_versions && bad_certificates && no_quorum || return 1
+    [ "$(cat "$work/m1-mount/file")" = kept ] || { echo "the file is not there"; return 1; }
+    # The others may go as they are: the last ones to be stopped would wait for those that are gone.
+    "$dazzle" check "$work/m1" && "$dazzle" down "$work/m1" || return 1
+    for dir in new m3 m2 f2 f1; do kill_daemon "$work/$dir" || return 1; done
+}
+
+# Names that do not resolve, ports where nobody listens, hosts that say nothing or something else.
+bad_addresses() {
+    local token
+    token=$("$dazzle" token create "$work/m1") || return 1
+    refused 1 "nowhere.invalid:4747 does not resolve" nowhere.invalid:4747 "$token" || return 1
+    refused 1 "refuses connections" "$(machine 6)" "$token" || return 1
+    own="$(machine 7 | cut -d: -f1)" refused 1 "is no host and port" "$(machine 1)" "$token" || return 1
+    own=nowhere.invalid:4747 refused 1 "nowhere.invalid:4747 does not resolve" "$(machine 1)" "$token" || return 1
+    own=192.0.2.7:4747 refused 1 "cannot be listened on" "$(machine 1)" "$token" || return 1
+    own=0.0.0.0:4747 refused 1 "no address that other machines can call" "$(machine 1)" "$token" || return 1
+    expect 1 "nowhere.invalid:4747 does not resolve" "$dazzle" up "$work/m6" --address nowhere.invalid:4747 || return 1
+    expect 1 "cannot be listened on" "$dazzle" up "$work/m6" --address "$(machine 1)" || return 1
+    [ ! -e "$work/m6/dazzle.toml" ] || { echo "a file system was made that nobody can call"; return 1; }
+    beside silent "$work/m1" refused 1 "says nothing for 4 s" "$(machine 6)" "$token" || return 1
+    beside web "$work/m1" refused 1 "does not speak as a node of Dazzle" "$(machine 6)" "$token" || return 1
+    # The token is as good as new.
+    "$dazzle" join "$(machine 1)" "$token" "$work/m2" --name two --address "$(machine 2)" || return 1
+    echo "$token" >"$work/used"
+}
+
+# Tokens that are none, of another cluster, used, of another machine, forgotten.
+bad_tokens() {
+    local token
+    token=$("$dazzle" token create "$work/m1") || return 1
+    refused 2 "this is no token" "$(machine 1)" "${token%?}" || return 1
+    refused 2 "this is no token" "$(machine 1)" secret || return 1
+    refused 1 "not of the cluster that made the token" "$(machine 9)" "$token" || return 1
+    refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" || return 1
+    called=two refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" || return 1
+    refused 1 "did not make this token" "$(machine 2)" "$token" || return 1
+    "$dazzle" down "$work/m2" && "$dazzle" up "$work/m2" || return 1
+    token=$("$dazzle" token create "$work/m2") && "$dazzle" down "$work/m2" && "$dazzle" up "$work/m2" || return 1
+    refused 1 "did not make this token" "$(machine 2)" "$token"
+}
+
+# Machines that are there already: by name, by address, by directory, as a copy; and storage that is another's.
+bad_machines() {
+    local token sum
+    token=$("$dazzle" token create "$work/m1") || return 1
+    called=two refused 1 "is called two already" "$(machine 1)" "$token" || return 1
+    "$dazzle" down "$work/m2" || return 1
+    own="$(machine 2)" refused 1 "has the address $(machine 2) already" "$(machine 1)" "$token" || return 1
+    "$dazzle" up "$work/m2" || return 1
+    own="$(machine 2)" refused 1 "cannot be listened on" "$(machine 1)" "$token" || return 1
+    sum=$(digest "$work/f1/trust") || return 1
+    expect 1 "is part of a file system already" "$dazzle" join "$(machine 1)" "$token" "$work/f1" --address "$(machine 7)" || return 1
+    expect 1 "is part of a file system already" "$dazzle" join "$(machine 1)" "$token" "$work/m2" --address "$(machine 7)" || return 1
+    [ "$(digest "$work/f1/trust")" = "$sum" ] || { echo "a machine of another cluster was changed"; return 1; }
+    refused 1 "is a target of a file system already" "$(machine 1)" "$token" --target "$work/f1/target-0" || return 1
+    copy_of m1 && copy_of m2 && expect 1 "a daemon runs" "$dazzle" up "$work/m2"
+}
+
+# A copy of a machine's directory, started at another address while the machine itself runs.
+copy_of() {
+    local members
+    members=$(members) && cp -r "$work/$1" "$work/copy" || return 1
+    rm -f "$work/copy/control" "$work/copy/lock"
+    sed -i "/^mount/d; 0,/^address/s/^address = .*/address = \"$(machine 7)\"/" "$work/copy/dazzle.toml" || return 1
+    expect 1 "runs on another machine too" "$dazzle" up "$work/copy" || return 1
+    [ "$(members)" = "$members" ] || { echo "the cluster was changed by a copy of $1"; return 1; }
+    rm -r "$work/copy"
+}
+
+# Older and newer programs: those that come, and those that are called.
+bad_versions() {
+    local say=("$programs/strangers.py" say "$(machine 1)" "$work/m2") version token
+    token=$("$dazzle" token create "$work/m1") || return 1
+    for version in 0 2 65535; do
+        expect 0 "versions 1 to 1: no version in common" "${say[@]}" "hello:$version" || return 1
+    done
+    for version in 2 4; do expect 0 "version 3: refused" "${say[@]}" "join:$version" || return 1; done
+    beside join:2 "$work/m2" refused 1 "upgrade the Dazzle there" "$(machine 6)" "$token" || return 1
+    beside join:4 "$work/m2" refused 1 "upgrade this one" "$(machine 6)" "$token" || return 1
+    # A machine of the other cluster, whose peer is of another version when it starts; then of another cluster.
+    token=$("$dazzle" token create "$work/f1") && "$dazzle" join "$(machine 9)" "$token" "$work/f2" --client --name f2 \
+        --address "$(machine 8)" && "$dazzle" down "$work/f2" && cp "$work/f2/dazzle.toml" "$work/settings" || return 1
+    sed -i "s/$(machine 9)/$(machine 6)/" "$work/f2/dazzle.toml" || return 1
+    beside hello:0 "$work/f1" expect 1 "is too old" "$dazzle" up "$work/f2" || return 1
+    beside hello:2 "$work/f1" expect 1 "upgrade this one" "$dazzle" up "$work/f2" || return 1
+}
+
+# Certificates of another cluster, and those whose time is over.
+bad_certificates() {
+    local trust=$work/f2/trust name ended
+    sed -i "s/$(machine 6)/$(machine 1)/" "$work/f2/dazzle.toml" || return 1
+    expect 1 "belongs to another cluster" "$dazzle" up "$work/f2" || return 1
+    cp "$work/settings" "$work/f2/dazzle.toml" || return 1
+    if command -v openssl >/dev/null; then
+        cp -r "$trust" "$work/own" || return 1
+        name=$(openssl x509 -in "$trust/node.pem" -noout -ext subjectAltName | tail -1 | tr -d ' ')
+        printf 'subjectAltName=%s\nextendedKeyUsage=serverAuth,clientAuth\n' "$name" >"$work/names"
+        openssl req -new -key "$trust/node.key" -subj /CN=old -out "$work/request" 2>/dev/null &&
+            openssl x509 -req -in "$work/request" -CA "$trust/ca.pem" -CAkey "$work/f1/trust/ca.key" -days 0 \
+                -extfile "$work/names" -out "$trust/node.pem" 2>/dev/null || return 1
+        ended=$(date -d "$(openssl x509 -in "$trust/node.pem" -noout -enddate | cut -d= -f2)" +%s)
+        until [ "$(date +%s)" -gt "$ended" ]; do sleep 0.1; done
+        expect 1 "its certificate ended on" "$dazzle" up "$work/f2" || return 1
+        cp "$work/own"/* "$trust/" || return 1
+    else
+        echo "openssl is not installed: expired certificates are left out"
+    fi
+    "$dazzle" up "$work/f2"
+}
+
+# More than half of those that vote are gone: nobody joins and nothing is drained, which is told in time; then the same
+# command succeeds.
+no_quorum() {
+    local token drain
+    token=$("$dazzle" token create "$work/m1") || return 1
+    "$dazzle" join "$(machine 1)" "$token" "$work/m3" --name three --address "$(machine 3)" || return 1
+    until [ "$("$dazzle" status "$work/m1" --json | grep -c '"votes": true')" = 3 ]; do sleep 0.1; done
+    kill_daemon "$work/m2" && kill_daemon "$work/m3" || return 1
+    token=$("$dazzle" token create "$work/m1") || return 1
+    expect 1 "more than half of those that vote must run" timeout 20 "$dazzle" node drain "$work/m1" two &
+    drain=$!
+    refused 1 "more than half of those that vote must run" "$(machine 1)" "$token" && wait "$drain" || return 1
+    grep -q "waits: more than half" <<<"$(timeout 5 "$dazzle" status "$work/m1")" || { echo "status does not tell"; return 1; }
+    "$dazzle" up "$work/m2" && "$dazzle" up "$work/m3" || return 1
+    "$dazzle" join "$(machine 1)" "$token" "$work/new" --name new --address "$(machine 7)" || return 1
+    [ "$(members | grep -o ":new" | wc -l)" = 1 ] || { echo "it is not a member once: $(members)"; return 1; }
 }
 
 # Targets on preallocated files and, where there are any, on block devices.

@@ -87,6 +87,7 @@ run fill-and-empty "fill to the last byte and empty" fill_and_empty
 run full-beneath "the disk beneath a target fills up" full_beneath
 run bad-input "bad input" bad_input
 run bad-mounts "no /dev/fuse, a busy mount point, a dead daemon's mount, an ordinary user" bad_mounts
+run bad-clusters "wrong tokens, addresses, machines, versions and certificates; no quorum" bad_clusters
 run lab-mounts "three hosts see each other's changes at once" many_mounts
 run lab-kills "hosts of three are killed, frozen and cut off in turn under load" lab_kills
 run lab-losses "as many hosts as parity makes up for are killed at once, and then all" lab_losses

@@ -89,6 +89,11 @@ impl Failure {
     fn found(message: impl Display) -> Failure {
         Failure { message: message.to_string(), code: 3 }
     }
+
+    /// The same, with what is to be said besides.
+    fn and(self, more: impl Display) -> Failure {
+        Failure { message: format!("{}\n{more}", self.message), ..self }
+    }
 }
 
 impl<E: Display> From<E> for Failure {

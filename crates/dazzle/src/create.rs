@@ -11,7 +11,7 @@ use crate::config::{Config, FILE_NAME};
 use crate::edge::{process, storage_place};
 use crate::membership;
 use crate::node::NODE;
-use crate::targets::open_disks;
+use crate::targets::open_unowned;
 
 /// Makes the file system that `config` describes in the empty directory `dir`.
 pub(crate) fn create(dir: &Path, config: &Config) -> Result<(), String> {
@@ -25,20 +25,10 @@ async fn create_on(dir: &Path, config: &Config, runtime: &tokio::runtime::Handle
         let path = dir.join(&target.path);
         storage_place::make_directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    let mut disks = Vec::with_capacity(config.targets.len());
-    let mut entries = Vec::with_capacity(config.targets.len());
     // All are looked at before the first is changed.
-    for ((id, opened), target) in open_disks(dir, config, runtime).into_iter().zip(&config.targets) {
-        let name = target.path.display().to_string();
-        let disk = opened.map_err(|error| error.to_string())?;
-        if storage::owner(&disk).await.map_err(|error| format!("{name} cannot become a target: {error}"))?.is_some() {
-            return Err(format!(
-                "{name} is a target of a file system already; if that is not needed, empty it, or name another"
-            ));
-        }
-        disks.push((id, disk));
-        entries.push((id, TargetEntry::new(NODE.0, name)));
-    }
+    let disks = open_unowned(dir, config, runtime).await?;
+    let names = config.targets.iter().map(|target| target.path.display().to_string());
+    let entries = disks.iter().zip(names).map(|((id, _), name)| (*id, TargetEntry::new(NODE.0, name))).collect();
     for (id, disk) in &disks {
         storage::format(disk, cluster, *id, TargetOptions::default())
             .await

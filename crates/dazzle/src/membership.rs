@@ -2,8 +2,9 @@
 //! under the name in its certificate.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use futures_util::future::join_all;
 use host::{BoxFuture, Host, NodeId};
 use log::Cluster;
 use protocol::maps::Maps;
@@ -15,12 +16,16 @@ use tokio::runtime::Handle;
 
 use crate::config::{Config, FILE_NAME, PeerConfig};
 use crate::edge::machine::RealMachine;
-use crate::edge::network::{Admission, Admitted, AuthorityKey, JoinRefusal, JoinRequest, NetworkOptions, TONGUES};
+use crate::edge::network::{
+    Admission, Admitted, AuthorityKey, JoinRefusal, JoinRequest, NetworkError, NetworkOptions, TONGUES,
+};
 use crate::edge::storage_place;
 use crate::edge::trust::{self, Authority, Date, Identity, Secret, Token, Tokens, TrustError, Uses, Validity};
 use crate::node::NODE;
 use crate::targets;
 
+/// Of so many machines it is told why they are not reached.
+const COMPLAINTS_MAX: usize = 8;
 /// How long a token is good for.
 const TOKEN_SECONDS: u64 = 24 * 3600;
 
@@ -124,6 +129,26 @@ pub(crate) fn introduce_by_replica(machine: &Arc<RealMachine>, registry: &Arc<Re
     });
 }
 
+/// Refuses to begin where another machine is this node already, and answers: a copy of the other's directory, or the other way
+/// about. Whoever has a connection with the other one tells; that is at least the machine that leads, which the other asks
+/// for its lease every second.
+pub(crate) async fn expect_alone(machine: &RealMachine, maps: &Maps, own: NodeId) -> Result<(), String> {
+    know_all(machine, maps);
+    let others = maps.nodes.iter().filter(|&(&node, entry)| node != own.0 && !entry.address.is_empty());
+    let told = join_all(others.map(|(&node, _)| machine.reach(NodeId(node)))).await;
+    match told.into_iter().filter_map(Result::err).find(|why| *why == NetworkError::Duplicate { node: own }) {
+        Some(duplicate) => Err(duplicate.to_string()),
+        None => Ok(()),
+    }
+}
+
+/// An error of the start, with what keeps other machines from being reached.
+pub(crate) fn explain(machine: &RealMachine, error: String) -> String {
+    let complaints = machine.peers().into_iter().filter_map(|peer| Some((peer.node.0, peer.error?)));
+    let lines = complaints.take(COMPLAINTS_MAX).map(|(node, why)| format!("\nnode {node}: {why}"));
+    error + &lines.collect::<String>()
+}
+
 fn know_all(machine: &RealMachine, maps: &Maps) {
     for (&node, entry) in maps.nodes.iter().filter(|(_, entry)| !entry.address.is_empty()) {
         machine.know(NodeId(node), entry.address.clone());
@@ -153,34 +178,40 @@ impl Gate {
         getrandom::fill(&mut secret).map_err(|error| format!("the kernel gives no random numbers: {error}"))?;
         let now = Date::now();
         let token = Token { fingerprint: self.authority.fingerprint(), secret, expires: Date(now.0 + TOKEN_SECONDS) };
-        let mut tokens = self.tokens.lock().expect("nobody panics over tokens");
-        tokens.issue(&token, Uses::Once, now).map_err(|error| error.to_string())?;
+        self.tokens().issue(&token, Uses::Once, now).map_err(|error| error.to_string())?;
         Ok(token)
     }
 
+    fn tokens(&self) -> MutexGuard<'_, Tokens> {
+        self.tokens.lock().expect("nobody panics over tokens")
+    }
+
     async fn let_in(&self, request: JoinRequest) -> Result<Admitted, JoinRefusal> {
-        let cluster = self.cluster.get().ok_or(JoinRefusal::Busy)?;
+        let cluster = self.cluster.get().ok_or(JoinRefusal::NotYet)?;
         let maps = cluster.refresh().await.map_err(|error| JoinRefusal::Other(error.to_string()))?;
-        if maps.nodes.values().any(|node| node.name == request.name && node.session > 0) {
-            return Err(JoinRefusal::NameTaken(request.name));
-        }
-        let now = Date::now();
-        self.tokens
-            .lock()
-            .expect("nobody panics over tokens")
-            .redeem(&request.secret, now)
-            .map_err(JoinRefusal::Token)?;
-        let JoinRequest { name, address, stores, request, .. } = request;
-        let add = RegistryRequest::AddNode { name, address, stores };
-        let (node, maps) = match cluster.registry(add).await {
-            Ok(RegistryReply::Node(node, maps)) => (node, maps),
-            Ok(_) => return Err(JoinRefusal::Other("the registry answered another question".into())),
-            Err(RegistryError::Unavailable(why)) => {
-                return Err(JoinRefusal::Other(format!("the cluster cannot agree on it now: {why}")));
+        let waits = |node| maps.nodes.get(&node).is_some_and(|entry| entry.session == 0);
+        let shown = self.tokens().redeem(&request.secret, &request.name, waits, Date::now());
+        shown.map_err(JoinRefusal::Token)?;
+        let JoinRequest { name, address, stores, secret, request, .. } = request;
+        let added = cluster.registry(RegistryRequest::AddNode { name, address, stores }).await;
+        let refused = match added {
+            Ok(RegistryReply::Node(node, maps)) => {
+                self.tokens().settle(&secret, node);
+                return self.admit(node, &maps, stores, &request);
             }
-            Err(error) => return Err(JoinRefusal::Other(error.to_string())),
+            // It may have been agreed on: the token stays that machine's.
+            Err(RegistryError::Unavailable(why)) => return Err(JoinRefusal::NoQuorum(why)),
+            Err(RegistryError::InUse(why)) => JoinRefusal::Taken(why),
+            Err(error) => JoinRefusal::Other(error.to_string()),
+            Ok(_) => JoinRefusal::Other("the registry answered another question".into()),
         };
-        let signed = self.authority.sign(&request, NodeId(node), Validity::of_node(now));
+        self.tokens().give_back(&secret);
+        Err(refused)
+    }
+
+    /// What the machine gets that is `node` from now on, and signed `request`.
+    fn admit(&self, node: u32, maps: &Maps, stores: bool, request: &[u8]) -> Result<Admitted, JoinRefusal> {
+        let signed = self.authority.sign(request, NodeId(node), Validity::of_node(Date::now()));
         let certificate = signed.map_err(|error| JoinRefusal::Other(error.to_string()))?;
         let peers = maps.nodes.iter().filter(|&(&other, entry)| other != node && !entry.address.is_empty());
         Ok(Admitted {
@@ -202,5 +233,20 @@ impl Admission for Porter {
     fn admit(&self, request: JoinRequest) -> BoxFuture<'static, Result<Admitted, JoinRefusal>> {
         let gate = self.0.clone();
         Box::pin(async move { gate.let_in(request).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_machine_that_has_not_begun_lets_nobody_in_and_spends_no_token() {
+        let gate = Gate::new(Authority::create(7, Validity::of_authority(Date::now())).expect("a CA can be made"));
+        let Token { secret, .. } = gate.issue().expect("a first token can be issued");
+        let (name, address) = ("rack-1".to_owned(), "127.0.0.1:1".to_owned());
+        let request = JoinRequest { name, address, stores: true, secret, clock: Date::now().0, request: Vec::new() };
+        assert_eq!(gate.let_in(request).await, Err(JoinRefusal::NotYet));
+        assert_eq!(gate.tokens().redeem(&secret, "rack-2", |_| false, Date::now()), Ok(()));
     }
 }

@@ -69,8 +69,18 @@ pub(crate) struct Parts {
 impl Node {
     /// Starts all roles of the file system in `dir`, and mounts it where its settings say.
     pub(crate) async fn start(dir: &Path, runtime: &Handle) -> Result<Node, String> {
-        let mut config = Config::load(dir).map_err(|error| error.to_string())?;
+        let config = Config::load(dir).map_err(|error| error.to_string())?;
         let (machine, gate) = membership::connect(dir, &config, runtime).await?;
+        let begun = Node::begin(dir, config, (machine.clone(), gate), runtime).await;
+        begun.map_err(|error| membership::explain(&machine, error))
+    }
+
+    async fn begin(
+        dir: &Path,
+        mut config: Config,
+        (machine, gate): (Arc<RealMachine>, Option<Arc<Gate>>),
+        runtime: &Handle,
+    ) -> Result<Node, String> {
         let host = Host::new(machine.clone());
         membership::settle_in((dir, &mut config), &host, runtime).await?;
         let parts = Arc::new(Parts::start(dir, config, (machine, gate), runtime).await?);
@@ -173,12 +183,14 @@ impl Parts {
         let peers = membership::peers(&config);
         let roles = if config.targets.is_empty() {
             let cluster = joining::ask(&host, &peers).await?;
+            membership::expect_alone(&machine, &cluster.maps(), host.node()).await?;
             membership::remember(dir, &config, &cluster.maps())?;
             membership::introduce(&machine, &cluster, runtime);
             Roles::start(cluster, None, Default::default(), options(&config)).await?
         } else {
             let (disks, lost) = own_disks(open_disks(dir, &config, runtime)).await?;
             let registry = joining::start_registry(&host, &peers, disks.clone()).await?;
+            membership::expect_alone(&machine, &registry.maps(), host.node()).await?;
             membership::introduce_by_replica(&machine, &registry, runtime);
             let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
             Roles::start(cluster, Some(registry), (disks, lost), options(&config)).await?

@@ -25,6 +25,10 @@ use crate::edge::process;
 use crate::node::Parts;
 use crate::redundancy;
 
+/// What there is to say where the lease does not hold: maps and all that follows from them may be old.
+const CUT_OFF: &str = "waits: more than half of the machines that vote do not answer this one. Calls wait until they do; what \
+                       was fsynced is safe. What follows is as it was known last";
+
 /// Answers for one node.
 pub(crate) struct NodeOracle {
     pub(crate) parts: Arc<Parts>,
@@ -111,14 +115,18 @@ async fn status(parts: &Parts) -> Result<Value, String> {
     let rates = parts.meter.rates();
     let redundancy = redundancy::in_json(&maps, &tally, &parts.roles.cleaner.status(), &parts.roles.rebuilder.status());
     let scrubbed = parts.roles.scrubber.as_ref().map(|scrubber| scrubber.status()).unwrap_or_default();
-    let health = redundancy::health(&maps, &tally, scrubbed.fragments_lost);
+    let is_trusted = parts.roles.cluster.is_trusted();
+    let health = match is_trusted {
+        true => redundancy::health(&maps, &tally, scrubbed.fragments_lost),
+        false => CUT_OFF.to_owned(),
+    };
     Ok(json!({
-        "mount": parts.config.mount, "health": health, "parity": maps.parity,
+        "mount": parts.config.mount, "health": health, "lease": is_trusted, "parity": maps.parity,
         "inodes": space.inodes_total - space.inodes_free,
         "space": {"total": space.bytes_total, "free": space.bytes_free, "used": space.bytes_total - space.bytes_free},
         "redundancy": redundancy, "memory": memory(parts), "slots": slots(&maps), "slots_moving": slots_moving(&maps),
         "rates": {"read": rates.bytes_read, "written": rates.bytes_written},
-        "nodes": nodes(&maps), "targets": targets, "groups": groups, "logs": logs, "scrub": scrub(parts, &scrubbed),
+        "nodes": nodes(parts, &maps), "targets": targets, "groups": groups, "logs": logs, "scrub": scrub(parts, &scrubbed),
     }))
 }
 
@@ -152,11 +160,13 @@ fn slots(maps: &Maps) -> Value {
 }
 
 /// The machines.
-fn nodes(maps: &Maps) -> Value {
+fn nodes(parts: &Parts, maps: &Maps) -> Value {
+    let voters = parts.roles.registry.as_ref().map(|registry| registry.voters());
     let nodes = maps.nodes.iter();
     let told = nodes.map(|(&number, node)| {
-        let runs = node.state == NodeState::Alive;
-        json!({"id": number, "name": node.name, "runs": runs, "draining": maps.drains(number), "stores": node.stores})
+        let (runs, votes) = (node.state == NodeState::Alive, voters.as_ref().map(|voters| voters.contains(&number)));
+        json!({"id": number, "name": node.name, "runs": runs, "draining": maps.drains(number), "stores": node.stores,
+               "votes": votes})
     });
     told.collect()
 }

@@ -21,3 +21,23 @@ pub(crate) fn open_disks(dir: &Path, config: &Config, runtime: &Handle) -> Vec<(
     };
     (0u32..).zip(targets).map(open).collect()
 }
+
+/// Opens the disks that are to become targets, and refuses those that are some already. Nothing is changed.
+pub(crate) async fn open_unowned(
+    dir: &Path,
+    config: &Config,
+    runtime: &Handle,
+) -> Result<Vec<(TargetId, Disk)>, String> {
+    let mut disks = Vec::with_capacity(config.targets.len());
+    for ((id, opened), target) in open_disks(dir, config, runtime).into_iter().zip(&config.targets) {
+        let name = target.path.display();
+        let disk = opened.map_err(|error| error.to_string())?;
+        if storage::owner(&disk).await.map_err(|error| format!("{name} cannot become a target: {error}"))?.is_some() {
+            return Err(format!(
+                "{name} is a target of a file system already; if that is not needed, empty it, or name another"
+            ));
+        }
+        disks.push((id, disk));
+    }
+    Ok(disks)
+}

@@ -5,6 +5,7 @@
 //! 2. Current groups lie on whole targets of living nodes alone, as long as there are any; on those that are being emptied
 //!    (`drain`) only where the others alone would be less redundant.
 //! 3. A session's number rises with each life of its node; what names an older one is refused.
+//! 4. No two nodes that can be called have one name, or had one address when they were added.
 
 use protocol::id::TargetId;
 use protocol::maps::{Maps, NodeEntry, NodeState, TargetEntry, TargetState};
@@ -19,10 +20,22 @@ const TARGETS_MAX: usize = 10_000;
 /// Longer than any path that people give a target, or any name of a machine.
 const NAME_SIZE_MAX: usize = 4096;
 
-/// A new node, which has not begun yet.
+/// A new node, which has not begun yet. One of its name or address that never began is a former attempt of the same machine:
+/// it is forgotten, and its number never comes back.
 pub(crate) fn add(maps: &mut Maps, name: String, address: String, stores: bool) -> Reply {
     if name.len() > NAME_SIZE_MAX || address.len() > NAME_SIZE_MAX {
         return Err(RegistryError::Unknown("node with so long a name".into()));
+    }
+    let alike: Vec<u32> =
+        maps.nodes.iter().filter(|(_, other)| is_alike(other, &name, &address)).map(|(&n, _)| n).collect();
+    if let Some((node, other)) = alike.iter().map(|node| (node, &maps.nodes[node])).find(|(_, other)| other.session > 0)
+    {
+        return Err(RegistryError::InUse(taken(*node, other, &name)));
+    }
+    for former in alike {
+        maps.nodes.remove(&former);
+        // Only nodes that have begun are written to.
+        maps.targets.retain(|_, target| target.node != former);
     }
     if maps.nodes.len() >= NODES_MAX {
         return Err(RegistryError::Unknown(format!("place for more than {NODES_MAX} nodes")));
@@ -31,6 +44,23 @@ pub(crate) fn add(maps: &mut Maps, name: String, address: String, stores: bool) 
     maps.next_node += 1;
     maps.nodes.insert(node, NodeEntry { name, address, session: 0, state: NodeState::Gone, stores });
     Ok(Outcome::Node(node))
+}
+
+/// Whether people, or other nodes, would take the one for the other. Who has no address is called by nobody.
+fn is_alike(other: &NodeEntry, name: &str, address: &str) -> bool {
+    let can_be_called = !other.address.is_empty() && !address.is_empty();
+    can_be_called && (other.name == name || other.address == address)
+}
+
+fn taken(node: u32, NodeEntry { name, address, .. }: &NodeEntry, wanted: &str) -> String {
+    let advice = format!("or, if that machine is gone for good, remove it first with `dazzle node remove DIR {node}`");
+    if name == wanted {
+        format!("node {node} is called {name} already: give this machine another name with --name, {advice}")
+    } else {
+        format!(
+            "node {node}, {name}, has the address {address} already: give this machine its own with --address, {advice}"
+        )
+    }
 }
 
 /// New targets, which lack nothing because nothing was written to them.
@@ -176,6 +206,42 @@ mod tests {
         assert_eq!(in_groups(&maps), [0, 1]);
         begin(&mut maps, 2);
         assert_eq!(in_groups(&maps), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_machine_that_tries_again_takes_the_place_of_its_former_attempt() {
+        let mut maps = cluster(2);
+        let add = |name: &str, address: &str| {
+            let (name, address) = (name.into(), address.into());
+            RegistryRequest::AddNode { name, address, stores: true }
+        };
+        assert_eq!(step(&mut maps, add("c", "10.0.0.9:1")), Ok(Outcome::Node(3)));
+        let _ = step(&mut maps, RegistryRequest::AddTargets { node: 3, names: vec!["x".into()] });
+        assert_eq!(step(&mut maps, add("c", "10.0.0.10:1")), Ok(Outcome::Node(4)));
+        assert_eq!(step(&mut maps, add("d", "10.0.0.10:1")), Ok(Outcome::Node(5)));
+        assert_eq!(maps.nodes.keys().collect::<Vec<_>>(), [&1, &2, &5]);
+        assert!(maps.targets.values().all(|target| target.node < 3));
+        let late = RegistryRequest::Begin { node: 3, address: String::new() };
+        assert_eq!(step(&mut maps, late), Err(RegistryError::Removed(3)));
+    }
+
+    #[test]
+    fn a_machine_with_the_name_or_the_address_of_another_is_refused_and_nothing_changes() {
+        let mut maps = cluster(3);
+        let _ = step(&mut maps, RegistryRequest::Expire { node: 3, session: 1 });
+        let before = maps.clone();
+        // One lives, one is gone and may come back.
+        for (name, address, advice) in [
+            ("2", "10.0.0.9:1", "another name"),
+            ("new", "10.0.0.2:1", "--address"),
+            ("3", "10.0.0.9:1", "another name"),
+            ("new", "10.0.0.3:1", "--address"),
+        ] {
+            let add = RegistryRequest::AddNode { name: name.into(), address: address.into(), stores: true };
+            let refused = step(&mut maps, add);
+            assert!(matches!(&refused, Err(RegistryError::InUse(why)) if why.contains(advice)), "{refused:?}");
+            assert_eq!(maps, before);
+        }
     }
 
     #[test]

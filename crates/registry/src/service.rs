@@ -268,7 +268,10 @@ impl Registry {
                 Ok(_) => {}
             }
             if self.host.now() + RETRY >= end || self.has_failed() {
-                let why = format!("too few nodes agree, {why}; whether the change took effect is unknown");
+                let why = format!(
+                    "too few of the machines that vote answer ({why}). Start the others: more than half of those that \
+                     vote must run. Whether the change took effect is unknown"
+                );
                 return Err(RegistryError::Unavailable(why));
             }
             self.host.sleep(RETRY).await;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use host::{Disk, Host, NodeId};
-use log::Cluster;
+use log::{Cluster, LogError};
 use protocol::id::TargetId;
 use protocol::maps::Maps;
 use protocol::registry::RegistryRequest;
@@ -51,5 +51,8 @@ pub async fn number_targets(
 /// The cluster of `peers`, for a machine that has no replica of its registry.
 pub async fn ask(host: &Host, peers: &[NodeId]) -> Result<Cluster, String> {
     let asked = Cluster::connect_any(host.clone(), peers).await;
-    asked.map_err(|error| format!("none of the machines that let this one in can be asked: {error}"))
+    asked.map_err(|error| match error {
+        LogError::Unavailable(why) => format!("none of the machines that let this one in can be asked: {why}"),
+        error => error.to_string(),
+    })
 }

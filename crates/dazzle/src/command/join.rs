@@ -1,16 +1,18 @@
 //! `dazzle join`: make this machine part of a cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tokio::runtime::Handle;
 
 use super::{Failure, Outcome, existing};
 use crate::config::{ClusterConfig, Config, FILE_NAME, PeerConfig, Size, TargetConfig};
 use crate::edge::mount;
 use crate::edge::network::{self, Newcomer};
 use crate::edge::process;
-use crate::edge::storage_place;
+use crate::edge::storage_place::{self, Made};
 use crate::edge::trust::{self, Date, Token};
+use crate::targets::open_unowned;
 
 /// Makes this machine part of the file system that the machine at ADDRESS belongs to.
 #[derive(Debug, Args)]
@@ -51,14 +53,37 @@ pub(super) struct Join {
 
 impl Join {
     pub(super) fn run(self) -> Outcome {
-        storage_place::make_directory(&self.dir).map_err(|error| format!("{}: {error}", self.dir.display()))?;
+        let mut made = Made::default();
+        let (dir, config) = self.prepare(&mut made)?;
+        let runtime = process::runtime()?;
+        let settled = runtime.block_on(self.ask(&dir, config, runtime.handle()));
+        // A name server that does not answer is waited for no longer.
+        runtime.shutdown_background();
+        settled.map_err(|failure| {
+            failure.and(format!("{} is no part of the cluster, and nothing was changed there", dir.display()))
+        })?;
+        made.keep();
+        super::daemon::start(&dir).map_err(|failure| {
+            let dir = dir.display();
+            failure.and(format!("This machine has joined: when the cause is gone, start it with `dazzle up {dir}`"))
+        })
+    }
+
+    /// The directory of the new node and its settings. All that can be wrong with these is looked at here.
+    fn prepare(&self, made: &mut Made) -> Result<(PathBuf, Config), Failure> {
+        made.make(&self.dir).map_err(|error| format!("{}: {error}", self.dir.display()))?;
         let dir = existing(&self.dir)?;
         if dir.join(FILE_NAME).exists() {
             let dir = dir.display();
-            return Err(Failure::from(format!("{dir} is part of a file system already; `dazzle up {dir}` starts it")));
+            return Err(Failure::from(format!(
+                "{dir} is part of a file system already; `dazzle up {dir}` starts it. To join another one, name another, \
+                 empty directory"
+            )));
         }
         let mount = self.mount.as_ref().map(std::path::absolute).transpose()?;
         if let Some(mount) = &mount {
+            // A mount whose daemon died cannot even be looked at; what is wrong with it is told by the next line.
+            let _ = made.make(mount);
             mount::prepare(mount)?;
         }
         let paths: Vec<PathBuf> = if self.client {
@@ -70,29 +95,34 @@ impl Join {
         };
         let targets = paths.into_iter().map(|path| TargetConfig { path, id: None, limit: self.limit }).collect();
         let mut config = Config::new(0, mount, targets);
-        let name = self.name.unwrap_or_else(process::host_name);
-        config.cluster = Some(ClusterConfig { name: name.clone(), address: self.address.clone(), peers: Vec::new() });
-        // All that can be wrong here is looked at before the cluster hears of this machine.
+        let name = self.name.clone().unwrap_or_else(process::host_name);
+        config.cluster = Some(ClusterConfig { name, address: self.address.clone(), peers: Vec::new() });
         config.verify()?;
         super::expect_new(&dir, &config)?;
-        let runtime = process::runtime()?;
-        let newcomer = Newcomer { name, address: self.address, stores: !self.client };
-        let joining = network::join(&self.at, &self.token, newcomer, Date::now());
-        let joined = runtime.block_on(joining)?;
+        Ok((dir, config))
+    }
+
+    /// Asks the cluster, once this machine has all that a node needs, and stores what it is given. The settings come last:
+    /// where they are, everything is.
+    async fn ask(&self, dir: &Path, mut config: Config, runtime: &Handle) -> Result<(), Failure> {
+        network::expect_free(&self.address).await?;
+        let mut there = config.clone();
+        there.targets.retain(|target| target.path.is_absolute() || dir.join(&target.path).exists());
+        open_unowned(dir, &there, runtime).await?;
+        let own = config.cluster.as_mut().expect("who joins has a part in a cluster");
+        let newcomer = Newcomer { name: own.name.clone(), address: own.address.clone(), stores: !self.client };
+        let joined = network::join(&self.at, &self.token, newcomer, Date::now()).await?;
+        let peer = |(node, address): (host::NodeId, String)| PeerConfig { node: node.0, address };
+        own.peers = joined.peers.into_iter().map(peer).collect();
         config.parity = joined.parity;
-        if let Some(cluster) = &mut config.cluster {
-            let peer = |(node, address): (host::NodeId, String)| PeerConfig { node: node.0, address };
-            cluster.peers = joined.peers.into_iter().map(peer).collect();
-        }
         for target in config.targets.iter().filter(|target| target.path.is_relative()) {
             let path = dir.join(&target.path);
             storage_place::make_directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         }
         if let Some(authority) = &joined.authority {
-            trust::store_authority(&dir, authority)?;
+            trust::store_authority(dir, authority)?;
         }
-        trust::store(&dir, &joined.identity)?;
-        storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())?;
-        super::daemon::start(&dir)
+        trust::store(dir, &joined.identity)?;
+        Ok(storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())?)
     }
 }

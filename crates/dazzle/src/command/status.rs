@@ -97,7 +97,8 @@ impl Status {
                 (false, false) => "is gone",
                 (false, true) => "is gone, and is being drained",
             };
-            say!("node {:<5} {} {does}", node["id"].to_string(), node["name"].as_str().unwrap_or("?"));
+            let votes = if node["votes"] == true { ", votes" } else { "" };
+            say!("node {:<5} {} {does}{votes}", node["id"].to_string(), node["name"].as_str().unwrap_or("?"));
         }
         for slots in answer["slots"].as_array().into_iter().flatten() {
             say!("slots {}–{} on node {}", slots["first"], slots["last"], slots["node"]);

@@ -8,6 +8,7 @@ use super::{Failure, Outcome, lock_path};
 use crate::config::{ClusterConfig, Config, FILE_NAME, Size, TargetConfig};
 use crate::create;
 use crate::edge::mount;
+use crate::edge::network;
 use crate::edge::process::{self, DirectoryLock};
 use crate::edge::storage_place;
 
@@ -103,6 +104,13 @@ impl Up {
         });
         config.verify()?;
         super::expect_new(dir, &config)?;
+        if let Some(address) = &self.address {
+            let runtime = process::runtime()?;
+            let free = runtime.block_on(network::expect_free(address));
+            // A name server that does not answer is waited for no longer.
+            runtime.shutdown_background();
+            free?;
+        }
         create::create(dir, &config)?;
         Ok(())
     }

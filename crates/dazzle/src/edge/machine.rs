@@ -55,6 +55,14 @@ impl RealMachine {
         }
     }
 
+    /// Connects with another node, or tells why that cannot be. A machine that is alone is connected with everybody there is.
+    pub async fn reach(&self, node: NodeId) -> Result<(), NetworkError> {
+        match self.network.get() {
+            Some(network) => network.reach(node).await,
+            None => Ok(()),
+        }
+    }
+
     /// How the other nodes are.
     pub fn peers(&self) -> Vec<PeerStatus> {
         self.network.get().map(Network::peers).unwrap_or_default()

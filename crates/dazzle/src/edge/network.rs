@@ -48,8 +48,10 @@ pub use connection::{BULK_WINDOW_BYTES, IDLE_MAX, SMALL_WINDOW_BYTES};
 pub use dialling::DIAL_PATIENCE;
 pub use error::{JoinError, NetworkError};
 pub use join::{
-    Admission, Admitted, AuthorityKey, JOIN_PATIENCE, JOIN_VERSION, JoinRefusal, JoinRequest, Joined, Newcomer, join,
+    Admission, Admitted, AuthorityKey, CLOCKS_APART_MAX, JOIN_PATIENCE, JOIN_VERSION, JoinRefusal, JoinRequest, Joined,
+    Newcomer, join,
 };
+pub use listener::expect_free;
 pub use peer::PeerStatus;
 pub use wire::{EncodeError, Encoded, TONGUES, Tongue, weight};
 
@@ -123,6 +125,12 @@ impl Network {
     pub fn peers(&self) -> Vec<PeerStatus> {
         let peers = self.shared.peers.lock().expect("no panic while peers are held");
         peers.values().map(|peer| peer.status()).collect()
+    }
+
+    /// Connects with another node, or tells why that cannot be.
+    pub fn reach(&self, node: NodeId) -> impl Future<Output = Result<(), NetworkError>> + Send + 'static {
+        let shared = self.shared.clone();
+        async move { shared.peer(node).reached(&shared).await }
     }
 
     /// Calls another node, and waits for its answer.

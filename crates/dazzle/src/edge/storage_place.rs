@@ -42,6 +42,35 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)
 }
 
+/// Directories that were made for something that may yet fail. Unless they are kept, those that are still empty go with it.
+#[derive(Default)]
+pub struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// Makes a directory and those above it.
+    pub fn make(&mut self, path: &Path) -> io::Result<()> {
+        let is_missing = |path: &&Path| {
+            let found = std::fs::symlink_metadata(path);
+            !path.as_os_str().is_empty() && found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let missing: Vec<PathBuf> = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
+        self.0.extend(missing.into_iter().rev());
+        make_directory(path)
+    }
+
+    /// What they were made for has come to be.
+    pub fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // The last made lies deepest. What is not empty is somebody's.
+        self.0.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
+    }
+}
+
 /// The disk at `path`: a directory, or else a device or plain file.
 pub fn open_disk(path: &Path, room: Room, runtime: Handle) -> Result<Disk, DiskError> {
     let metadata =
@@ -54,4 +83,27 @@ pub fn sharers(paths: &[PathBuf]) -> Vec<u64> {
     let device = |path: &PathBuf| std::fs::metadata(path).ok().map(|metadata| MetadataExt::dev(&metadata));
     let devices: Vec<_> = paths.iter().map(device).collect();
     devices.iter().map(|device| devices.iter().filter(|other| *other == device).count() as u64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_that_were_made_in_vain_go_again_and_no_others() {
+        let place = std::env::temp_dir().join(format!("dazzle-made-{}", std::process::id()));
+        std::fs::create_dir(&place).unwrap();
+        let mut made = Made::default();
+        made.make(&place.join("a/b")).unwrap();
+        made.make(&place.join("c")).unwrap();
+        made.make(&place).unwrap();
+        std::fs::write(place.join("c/precious"), "").unwrap();
+        drop(made);
+        assert!(place.exists() && !place.join("a").exists() && place.join("c/precious").exists());
+        let mut made = Made::default();
+        made.make(&place.join("a/b")).unwrap();
+        made.keep();
+        assert!(place.join("a/b").exists());
+        std::fs::remove_dir_all(&place).unwrap();
+    }
 }

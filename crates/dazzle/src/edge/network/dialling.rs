@@ -1,5 +1,6 @@
 //! Making a connection: TCP, TLS, hello; what both ends do until the first frame.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
@@ -11,6 +12,8 @@ use super::hello::{HELLO_BYTES, Hello, HelloError, VERSIONS, Verdict};
 
 /// How long all of a dial may take.
 pub const DIAL_PATIENCE: Duration = Duration::from_millis(1500);
+/// Of the places that a name resolves to, so many are tried.
+const PLACES_MAX: usize = 16;
 /// Reads from the socket are gathered: TLS asks for 4 KiB at a time.
 const SOCKET_BUFFER_BYTES: usize = 128 << 10;
 /// How much the kernel takes of what it cannot send yet, so that a ping does not wait behind megabytes of it.
@@ -32,16 +35,27 @@ pub(super) fn prepare(stream: TcpStream) -> std::io::Result<Socket> {
 
 /// Connects to whatever `address` resolves to, in turn.
 pub(super) async fn connect(address: &str) -> Result<Socket, NetworkError> {
+    connect_to_any(address, resolve(address).await?).await
+}
+
+/// What `address`, host and port, resolves to.
+pub(super) async fn resolve(address: &str) -> Result<Vec<SocketAddr>, NetworkError> {
     let unresolved = |why: String| NetworkError::Unresolved { address: address.to_owned(), why };
     let places = tokio::net::lookup_host(address).await.map_err(|error| unresolved(error.to_string()))?;
-    let mut failed = unresolved("the name has no address".into());
+    let places: Vec<_> = places.take(PLACES_MAX).collect();
+    if places.is_empty() { Err(unresolved("the name has no address".into())) } else { Ok(places) }
+}
+
+/// Connects to one of `places`, which `address` resolved to.
+pub(super) async fn connect_to_any(address: &str, places: Vec<SocketAddr>) -> Result<Socket, NetworkError> {
+    let mut failed = None;
     for place in places {
         match TcpStream::connect(place).await.and_then(prepare) {
             Ok(stream) => return Ok(stream),
-            Err(error) => failed = NetworkError::of(address, &error),
+            Err(error) => failed = Some(NetworkError::of(address, &error)),
         }
     }
-    Err(failed)
+    Err(failed.expect("there is a place, and it was not reached"))
 }
 
 /// Makes TLS of a connection.

@@ -42,6 +42,26 @@ pub enum NetworkError {
         /// Where.
         address: String,
     },
+    /// Something listens that is no daemon.
+    #[error(
+        "{address} takes connections and then says nothing for {seconds} s: either something else than Dazzle listens there, \
+         or that daemon stands still; check the address and port, and ask there with `dazzle status`"
+    )]
+    Silent {
+        /// Where.
+        address: String,
+        /// How long it was listened to.
+        seconds: u64,
+    },
+    /// It closed.
+    #[error(
+        "{address} hung up before it had answered: either something else than Dazzle listens there, or that daemon stops or \
+         has too many guests; check the address and port, then try again"
+    )]
+    HungUp {
+        /// Where.
+        address: String,
+    },
     /// One end does not believe the other.
     #[error("{address}: {why}")]
     Trust {
@@ -85,6 +105,14 @@ pub enum NetworkError {
     /// What was to be said is too much.
     #[error("{0}")]
     TooLarge(EncodeError),
+    /// Others would not find this machine there.
+    #[error(
+        "{address} is no address that other machines can call: give one of this machine's own, such as \"192.0.2.7:4747\""
+    )]
+    Nowhere {
+        /// Where.
+        address: String,
+    },
     /// Nobody can be listened to.
     #[error("{address} cannot be listened on ({why}): choose an address of this machine, and a port that is free")]
     NoListening {
@@ -105,6 +133,10 @@ impl NetworkError {
         match error.kind() {
             std::io::ErrorKind::ConnectionRefused => NetworkError::Refused { address },
             std::io::ErrorKind::TimedOut => NetworkError::TimedOut { address },
+            std::io::ErrorKind::UnexpectedEof
+            | std::io::ErrorKind::ConnectionReset
+            | std::io::ErrorKind::ConnectionAborted
+            | std::io::ErrorKind::BrokenPipe => NetworkError::HungUp { address },
             _ => NetworkError::NoWay { address, why: error.to_string() },
         }
     }
@@ -122,6 +154,15 @@ pub enum JoinError {
     /// Our own key or what came back cannot be used.
     #[error("{0}")]
     Trust(#[from] TrustError),
+    /// The cluster says neither yes nor no.
+    #[error(
+        "{address} has not answered yet, and is waited for no longer: whether the cluster knows of this machine now is \
+         unknown, and does no harm. Look there with `dazzle status`, then join again with the same token"
+    )]
+    Undecided {
+        /// Where.
+        address: String,
+    },
     /// The cluster says no.
     #[error("{0}")]
     Refused(#[from] super::join::JoinRefusal),

@@ -10,18 +10,26 @@ use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::edge::trust::{Authority, Date, Identity, NodeKey, NodeName, Secret, Token, TokenError, TrustError, joiner};
 
-use super::dialling;
+use super::dialling::{self, Dialled};
 use super::error::{JoinError, NetworkError};
 
 /// The version of the exchange.
-pub const JOIN_VERSION: u16 = 2;
-/// How long all of it may take; the cluster agrees on the newcomer in between.
+pub const JOIN_VERSION: u16 = 3;
+/// How long the exchange may take; the cluster agrees on the newcomer in between.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(15);
+/// How long a machine that joins waits for a name to be found, then for a connection, then for TLS.
+const REACH_PATIENCE: Duration = Duration::from_secs(4);
+/// How far the clocks of a newcomer and of the machine that lets it in may be apart. Certificates would bear a day; but the
+/// times of files are those of the machine that wrote them.
+pub const CLOCKS_APART_MAX: Duration = Duration::from_secs(3600);
 pub(super) const REQUEST_BYTES_MAX: usize = 16 << 10;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// The longest name of a machine, and the longest address: what the DNS allows, with a port.
+const NAME_BYTES_MAX: usize = 260;
 /// How many may be joining at once.
 pub(super) const JOINS_MAX: usize = 4;
 /// How many may try within [`ATTEMPTS_SPAN`]. A secret cannot be guessed anyway; this bounds the work.
@@ -39,6 +47,8 @@ pub struct JoinRequest {
     pub stores: bool,
     /// The token's secret.
     pub secret: Secret,
+    /// The second since 1970, by its clock.
+    pub clock: u64,
     /// A certificate signing request, in DER.
     pub request: Vec<u8>,
 }
@@ -79,11 +89,32 @@ pub enum JoinRefusal {
     #[error("{0}")]
     Token(TokenError),
     /// The programs differ.
-    #[error("the two programs speak different join versions, one of them {0}: upgrade the older")]
-    Version(u16),
+    #[error("{}", versions_differ(*.theirs, *.ours))]
+    Version {
+        /// What the other end speaks.
+        theirs: u16,
+        /// What this one does.
+        ours: u16,
+    },
     /// The request makes no sense.
     #[error("the cluster did not understand the request: upgrade the older of the two programs")]
     Garbled,
+    /// The newcomer cannot be called what it says, or not there.
+    #[error("{0}")]
+    Nonsense(String),
+    /// The clocks differ.
+    #[error(
+        "this machine's clock says {}, and that of the machine at this address {}: set the clock that is wrong (compare both \
+         with `date`), then join again",
+        Date(*.theirs),
+        Date(*.ours)
+    )]
+    Clock {
+        /// The newcomer's.
+        theirs: u64,
+        /// The listener's.
+        ours: u64,
+    },
     /// Too many try.
     #[error("too many machines are joining: try again in a minute")]
     Busy,
@@ -92,12 +123,23 @@ pub enum JoinRefusal {
         "the node at this address only mounts and lets no machines in: use the address of the node that printed the token"
     )]
     NotHere,
-    /// The name is in use.
-    #[error("a node called {0} is there already: give this one another name, or remove the other first")]
-    NameTaken(String),
+    /// Here nobody can let machines in yet.
+    #[error("the daemon at this address has not begun yet: see there with `dazzle status`, and try again when it has")]
+    NotYet,
+    /// Its name or address is in use.
+    #[error("{0}")]
+    Taken(String),
+    /// The cluster cannot agree on anything now.
+    #[error("the cluster cannot take machines in now: {0}. Then join again with the same token")]
+    NoQuorum(String),
     /// Something else, in words.
     #[error("{0}")]
     Other(String),
+}
+
+fn versions_differ(theirs: u16, ours: u16) -> String {
+    let older = if theirs < ours { "the Dazzle there" } else { "this one" };
+    format!("the Dazzle there speaks join version {theirs}, this one {ours}: upgrade {older}")
 }
 
 /// Who decides about newcomers: checks the token, gives a number, signs, and tells the registry.
@@ -129,16 +171,41 @@ pub struct Newcomer {
     pub stores: bool,
 }
 
-/// Joins the cluster that made `token`, by the node at `address`.
-pub async fn join(address: &str, token: &Token, newcomer: Newcomer, now: Date) -> Result<Joined, JoinError> {
-    if now >= token.expires {
-        return Err(TokenError::Expired(token.expires.0).into());
+impl JoinRequest {
+    /// Whether a machine can be called what it says, where it says.
+    fn verify(&self) -> Result<(), JoinRefusal> {
+        let is_plain =
+            |text: &str| !text.is_empty() && text.len() <= NAME_BYTES_MAX && !text.contains(char::is_control);
+        if !is_plain(&self.name) {
+            return Err(JoinRefusal::Nonsense(format!(
+                "a machine's name has 1 to {NAME_BYTES_MAX} letters: give --name"
+            )));
+        }
+        if !is_plain(&self.address) {
+            let why = format!(
+                "a machine's address has at most {NAME_BYTES_MAX} letters, as \"192.0.2.7:4747\": give --address"
+            );
+            return Err(JoinRefusal::Nonsense(why));
+        }
+        Ok(())
     }
+
+    /// Whether its clock says what ours does, nearly.
+    fn verify_clock(&self, now: Date) -> Result<(), JoinRefusal> {
+        let close = now.0.abs_diff(self.clock) <= CLOCKS_APART_MAX.as_secs();
+        if close { Ok(()) } else { Err(JoinRefusal::Clock { theirs: self.clock, ours: now.0 }) }
+    }
+}
+
+/// Joins the cluster that made `token`, by the node at `address`. Whether the token has expired, the clock of that node says.
+pub async fn join(address: &str, token: &Token, newcomer: Newcomer, now: Date) -> Result<Joined, JoinError> {
     let key = NodeKey::generate()?;
     let Newcomer { name, address: own, stores } = newcomer;
-    let request = JoinRequest { name, address: own, stores, secret: token.secret, request: key.request()? };
-    let asked = tokio::time::timeout(JOIN_PATIENCE, ask(address, token, &request)).await;
-    let admitted = asked.unwrap_or(Err(NetworkError::TimedOut { address: address.to_owned() }.into()))?;
+    let (secret, clock) = (token.secret, now.0);
+    let request = JoinRequest { name, address: own, stores, secret, clock, request: key.request()? };
+    let stream = reach(address, token).await?;
+    let asked = tokio::time::timeout(JOIN_PATIENCE, ask(address, stream, &request)).await;
+    let admitted = asked.unwrap_or(Err(JoinError::Undecided { address: address.to_owned() }))?;
     let authority_key = admitted.authority_key.as_ref();
     let authority = authority_key.map(|key| Authority::from_pem(&admitted.authority, &key.0)).transpose()?;
     let identity = Identity::from_pem(admitted.authority, admitted.certificate, key.pem())?;
@@ -156,12 +223,23 @@ pub async fn join(address: &str, token: &Token, newcomer: Newcomer, now: Date) -
     })
 }
 
-async fn ask(address: &str, token: &Token, request: &JoinRequest) -> Result<Admitted, JoinError> {
-    let failed = |error: io::Error| JoinError::from(NetworkError::of(address, &error));
-    let stream = dialling::connect(address).await?;
+/// A connection to a machine of the cluster that made `token`, which has proven to be one.
+async fn reach(address: &str, token: &Token) -> Result<Dialled, JoinError> {
+    let unresolved = || NetworkError::Unresolved { address: address.to_owned(), why: "no name server answers".into() };
+    let places = timeout(REACH_PATIENCE, dialling::resolve(address)).await.map_err(|_| unresolved())??;
+    let timed_out = || NetworkError::TimedOut { address: address.to_owned() };
+    let connecting = dialling::connect_to_any(address, places);
+    let stream = timeout(REACH_PATIENCE, connecting).await.map_err(|_| timed_out())??;
     // Which node answers does not matter; whose it is, the verifier sees.
     let anybody = ServerName::try_from("join.dazzle").expect("letters and a dot make a DNS name");
-    let mut stream = dialling::encrypt(address, stream, &joiner(token.fingerprint)?, anybody).await?;
+    let silent = || NetworkError::Silent { address: address.to_owned(), seconds: REACH_PATIENCE.as_secs() };
+    let connector = joiner(token.fingerprint)?;
+    let encrypting = dialling::encrypt(address, stream, &connector, anybody);
+    Ok(timeout(REACH_PATIENCE, encrypting).await.map_err(|_| silent())??)
+}
+
+async fn ask(address: &str, mut stream: Dialled, request: &JoinRequest) -> Result<Admitted, JoinError> {
+    let failed = |error: io::Error| JoinError::from(NetworkError::of(address, &error));
     send(&mut stream, request).await.map_err(failed)?;
     let answer = receive::<Result<Admitted, JoinRefusal>>(&mut stream, ANSWER_BYTES_MAX).await.map_err(failed)?;
     Ok(answer.flatten()?)
@@ -181,7 +259,7 @@ impl Door {
 
     /// Hears one machine and answers it.
     pub(super) async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin, now: Duration) -> io::Result<()> {
-        let answer: Result<Admitted, JoinRefusal> = match receive(&mut stream, REQUEST_BYTES_MAX).await? {
+        let answer = match receive::<JoinRequest>(&mut stream, REQUEST_BYTES_MAX).await? {
             Ok(request) => self.decide(request, now).await,
             Err(refusal) => Err(refusal),
         };
@@ -195,6 +273,8 @@ impl Door {
         if !self.attempts.lock().expect("no panic while attempts are counted").another(now) {
             return Err(JoinRefusal::Busy);
         }
+        request.verify()?;
+        request.verify_clock(Date::now())?;
         match &self.admission {
             Some(admission) => admission.admit(request).await,
             None => Err(JoinRefusal::NotHere),
@@ -236,8 +316,8 @@ pub(super) async fn receive<T: DeserializeOwned>(
     let length = stream.read_u32_le().await? as usize;
     let version = stream.read_u16_le().await?;
     if version != JOIN_VERSION {
-        // Each end names its own; what the other said of itself, it knows.
-        return Ok(Err(JoinRefusal::Version(JOIN_VERSION)));
+        // Who asked an end of another version reads no further than that either, and says the same the other way about.
+        return Ok(Err(JoinRefusal::Version { theirs: version, ours: JOIN_VERSION }));
     }
     if length > bytes_max {
         return Ok(Err(JoinRefusal::Garbled));

@@ -21,10 +21,26 @@ use super::join::{JOIN_PATIENCE, JOINS_MAX};
 
 /// How many may be proving themselves at once; more are turned away.
 const GUESTS_MAX: usize = 256;
+/// How long a name server may take to tell where this machine's own address is.
+const RESOLVE_PATIENCE: Duration = Duration::from_secs(4);
 /// How long to wait when the kernel has nothing to accept with, such as file descriptors.
 const RESPITE: Duration = Duration::from_millis(100);
 
 type Welcomed = server::TlsStream<Socket>;
+
+/// Whether this machine can listen on `address`, and others call it there, as far as it can tell by itself.
+pub async fn expect_free(address: &str) -> Result<(), NetworkError> {
+    let nowhere = || NetworkError::Nowhere { address: address.to_owned() };
+    let places = tokio::time::timeout(RESOLVE_PATIENCE, dialling::resolve(address)).await.map_err(|_| {
+        NetworkError::Unresolved { address: address.to_owned(), why: "no name server answers".into() }
+    })??;
+    if places.iter().any(|place| place.ip().is_unspecified() || place.ip().is_multicast()) {
+        return Err(nowhere());
+    }
+    let deaf =
+        |error: std::io::Error| NetworkError::NoListening { address: address.to_owned(), why: error.to_string() };
+    TcpListener::bind(&places[..]).await.map(drop).map_err(deaf)
+}
 
 /// Accepts until the network stops.
 pub(super) async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {

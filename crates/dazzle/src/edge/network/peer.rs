@@ -120,6 +120,11 @@ impl Peer {
         Err(NetworkError::Lost(node))
     }
 
+    /// Returns when there is a connection, or none can be.
+    pub(super) async fn reached(self: &Arc<Self>, shared: &Arc<Shared>) -> Result<(), NetworkError> {
+        self.dial(shared, Lane::Small).await.map(drop)
+    }
+
     /// Whether a connection of `session` may be added: no other session's connections answer. Those that do not answer are
     /// closed.
     pub(super) async fn takes(&self, session: u64) -> bool {

@@ -39,17 +39,17 @@ pub enum TokenError {
     /// Not a token, or not all of one.
     #[error("this is no token: copy the whole line that `dazzle token create` printed")]
     Garbled,
-    /// The cluster never issued it, or has forgotten it.
-    #[error("the cluster does not know this token: make a new one there with `dazzle token create`")]
+    /// The machine that was asked never issued it, or has forgotten it.
+    #[error(
+        "the machine at this address did not make this token, or was started anew since: a token is good only at the \
+         machine that made it, while its daemon runs. Make a new one there with `dazzle token create`"
+    )]
     Wrong,
     /// Too late.
-    #[error(
-        "the token expired at {}: make a new one with `dazzle token create`; if it is new, compare both clocks with `date`",
-        Date(*.0)
-    )]
+    #[error("the token expired at {}: make a new one there with `dazzle token create`", Date(*.0))]
     Expired(u64),
     /// A second machine came with it.
-    #[error("the token was used before, and is good for one machine: make a new one with `dazzle token create`")]
+    #[error("the token was used before, and is good for one machine: make a new one there with `dazzle token create`")]
     Used,
     /// So many are out that no more are issued.
     #[error("{TOKENS_MAX} tokens are out: wait until some expire")]
@@ -100,16 +100,28 @@ pub enum Uses {
 }
 
 /// The book of tokens that are out. Times are seconds since 1970.
+///
+/// A token for one machine is good until a machine has come in with it, not merely shown it: what is asked for in vain is asked
+/// for again in the same words.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
     entries: BTreeMap<Fingerprint, Entry>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     expires: u64,
     uses: Uses,
-    used: bool,
+    shown: Option<Shown>,
+}
+
+/// Who has shown a token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Shown {
+    /// What the machine is called.
+    machine: String,
+    /// The node that it was told to be, once that is agreed on.
+    node: Option<u32>,
 }
 
 /// How long an expired token is remembered, so that who comes late is told so.
@@ -122,22 +134,44 @@ impl Tokens {
         if self.entries.len() >= TOKENS_MAX {
             return Err(TokenError::TooMany);
         }
-        self.entries.insert(hash(&token.secret), Entry { expires: token.expires.0, uses, used: false });
+        self.entries.insert(hash(&token.secret), Entry { expires: token.expires.0, uses, shown: None });
         Ok(())
     }
 
-    /// Lets in who knows `secret`, and notes it.
-    pub fn redeem(&mut self, secret: &Secret, now: Date) -> Result<(), TokenError> {
+    /// Lets in `machine`, which knows `secret`, and notes it. The same machine may come again as long as the node that it was
+    /// told to be `waits` for it.
+    pub fn redeem(
+        &mut self,
+        secret: &Secret,
+        machine: &str,
+        waits: impl FnOnce(u32) -> bool,
+        now: Date,
+    ) -> Result<(), TokenError> {
         // Found by its hash: how long the search takes tells nothing about a secret.
         let entry = self.entries.get_mut(&hash(secret)).ok_or(TokenError::Wrong)?;
         if now.0 >= entry.expires {
             return Err(TokenError::Expired(entry.expires));
         }
-        if entry.used && entry.uses == Uses::Once {
-            return Err(TokenError::Used);
+        if let (Uses::Once, Some(shown)) = (entry.uses, &entry.shown) {
+            let again = shown.machine == machine && shown.node.is_none_or(waits);
+            return if again { Ok(()) } else { Err(TokenError::Used) };
         }
-        entry.used = true;
+        entry.shown = Some(Shown { machine: machine.to_owned(), node: None });
         Ok(())
+    }
+
+    /// Who has shown `secret` is `node` from now on.
+    pub fn settle(&mut self, secret: &Secret, node: u32) {
+        if let Some(shown) = self.entries.get_mut(&hash(secret)).and_then(|entry| entry.shown.as_mut()) {
+            shown.node = Some(node);
+        }
+    }
+
+    /// Who has shown `secret` was refused for another reason: the token is as good as before.
+    pub fn give_back(&mut self, secret: &Secret) {
+        if let Some(entry) = self.entries.get_mut(&hash(secret)) {
+            entry.shown.take_if(|shown| shown.node.is_none());
+        }
     }
 }
 
@@ -174,18 +208,41 @@ mod tests {
         assert_eq!("dazzle1-é".repeat(14).parse::<Token>(), Err(TokenError::Garbled));
     }
 
+    /// Whether `machine` is let in at second 1; no node waits for anybody.
+    fn redeemed(book: &mut Tokens, token: &Token, machine: &str) -> Result<(), TokenError> {
+        book.redeem(&token.secret, machine, |_| false, Date(1))
+    }
+
     #[test]
     fn a_token_opens_once_or_until_it_expires() {
         let mut book = Tokens::default();
         let other = Token { secret: [8; 16], ..TOKEN };
         book.issue(&TOKEN, Uses::Once, Date(0)).unwrap();
         book.issue(&other, Uses::UntilExpiry, Date(0)).unwrap();
-        assert_eq!(book.redeem(&[9; 16], Date(1)), Err(TokenError::Wrong));
-        assert_eq!(book.redeem(&TOKEN.secret, Date(1)), Ok(()));
-        assert_eq!(book.redeem(&TOKEN.secret, Date(2)), Err(TokenError::Used));
-        assert_eq!(book.redeem(&other.secret, Date(1)), Ok(()));
-        assert_eq!(book.redeem(&other.secret, Date(999)), Ok(()));
-        assert_eq!(book.redeem(&other.secret, Date(1000)), Err(TokenError::Expired(1000)));
+        assert_eq!(redeemed(&mut book, &Token { secret: [9; 16], ..TOKEN }, "a"), Err(TokenError::Wrong));
+        assert_eq!(redeemed(&mut book, &TOKEN, "a"), Ok(()));
+        assert_eq!(redeemed(&mut book, &TOKEN, "b"), Err(TokenError::Used));
+        assert_eq!(redeemed(&mut book, &other, "a"), Ok(()));
+        assert_eq!(book.redeem(&other.secret, "b", |_| false, Date(999)), Ok(()));
+        assert_eq!(book.redeem(&other.secret, "c", |_| false, Date(1000)), Err(TokenError::Expired(1000)));
+    }
+
+    #[test]
+    fn a_machine_that_is_not_in_yet_may_come_again_with_its_token_and_no_other_may() {
+        let mut book = Tokens::default();
+        book.issue(&TOKEN, Uses::Once, Date(0)).unwrap();
+        // Nobody knows what became of the first attempt.
+        assert_eq!(redeemed(&mut book, &TOKEN, "a"), Ok(()));
+        assert_eq!(redeemed(&mut book, &TOKEN, "a"), Ok(()));
+        assert_eq!(redeemed(&mut book, &TOKEN, "b"), Err(TokenError::Used));
+        // It was refused: whoever comes next may have it.
+        book.give_back(&TOKEN.secret);
+        assert_eq!(redeemed(&mut book, &TOKEN, "b"), Ok(()));
+        book.settle(&TOKEN.secret, 5);
+        book.give_back(&TOKEN.secret);
+        assert_eq!(redeemed(&mut book, &TOKEN, "a"), Err(TokenError::Used));
+        assert_eq!(book.redeem(&TOKEN.secret, "b", |node| node == 5, Date(2)), Ok(()), "its answer was lost");
+        assert_eq!(redeemed(&mut book, &TOKEN, "b"), Err(TokenError::Used), "node 5 has begun, or was removed");
     }
 
     #[test]

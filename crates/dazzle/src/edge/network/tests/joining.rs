@@ -10,9 +10,10 @@ use super::{Ask, CLUSTER, Cluster, Node, Tell, now};
 use crate::edge::network::dialling;
 use crate::edge::network::frame::{Header, Kind};
 use crate::edge::network::{
-    Admission, Admitted, AuthorityKey, JOIN_VERSION, JoinError, JoinRefusal, JoinRequest, NetworkError, Newcomer, join,
+    Admission, Admitted, AuthorityKey, CLOCKS_APART_MAX, JOIN_VERSION, JoinError, JoinRefusal, JoinRequest,
+    NetworkError, Newcomer, join,
 };
-use crate::edge::trust::{Authority, Date, Token, TokenError, Tokens, TrustError, Uses, Validity, joiner};
+use crate::edge::trust::{Authority, Date, Purpose, Token, TokenError, Tokens, TrustError, Uses, Validity, joiner};
 
 /// A registry of one node: gives numbers from 2 on.
 struct Porter {
@@ -35,11 +36,12 @@ impl Admission for Entrance {
         let porter = self.0.clone();
         Box::pin(async move {
             let (tokens, nodes) = &mut *porter.book.lock().unwrap();
-            tokens.redeem(&request.secret, now()).map_err(JoinRefusal::Token)?;
+            tokens.redeem(&request.secret, &request.name, |_| false, now()).map_err(JoinRefusal::Token)?;
             let (node, peers) = (nodes.len() as u32 + 1, nodes.clone());
             let validity = Validity::of_node(now());
             let signed = porter.authority.sign(&request.request, NodeId(node), validity);
             let certificate = signed.map_err(|error| JoinRefusal::Other(error.to_string()))?;
+            tokens.settle(&request.secret, node);
             nodes.push((node, request.address));
             let authority = porter.authority.pem().to_owned();
             let authority_key = request.stores.then(|| AuthorityKey(porter.authority.key_pem()));
@@ -109,9 +111,7 @@ async fn a_token_that_is_not_good_is_told_why() {
     let why = async |token: &Token| try_join(&one, token).await.err().unwrap();
     let wrong = Token { secret: [9; 16], ..good };
     assert_eq!(why(&wrong).await, JoinError::Refused(JoinRefusal::Token(TokenError::Wrong)));
-    let past = Token { expires: Date(5), ..good };
-    assert_eq!(why(&past).await, JoinError::Token(TokenError::Expired(5)), "seen before anything is said");
-    // One whose end the joiner's clock does not see.
+    // The clock of who made it decides, not what the line says.
     let late = porter.issue(2, Uses::Once, Date(now().0 - 1));
     let late = Token { expires: tomorrow(), ..late };
     assert!(matches!(why(&late).await, JoinError::Refused(JoinRefusal::Token(TokenError::Expired(_)))));
@@ -154,8 +154,8 @@ async fn nothing_but_joining_can_be_said_without_a_certificate() {
     let foreign = [&1u32.to_le_bytes()[..], &[99, 0, 0]].concat();
     let garbled = [&1u32.to_le_bytes()[..], &version, &[0]].concat();
     let request = Header::bare(Kind::Request { room: 0 }, super::PORT, 0).encode().to_vec();
-    let version = JoinRefusal::Version(JOIN_VERSION);
-    let refusals = [JoinRefusal::Garbled, version.clone(), JoinRefusal::Garbled, version];
+    let version = |theirs| JoinRefusal::Version { theirs, ours: JOIN_VERSION };
+    let refusals = [JoinRefusal::Garbled, version(99), JoinRefusal::Garbled, version(0)];
     for (bytes, refusal) in [huge, foreign, garbled, request].into_iter().zip(refusals) {
         let stream = dialling::connect(&one.address()).await.unwrap();
         let anybody = ServerName::try_from("join.dazzle").unwrap();
@@ -168,4 +168,88 @@ async fn nothing_but_joining_can_be_said_without_a_certificate() {
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(postcard::from_bytes::<Result<Admitted, JoinRefusal>>(&answer), Ok(Err(refusal)));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_whose_clock_is_far_off_is_told_both_times_and_keeps_its_token() {
+    let (one, porter) = open_node().await;
+    let token = porter.issue(1, Uses::Once, tomorrow());
+    let by_clock = async |clock: Date| {
+        let newcomer = Newcomer { name: "rack-1".into(), address: "127.0.0.1:1".into(), stores: true };
+        join(&one.address(), &token, newcomer, clock).await
+    };
+    let apart = CLOCKS_APART_MAX.as_secs() + 60;
+    for clock in [Date(now().0 - apart), Date(now().0 + apart), Date(0), Date(u64::MAX)] {
+        let refused = by_clock(clock).await.err().unwrap();
+        let JoinError::Refused(JoinRefusal::Clock { theirs, ours }) = refused else { panic!("{refused}") };
+        assert!(theirs == clock.0 && now().0 - ours < 60);
+    }
+    assert_eq!(porter.book.lock().unwrap().1.len(), 1, "nobody was entered");
+    assert!(by_clock(Date(now().0 - apart / 2)).await.is_ok(), "a little off is no harm");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_another_version_is_told_apart_by_who_joins() {
+    let (cluster, listener) = (Cluster::new(CLUSTER), tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let (address, fingerprint) = (listener.local_addr().unwrap().to_string(), cluster.0.fingerprint());
+    let acceptor = tokio_rustls::TlsAcceptor::from(cluster.identity(1).server(Purpose::Join));
+    tokio::spawn(async move {
+        for version in [JOIN_VERSION - 1, JOIN_VERSION + 1] {
+            let mut stream = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+            // A body that only this version understands.
+            stream.write_all(&[&3u32.to_le_bytes()[..], &version.to_le_bytes(), b"???"].concat()).await.unwrap();
+            stream.flush().await.unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        }
+    });
+    let token = Token { fingerprint, secret: [1; 16], expires: tomorrow() };
+    for (theirs, older) in [(JOIN_VERSION - 1, "upgrade the Dazzle there"), (JOIN_VERSION + 1, "upgrade this one")] {
+        let newcomer = Newcomer { name: "rack-1".into(), address: "127.0.0.1:1".into(), stores: true };
+        let why = join(&address, &token, newcomer, now()).await.err().unwrap();
+        assert_eq!(why, JoinError::Refused(JoinRefusal::Version { theirs, ours: JOIN_VERSION }));
+        assert!(why.to_string().ends_with(older), "{why}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_no_name_or_no_address_that_can_be_is_refused_and_keeps_its_token() {
+    let (one, porter) = open_node().await;
+    let token = porter.issue(1, Uses::Once, tomorrow());
+    for (name, address) in
+        [("", "127.0.0.1:1"), ("rack\n1", "127.0.0.1:1"), ("rack-1", ""), ("rack-1", &"x".repeat(300))]
+    {
+        let newcomer = Newcomer { name: name.into(), address: address.into(), stores: true };
+        let refused = join(&one.address(), &token, newcomer, now()).await.err().unwrap();
+        assert!(matches!(refused, JoinError::Refused(JoinRefusal::Nonsense(_))), "{refused}");
+    }
+    assert!(try_join(&one, &token).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_cannot_be_reached_is_given_up_in_time_and_in_words() {
+    let (_, porter) = open_node().await;
+    let token = porter.issue(1, Uses::Once, tomorrow());
+    let why = async |address: &str| {
+        let newcomer = Newcomer { name: "rack-1".into(), address: "127.0.0.1:1".into(), stores: true };
+        match join(address, &token, newcomer, now()).await.err().unwrap() {
+            JoinError::Network(why) => why,
+            other => panic!("{other}"),
+        }
+    };
+    assert!(matches!(why("nowhere.invalid:1").await, NetworkError::Unresolved { .. }));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        let _silent = listener.accept().await.unwrap();
+        drop(listener.accept().await.unwrap());
+        let (mut web, _) = listener.accept().await.unwrap();
+        web.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        std::future::pending::<()>().await
+    });
+    let begun = std::time::Instant::now();
+    assert!(matches!(why(&address).await, NetworkError::Silent { .. }));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(6), "{:?}", begun.elapsed());
+    assert!(matches!(why(&address).await, NetworkError::HungUp { .. }));
+    let web = why(&address).await;
+    assert!(matches!(web, NetworkError::Trust { why: TrustError::NotDazzle(_), .. }), "{web}");
 }
