@@ -501,7 +501,7 @@ bad_certificates() {
     expect 1 "belongs to another cluster" "$dazzle" up "$work/f2" || return 1
     cp "$work/settings" "$work/f2/dazzle.toml" || return 1
     if command -v openssl >/dev/null; then
-        cp -r "$trust" "$work/own" || return 1
+        cp -r "$trust" "$work/own-trust" || return 1
         name=$(openssl x509 -in "$trust/node.pem" -noout -ext subjectAltName | tail -1 | tr -d ' ')
         printf 'subjectAltName=%s\nextendedKeyUsage=serverAuth,clientAuth\n' "$name" >"$work/names"
         openssl req -new -key "$trust/node.key" -subj /CN=old -out "$work/request" 2>/dev/null &&
@@ -510,7 +510,7 @@ bad_certificates() {
         ended=$(date -d "$(openssl x509 -in "$trust/node.pem" -noout -enddate | cut -d= -f2)" +%s)
         until [ "$(date +%s)" -gt "$ended" ]; do sleep 0.1; done
         expect 1 "its certificate ended on" "$dazzle" up "$work/f2" || return 1
-        cp "$work/own"/* "$trust/" || return 1
+        cp "$work/own-trust"/* "$trust/" || return 1
     else
         echo "openssl is not installed: expired certificates are left out"
     fi
