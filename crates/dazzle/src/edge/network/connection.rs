@@ -63,6 +63,16 @@ pub(super) struct Name {
     pub(super) dialled: bool,
 }
 
+/// The machine at the other end, which may have other connections with us.
+pub(super) trait Machine: Send + Sync {
+    /// Counts up by the bytes that come from it, on whatever connection.
+    fn heard(&self) -> &AtomicU64;
+    /// Asks it whether it lives, on every connection: one may be full, and another not.
+    fn ping(&self);
+    /// It answers on none.
+    fn is_dead(&self);
+}
+
 /// One connection.
 pub(super) struct Connection {
     name: Name,
@@ -122,8 +132,10 @@ pub(super) enum Ended {
     Idle,
     #[error("it was closed from here")]
     Closed,
-    #[error("the other end does not answer")]
+    #[error("the other machine does not answer")]
     Dead,
+    #[error("nothing passes through it, although the other machine lives")]
+    Stuck,
     #[error("{0}")]
     Received(#[from] ReceiveError),
     #[error("nothing can be sent: {0}")]
@@ -157,24 +169,24 @@ impl Connection {
         })
     }
 
-    /// Carries calls over `stream` until either end closes; `silent` is called where the other end answers no more.
+    /// Carries calls over `stream` until either end closes.
     pub(super) fn run(
         self: &Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        silent: impl FnOnce() + Send + 'static,
+        machine: Arc<dyn Machine>,
     ) {
         let connection = self.clone();
         self.office.runtime.spawn(async move {
             let (read, write) = tokio::io::split(stream);
             let ended = tokio::select! {
-                ended = connection.receive(read) => ended,
+                ended = connection.receive(read, machine.heard()) => ended,
                 error = connection.outbound.send_all(write) => Ended::Broken(error),
-                ended = connection.watch() => ended,
+                ended = connection.watch(&*machine) => ended,
                 () = connection.closing.notified() => Ended::Closed,
             };
             connection.close(&ended);
             if matches!(ended, Ended::Dead) {
-                silent();
+                machine.is_dead();
             }
         });
     }
@@ -214,10 +226,15 @@ impl Connection {
         }
     }
 
+    /// Asks the other end whether it lives.
+    pub(super) fn ping(&self) {
+        self.outbound.ping();
+    }
+
     /// Whether the other end still answers: asks it, and waits no longer than a dead one takes to be known as such.
     pub(super) async fn is_alive(&self) -> bool {
         let (before, asked) = (self.received.load(Ordering::Relaxed), Instant::now());
-        self.outbound.ping();
+        self.ping();
         while self.is_open() && asked.elapsed() < 2 * PATIENCE {
             if self.received.load(Ordering::Relaxed) != before {
                 return true;
@@ -270,8 +287,8 @@ impl Connection {
         Ok(())
     }
 
-    async fn receive(self: &Arc<Self>, read: impl AsyncRead + Unpin) -> Ended {
-        let mut inbound = Inbound::new(read, &self.received);
+    async fn receive(self: &Arc<Self>, read: impl AsyncRead + Unpin, heard: &AtomicU64) -> Ended {
+        let mut inbound = Inbound::new(read, [&self.received, heard]);
         loop {
             let taken = match inbound.next().await {
                 Ok(frame) => self.take(frame),
@@ -323,19 +340,25 @@ impl Connection {
     }
 
     /// Looks after the other end, and after the connection's use.
-    async fn watch(&self) -> Ended {
+    async fn watch(&self, machine: &dyn Machine) -> Ended {
         let started = Instant::now();
         let mut beats = tokio::time::interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut pulse = Pulse::new(Duration::ZERO);
+        let mut life = Pulse::of_machine(Duration::ZERO);
+        let mut flow = Pulse::of_connection(Duration::ZERO);
         let (mut used, mut used_at) = (0, Duration::ZERO);
         loop {
             beats.tick().await;
             let now = started.elapsed();
-            match pulse.beat(self.sight(now)) {
+            match life.beat(self.sight(now, machine.heard())) {
                 Beat::Rest => {}
-                Beat::Ping => self.outbound.ping(),
+                Beat::Ping => machine.ping(),
                 Beat::Dead => return Ended::Dead,
+            }
+            match flow.beat(self.sight(now, &self.received)) {
+                Beat::Rest => {}
+                Beat::Ping => self.ping(),
+                Beat::Dead => return Ended::Stuck,
             }
             let use_now = self.use_count();
             if use_now != used {
@@ -347,10 +370,10 @@ impl Connection {
         }
     }
 
-    fn sight(&self, now: Duration) -> Sight {
+    fn sight(&self, now: Duration, received: &AtomicU64) -> Sight {
         let (sending, pings_left) = self.outbound.waits();
         let calling = self.calls_under_way() > 0;
-        let received = self.received.load(Ordering::Relaxed);
+        let received = received.load(Ordering::Relaxed);
         Sight { now, received, sent: self.outbound.sent(), pings_left, waiting: calling || sending }
     }
 

@@ -15,7 +15,7 @@ use super::wire::{TONGUES, weight};
 /// A stream of frames, as a connection reads it. What decodes is encoded again and decodes to the same.
 pub fn check_frames(mut bytes: &[u8]) {
     let received = AtomicU64::new(0);
-    let mut inbound = Inbound::new(&mut bytes, &received);
+    let mut inbound = Inbound::new(&mut bytes, [&received; 2]);
     while let Some(Ok(frame)) = inbound.next().now_or_never() {
         assert!(weight(&frame.header) >= frame.header.frame_bytes());
         check_message(frame);
@@ -52,7 +52,7 @@ fn check_message(frame: Frame) {
     let outgoing = encoded.numbered(call);
     let bytes = [&outgoing.head[..], &outgoing.payloads.concat()].concat();
     let (received, mut bytes) = (AtomicU64::new(0), &bytes[..]);
-    let mut inbound = Inbound::new(&mut bytes, &received);
+    let mut inbound = Inbound::new(&mut bytes, [&received; 2]);
     let frame = inbound.next().now_or_never().expect("all is there").expect("what is encoded is a frame");
     let decoded = match frame.header.kind {
         Kind::Request { .. } => tongue.decode_request(frame),

@@ -31,13 +31,13 @@ pub(super) enum ReceiveError {
 pub(super) struct Inbound<'a, R> {
     read: R,
     buffer: BytesMut,
-    received: &'a AtomicU64,
+    counts: [&'a AtomicU64; 2],
 }
 
 impl<'a, R: AsyncRead + Unpin> Inbound<'a, R> {
-    /// Reads from `read`, and counts the bytes.
-    pub(super) fn new(read: R, received: &'a AtomicU64) -> Self {
-        Inbound { read, buffer: BytesMut::new(), received }
+    /// Reads from `read`, and counts the bytes, twice.
+    pub(super) fn new(read: R, counts: [&'a AtomicU64; 2]) -> Self {
+        Inbound { read, buffer: BytesMut::new(), counts }
     }
 
     /// The next frame.
@@ -94,6 +94,8 @@ impl<'a, R: AsyncRead + Unpin> Inbound<'a, R> {
     }
 
     fn count(&self, bytes: usize) {
-        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        for count in self.counts {
+            count.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
     }
 }

@@ -3,10 +3,11 @@
 //! Invariants
 //! 1. Open connections are all of one session.
 //! 2. For each lane there is at most one that we dialled and one that the other did.
-//! 3. A machine that is silent on one connection has none: each of the others would take as long to be found out.
+//! 3. A machine that is silent on all its connections has none: each would take as long to be found out. While it is heard on
+//!    one, none of the others ends for it.
 //! 4. Nobody waits to be told again what is known, that the machine is not reached; it is dialled again meanwhile.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use host::{Envelope, NodeId};
@@ -17,7 +18,7 @@ use crate::edge::trust::NodeName;
 
 use super::Shared;
 use super::backoff::Backoff;
-use super::connection::{CallError, Connection, Ended, Name};
+use super::connection::{CallError, Connection, Ended, Machine, Name};
 use super::dialling::{self, DIAL_PATIENCE};
 use super::error::NetworkError;
 use super::hello::{Hello, Lane, VERSIONS, Verdict};
@@ -34,6 +35,7 @@ pub(super) struct Peer {
     /// Who dials a lane holds its lock; whoever else needs it waits for the outcome.
     dialling: [tokio::sync::Mutex<()>; Lane::ALL.len()],
     turn: AtomicUsize,
+    heard: AtomicU64,
 }
 
 #[derive(Default)]
@@ -61,7 +63,13 @@ pub struct PeerStatus {
 
 impl Peer {
     pub(super) fn new(node: NodeId) -> Peer {
-        Peer { node, state: Mutex::default(), dialling: Default::default(), turn: AtomicUsize::new(0) }
+        Peer {
+            node,
+            state: Mutex::default(),
+            dialling: Default::default(),
+            turn: AtomicUsize::new(0),
+            heard: AtomicU64::new(0),
+        }
     }
 
     /// The node is at `address`.
@@ -240,11 +248,25 @@ impl Peer {
         connection: &Arc<Connection>,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     ) {
-        let peer = self.clone();
-        connection.run(stream, move || peer.close(&Ended::Dead));
+        connection.run(stream, self.clone());
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().expect("no panic while a peer is held")
+    }
+}
+
+impl Machine for Peer {
+    fn heard(&self) -> &AtomicU64 {
+        &self.heard
+    }
+
+    fn ping(&self) {
+        let connections = self.state().connections.clone();
+        connections.iter().for_each(|connection| connection.ping());
+    }
+
+    fn is_dead(&self) {
+        self.close(&Ended::Dead);
     }
 }

@@ -1,6 +1,7 @@
 //! What time does to connections, over pipes and in virtual time: no test here waits for a real clock.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,22 +11,50 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::{Ask, PORT, Part, SPOKEN, Tell};
-use crate::edge::network::connection::{CallError, Connection, Name, Office};
+use crate::edge::network::connection::{CallError, Connection, Ended, Machine, Name, Office};
 use crate::edge::network::frame::{HEADER_BYTES, Header, Kind};
 use crate::edge::network::hello::Lane;
 use crate::edge::network::wire::Encoded;
 use crate::edge::network::{BULK_WINDOW_BYTES, IDLE_MAX};
 use crate::edge::ports::Ports;
 
-/// The bound that `docs/format-network.md` states.
+/// The bound that `docs/format-network.md` states for a machine.
 const BOUND: Duration = Duration::from_secs(2);
+/// The one for a single connection with a machine that lives.
+const BOUND_OF_ONE: Duration = Duration::from_secs(12);
+
+/// A machine, and the connections with it.
+#[derive(Default)]
+struct Other {
+    heard: AtomicU64,
+    connections: Mutex<Vec<Arc<Connection>>>,
+}
+
+impl Machine for Other {
+    fn heard(&self) -> &AtomicU64 {
+        &self.heard
+    }
+
+    fn ping(&self) {
+        self.connections.lock().unwrap().iter().for_each(|connection| connection.ping());
+    }
+
+    fn is_dead(&self) {
+        self.connections.lock().unwrap().iter().for_each(|connection| connection.close(&Ended::Dead));
+    }
+}
 
 fn connection(peer: u32, dialled: bool, lane: Lane, stream: DuplexStream) -> Arc<Connection> {
+    connection_of(&Arc::default(), peer, dialled, lane, stream)
+}
+
+fn connection_of(other: &Arc<Other>, peer: u32, dialled: bool, lane: Lane, stream: DuplexStream) -> Arc<Connection> {
     let ports = Ports::default();
     ports.register(Port(PORT), Arc::new(Part));
     let office = Office { ports: Arc::new(ports), tongues: SPOKEN, runtime: Handle::current() };
     let connection = Connection::new(Name { peer: NodeId(peer), lane, session: 1, dialled }, Arc::new(office));
-    connection.run(stream, || {});
+    other.connections.lock().unwrap().push(connection.clone());
+    connection.run(stream, other.clone());
     connection
 }
 
@@ -118,6 +147,52 @@ async fn a_slow_link_fails_no_call() {
     let (said, asked) = (Bytes::from(vec![5; 1 << 20]), Instant::now());
     assert_eq!(ask(&one, Ask::Echo(vec![said.clone()])).await.unwrap(), Tell::Parts(vec![said]));
     assert!(asked.elapsed() >= Duration::from_secs(20));
+}
+
+/// Two connections with one machine: what is said on the second is not heard as long as nobody reads `pipe`.
+fn half_deaf() -> (Arc<Connection>, Arc<Connection>, DuplexStream) {
+    let other = Arc::default();
+    let ((one, two), (three, pipe)) = (tokio::io::duplex(64 << 10), tokio::io::duplex(64 << 10));
+    let small = connection_of(&other, 2, true, Lane::Small, one);
+    connection(1, false, Lane::Small, two);
+    (small, connection_of(&other, 2, true, Lane::Bulk(false), three), pipe)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_heard_on_one_connection_is_not_dead_however_late_another_is() {
+    let (small, bulk, mut pipe) = half_deaf();
+    let mut call = std::pin::pin!(ask(&bulk, Ask::Who));
+    assert!(futures_util::poll!(call.as_mut()).is_pending());
+    // Nobody uses the small one: it is asked all the same.
+    tokio::time::sleep(2 * BOUND).await;
+    assert!(small.is_open() && bulk.is_open());
+    let answer = SPOKEN[0].encode_answer(&Envelope::new(Tell::Node(3))).unwrap().numbered(0);
+    pipe.write_all(&answer.head).await.unwrap();
+    assert_eq!(call.await.unwrap(), Tell::Node(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_through_which_nothing_passes_ends_alone() {
+    let (small, bulk, _pipe) = half_deaf();
+    let asked = Instant::now();
+    assert!(matches!(ask(&bulk, Ask::Who).await, Err(CallError::Lost)));
+    assert!(asked.elapsed() <= BOUND_OF_ONE, "{:?}", asked.elapsed());
+    assert!(!bulk.is_open());
+    assert_eq!(ask(&small, Ask::Who).await.unwrap(), Tell::Node(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_falls_silent_loses_all_connections_within_the_bound() {
+    let other = Arc::default();
+    let ((one, _deaf), (two, _mute)) = (tokio::io::duplex(64 << 10), tokio::io::duplex(64 << 10));
+    let small = connection_of(&other, 2, true, Lane::Small, one);
+    let bulk = connection_of(&other, 2, true, Lane::Bulk(false), two);
+    let asked = Instant::now();
+    assert!(ask(&small, Ask::Who).await.is_err());
+    while bulk.is_open() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(asked.elapsed() <= BOUND, "{:?}", asked.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
