@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use protocol::id::{GroupId, StripeNumber, TargetId};
-use protocol::maps::{GroupEntry, LogEntry, LogState, Maps, TargetState};
+use protocol::maps::{GroupEntry, LogEntry, LogState, Maps, Run, TargetState};
 use protocol::registry::{RegistryError, RegistryReply, RegistryRequest};
 use protocol::storage::{StorageReply, StorageRequest};
 
@@ -141,7 +141,10 @@ pub(crate) async fn begin_run(
         }
         Err(error) => return Err(LogError::Unavailable(error.to_string())),
     };
-    let run = maps.logs.get(&log).and_then(|entry| entry.layout.last()).filter(|run| run.groups == groups);
+    // The registry says in which of the groups it begins.
+    let set = |groups: &[GroupId]| groups.iter().copied().collect::<BTreeSet<_>>();
+    let is_ours = |run: &&Run| run.from == from && set(&run.groups) == set(&groups);
+    let run = maps.logs.get(&log).and_then(|entry| entry.layout.last()).filter(is_ours);
     let run = run.ok_or_else(|| LogError::Unavailable("the new run is not in the layout".into()))?;
     let groups = groups_of(&maps, run).ok_or_else(|| LogError::Unavailable("a new group is unknown".into()))?;
     shared.lock().relay(run.number, groups);

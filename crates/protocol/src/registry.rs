@@ -23,7 +23,7 @@ pub enum RegistryRequest {
         writer: Writer,
     },
     /// Adds a run to a log's layout: its writer's while it is open, its claimant's while it is being sealed. The registry
-    /// gives it the next number.
+    /// gives it the next number, and says in which of its groups it begins.
     AddRun {
         /// The log.
         log: LogId,

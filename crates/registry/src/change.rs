@@ -122,10 +122,11 @@ impl Outcome {
 fn open_log(maps: &mut Maps, node: u32, writer: Writer) -> Reply {
     let log = maps.next_log;
     maps.next_log = LogId(log.0 + 1);
-    let groups: Vec<_> = maps.groups.iter().filter(|(_, group)| group.current).map(|(id, _)| *id).collect();
+    let mut groups: Vec<_> = maps.groups.iter().filter(|(_, group)| group.current).map(|(id, _)| *id).collect();
     if groups.is_empty() {
         return Err(RegistryError::Unavailable("no target is whole, so no stripe group can be written to".into()));
     }
+    turn(maps, (log, writer), StripeNumber(0), &mut groups);
     let layout = vec![Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups }];
     let epoch = FenceEpoch(1);
     let session = maps.nodes.get(&node).map_or(0, |entry| entry.session);
@@ -133,15 +134,31 @@ fn open_log(maps: &mut Maps, node: u32, writer: Writer) -> Reply {
     Ok(Outcome::Log(log, epoch))
 }
 
+/// Turns the groups of a new run of `log` so that its first stripe lies in the one where the fewest logs of its kind began.
+/// All logs go round in the same order: those that began in the same group, and are written or read at the same pace, would
+/// be at the same targets all the time.
+fn turn(maps: &Maps, (log, writer): (LogId, Writer), from: StripeNumber, groups: &mut [GroupId]) {
+    let is_alike = |entry: &LogEntry| entry.writer == writer && matches!(entry.state, LogState::Open(_));
+    let others = maps.logs.iter().filter(|(other, entry)| **other != log && is_alike(entry));
+    let begun = others.filter_map(|(_, entry)| entry.layout.last().map(|run| run.group(run.from)));
+    let begun: Vec<GroupId> = begun.collect();
+    let count = |group: &GroupId| begun.iter().filter(|other| *other == group).count();
+    let quietest = (0..groups.len()).min_by_key(|&at| count(&groups[at])).expect("a run has groups");
+    let first = (from.0 % groups.len() as u64) as usize;
+    groups.rotate_left((quietest + groups.len() - first) % groups.len());
+}
+
 /// The log and its entry's version that an asker saw, and the epoch it writes with.
 type Seen = (LogId, u64, FenceEpoch);
 
 /// Whoever writes the log adds runs: its writer, and after a claim the claimant alone (DESIGN §3, fencing and sealing,
 /// step 1; `docs/decisions/0003-log-model.md`, rule 2).
-fn add_run(maps: &mut Maps, seen: Seen, from: StripeNumber, groups: Vec<GroupId>) -> Reply {
+fn add_run(maps: &mut Maps, seen: Seen, from: StripeNumber, mut groups: Vec<GroupId>) -> Reply {
     if groups.is_empty() || groups.iter().any(|group| !maps.groups.contains_key(group)) {
         return Err(RegistryError::Unknown("group".into()));
     }
+    let writer = entry_of_writer(maps, seen)?.writer;
+    turn(maps, (seen.0, writer), from, &mut groups);
     let entry = entry_of_writer(maps, seen)?;
     let number = entry.layout.iter().map(|run| run.number.0 + 1).max().unwrap_or(0);
     entry.layout.push(Run { number: RunNumber(number), from, end: None, groups });
@@ -291,6 +308,8 @@ pub fn widest(maps: &Maps) -> Option<Geometry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
     use protocol::address::Position;
     use protocol::maps::{MapsError, SlotLog};
 
@@ -375,6 +394,34 @@ mod tests {
         assert_eq!(step(&mut maps, seal(FenceEpoch(2))), Err(RegistryError::Lost));
         assert_eq!(step(&mut maps, seal(FenceEpoch(3))), Ok(Outcome::Maps));
         assert_eq!(step(&mut maps, RegistryRequest::Claim { log, version: 4 }), Err(RegistryError::Lost));
+    }
+
+    #[test]
+    fn logs_of_a_kind_go_round_all_groups_and_begin_in_different_ones() {
+        let mut maps = cluster(8);
+        let all: Vec<GroupId> = (0..8).map(GroupId).collect();
+        let begun = |maps: &Maps| {
+            let clients = maps.logs.values().filter(|entry| entry.writer == Writer::Client);
+            let runs = clients.map(|entry| entry.layout.last().unwrap());
+            let begun: BTreeSet<GroupId> = runs.clone().map(|run| run.group(run.from)).collect();
+            for run in runs {
+                assert_eq!(run.groups.iter().copied().collect::<BTreeSet<_>>(), all.iter().copied().collect());
+            }
+            begun.len()
+        };
+        for _ in 0..8 {
+            for writer in [Writer::Client, Writer::Manager] {
+                let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer });
+            }
+        }
+        assert_eq!(begun(&maps), 8);
+        // The same of runs that are added, wherever each log has come to by then.
+        for (turn, log) in (1..16).step_by(2).map(LogId).enumerate() {
+            let from = StripeNumber(3 * turn as u64);
+            let request = RegistryRequest::AddRun { log, version: 1, epoch: FenceEpoch(1), from, groups: all.clone() };
+            assert_eq!(step(&mut maps, request), Ok(Outcome::Maps));
+        }
+        assert_eq!(begun(&maps), 8);
     }
 
     #[test]
