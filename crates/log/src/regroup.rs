@@ -23,19 +23,19 @@ pub(crate) fn current(maps: &Maps) -> BTreeSet<GroupId> {
     maps.groups.iter().filter(|(_, group)| group.current).map(|(&id, _)| id).collect()
 }
 
-/// The current groups, in shapes that take what is needed; `None` when `present` are such already, or there are none.
+/// The current groups, in shapes that take what is needed; `None` when `present` are just these already, or there are none. A
+/// log that knew only some of them would leave the targets of the others idle.
 pub(crate) fn regroup(maps: &Maps, present: &[Group], need: Need) -> Option<Vec<GroupEntry>> {
     let allowed = maps.groups.values().filter(|group| group.current && group.geometry.parity >= need.parity_min);
     let wanted: Vec<GroupEntry> = allowed.filter_map(|group| fitting(group, need.capacity)).collect();
-    let is_wanted = |group: &Group| {
-        let (shape, targets) = (group.geometry, &group.targets);
-        let takes = shape.stripe_size() >= need.capacity;
-        let alike = |entry: &GroupEntry| {
-            (entry.geometry.data, entry.geometry.parity) == (shape.data, shape.parity) && entry.targets == *targets
-        };
-        takes && wanted.iter().any(alike)
+    let is = |group: &Group, entry: &GroupEntry| {
+        let shape = group.geometry;
+        let alike = (entry.geometry.data, entry.geometry.parity) == (shape.data, shape.parity);
+        alike && entry.targets == group.targets && shape.stripe_size() >= need.capacity
     };
-    (!wanted.is_empty() && !present.iter().all(is_wanted)).then_some(wanted)
+    let lacks_some = wanted.iter().any(|entry| !present.iter().any(|group| is(group, entry)));
+    let has_others = present.iter().any(|group| !wanted.iter().any(|entry| is(group, entry)));
+    (!wanted.is_empty() && (lacks_some || has_others)).then_some(wanted)
 }
 
 /// The number of a group that the registry has already.
@@ -71,17 +71,23 @@ mod tests {
         Maps { groups: (0..).map(GroupId).zip(groups.iter().cloned()).collect(), ..Maps::empty(1, 1) }
     }
 
-    fn regrouped(groups: &[GroupEntry], present: usize, parity_min: u8) -> Option<Vec<GroupEntry>> {
-        let GroupEntry { targets, geometry, .. } = groups[present].clone();
+    fn regrouped(groups: &[GroupEntry], present: &[usize], parity_min: u8) -> Option<Vec<GroupEntry>> {
+        let group = |&at: &usize| {
+            let GroupEntry { targets, geometry, .. } = groups[at].clone();
+            Group { id: GroupId(at as u32), geometry, targets }
+        };
+        let present: Vec<Group> = present.iter().map(group).collect();
+        let geometry = present[0].geometry;
         let need = Need { geometry, capacity: geometry.stripe_size(), parity: 1, parity_min };
-        regroup(&maps(groups), &[Group { id: GroupId(present as u32), geometry, targets }], need)
+        regroup(&maps(groups), &present, need)
     }
 
     #[test]
     fn a_log_leaves_a_group_that_is_obsolete_for_all_that_are_current() {
         let groups = [entry(&[0, 1], 1, false), entry(&[0, 2], 1, true), entry(&[1, 3], 1, true)];
-        assert_eq!(regrouped(&groups, 0, 1), Some(groups[1..].to_vec()));
-        assert_eq!(regrouped(&groups, 1, 1), None, "it is there already");
+        assert_eq!(regrouped(&groups, &[0], 1), Some(groups[1..].to_vec()));
+        assert_eq!(regrouped(&groups, &[1, 2], 1), None, "it is there already");
+        assert_eq!(regrouped(&groups, &[1], 1), Some(groups[1..].to_vec()), "the others' targets would be idle");
         assert_eq!(current(&maps(&groups)), [GroupId(1), GroupId(2)].into());
         assert_eq!(
             (known(&maps(&groups), &groups[2]), known(&maps(&groups), &entry(&[7, 8], 1, true))),
@@ -92,18 +98,18 @@ mod tests {
     #[test]
     fn stripes_that_were_wider_get_larger_fragments() {
         let groups = [entry(&[0, 1, 2, 3, 4], 4, false), entry(&[0, 5], 1, true)];
-        let wanted = regrouped(&groups, 0, 1).expect("the old group is obsolete");
+        let wanted = regrouped(&groups, &[0], 1).expect("the old group is obsolete");
         assert_eq!(wanted[0].geometry, Geometry { data: 1, parity: 1, fragment_size: 4 << 20 });
         assert!(!wanted[0].current && wanted[0].targets == groups[1].targets);
         let wide = [groups[0].clone(), groups[1].clone(), wanted[0].clone()];
-        assert_eq!(regrouped(&wide, 2, 1), None, "the group of larger fragments stands for the current one");
+        assert_eq!(regrouped(&wide, &[2], 1), None, "the group of larger fragments stands for the current one");
     }
 
     #[test]
     fn a_log_stays_where_nothing_that_it_may_use_is_current() {
         let groups = [entry(&[0, 1], 1, false), entry(&[2], 1, true)];
-        assert_eq!(regrouped(&groups, 0, 1), None);
-        assert!(regrouped(&groups, 0, 0).is_some());
-        assert_eq!(regrouped(&groups[..1], 0, 0), None);
+        assert_eq!(regrouped(&groups, &[0], 1), None);
+        assert!(regrouped(&groups, &[0], 0).is_some());
+        assert_eq!(regrouped(&groups[..1], &[0], 0), None);
     }
 }
