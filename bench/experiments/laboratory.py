@@ -205,8 +205,8 @@ class Gauge:
 
     def read(self, seconds=None):
         """Processor seconds of all daemons and of the whole machine; which part of its cores was busy, and of the fullest
-        link in its fuller direction, over so many seconds or all since it was made; bytes that crossed links. Daemons that
-        were killed meanwhile are left out."""
+        link in its fuller direction, over so many seconds or all since it was made; bytes that crossed links, in all and by
+        host. Daemons that were killed meanwhile are left out."""
         (begin, machine, before), (end, machine_now, now) = self.begun, self.look()
         moved = [[now - then for then, now in zip(before[host], counts)] for host, counts in now.items()]
         wall = end - begin
@@ -216,6 +216,8 @@ class Gauge:
             "cores_full": (machine_now - machine) / (wall * os.cpu_count()),
             "link_full": max(max(ways) for _, *ways in moved) / ((seconds or wall) * link_bytes(self.lab.rate)),
             "crossed": sum(sent for *_, sent in moved),
+            "received_by_host": {host: received for host, (_, received, _) in zip(now, moved)},
+            "sent_by_host": {host: sent for host, (_, _, sent) in zip(now, moved)},
         }
 
 

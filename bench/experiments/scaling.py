@@ -72,6 +72,7 @@ class Phase:
         figure = {
             "phase": name, "hosts": self.lab.count, "clients": len(works), "data": self.stripes.data,
             "parity": self.stripes.parity, "seconds": seconds, "rate": len(works) * self.size / seconds, "limit": limit, **more,
+            "each": [outcome.end - outcome.start for outcome in outcomes],
             **gauge.read(seconds),
         }
         for cpu in ("daemons_cpu", "machine_cpu"):
