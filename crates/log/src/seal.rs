@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -32,6 +33,10 @@ use crate::{Cluster, SealError};
 
 /// How often a claim that came a moment too late is tried again.
 const CLAIMS_MAX: usize = 8;
+
+/// How often, and how long after, a target that was fenced and then did not give what it holds is asked again.
+const READS_AGAIN: usize = 3;
+const READ_PAUSE: Duration = Duration::from_millis(50);
 
 type Held = BTreeMap<StripeNumber, Vec<(TargetId, StoredFragment)>>;
 
@@ -286,13 +291,14 @@ impl<'a> Claim<'a> {
     ) -> Result<Position, Refused> {
         let mut number = target.tail;
         let mut previous_end = previous_end_of(held, number).unwrap_or(0);
+        let mut given_up = BTreeSet::new();
         loop {
             let Some(fragments) = held.get(&number) else { return Ok(behind(number, previous_end)) };
-            let gathered = gather(self.cluster, fragments).await;
-            let heard = answered.iter().filter(|(target, _)| !gathered.silent.contains(target));
-            self.enough(&heard.map(|(&target, &incarnation)| (target, incarnation)).collect())?;
             // Only a header of the next stripe says where this one ended (rule 19).
             let next = StripeNumber(number.0 + 1);
+            let gathered = self.gather(fragments, previous_end_of(held, next), &mut given_up).await;
+            let heard = answered.iter().filter(|(target, _)| !gathered.silent.contains(target));
+            self.enough(&heard.map(|(&target, &incarnation)| (target, incarnation)).collect())?;
             let ended = previous_end_of(held, next).filter(|&end| gathered.image.prefix() >= end);
             let length = ended.unwrap_or_else(|| gathered.image.records_end(self.log, number));
             if length == 0 {
@@ -305,6 +311,27 @@ impl<'a> Claim<'a> {
             }
             (number, previous_end) = (next, length);
         }
+    }
+
+    /// What can be read of a stripe that ends at `end`, if that is known. Who was fenced and does not give what it holds is
+    /// asked again, until it is given up: its fragment may be one that another has lost with its power.
+    async fn gather(
+        &self,
+        fragments: &[(TargetId, StoredFragment)],
+        end: Option<u32>,
+        given_up: &mut BTreeSet<TargetId>,
+    ) -> Gathered {
+        let mut gathered = gather(self.cluster, fragments).await;
+        for _ in 0..READS_AGAIN {
+            let is_whole = end.is_some_and(|end| gathered.image.prefix() >= end);
+            if is_whole || gathered.silent.is_subset(given_up) {
+                return gathered;
+            }
+            self.cluster.host().sleep(READ_PAUSE).await;
+            gathered = gather(self.cluster, fragments).await;
+        }
+        given_up.extend(gathered.silent.iter().copied());
+        gathered
     }
 
     /// Makes one stripe complete in the target run: data first, then parity, all under this claim's epoch.

@@ -144,10 +144,11 @@ fn lose_some_reads(world: &World, loss_ppm: u32) {
 
 async fn seal(fakes: &Fakes, host: &Host, log: LogId) -> Position {
     let cluster = fakes.cluster(host).await;
-    for _ in 0..200 {
+    for tries in 0..200 {
         match recovery::seal(&cluster, log).await {
             Ok(length) => return length,
-            Err(_) => host.sleep(Duration::from_millis(1 + host.random() % 300)).await,
+            // Two that seal side by side void each other's claims, unless one is given the time that it needs.
+            Err(_) => host.sleep(Duration::from_millis(1 + host.random() % (300 << (tries / 20)))).await,
         }
     }
     panic!("the log could not be sealed: {:?}", recovery::seal(&cluster, log).await);
@@ -321,15 +322,25 @@ fn on_true_targets() {
     });
 }
 
-#[test]
-#[ignore = "minutes: for after a change of the protocol"]
-fn many_more() {
-    let plan = |seed: u64| Plan {
+fn mixed(seed: u64) -> Plan {
+    Plan {
         parity: 1 + (seed % 2) as u8,
         targets: 3 + (seed % 5) as u32,
         fragment_size: size(seed),
         faults: true,
         disks: seed.is_multiple_of(4),
-    };
-    many(10_000..14_000, plan);
+    }
+}
+
+/// Of 10486 and 10574 records that had been acknowledged were cut off: one target had lost its power, and another did not
+/// answer one question.
+#[test]
+fn where_one_target_lost_its_power_and_another_is_not_heard_at_once() {
+    many(10_450..10_600, mixed);
+}
+
+#[test]
+#[ignore = "half a minute: for after a change of the protocol"]
+fn many_more() {
+    many(10_000..14_000, mixed);
 }
