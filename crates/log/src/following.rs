@@ -100,9 +100,7 @@ fn wanted(shared: &Arc<Shared>) -> Result<Option<Vec<GroupEntry>>, LogError> {
     }
     let parity_min = if shared.options.degrade_allowed { 0 } else { maps.parity };
     let geometry = state.opened.groups[0].geometry;
-    // Stripes that are begun before the new run is in the layout are as large as those of the present groups.
-    let present = state.opened.groups.iter().map(|group| group.geometry.stripe_size()).max().unwrap_or(0);
-    let need = Need { geometry, capacity: state.capacity_needed().max(present), parity: maps.parity, parity_min };
+    let need = Need { geometry, capacity: state.capacity_needed(), parity: maps.parity, parity_min };
     let wanted = regroup(&maps, &state.opened.groups, need);
     if wanted.is_none() {
         state.considered = current(&maps);

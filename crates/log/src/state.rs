@@ -388,9 +388,12 @@ impl State {
         self.stripes.front().is_none_or(|first| first.number > last)
     }
 
-    /// How many bytes a group must take so that every stripe in memory fits.
+    /// How many bytes a group must take so that every stripe in memory fits, and every one that is begun before another
+    /// run is in the layout.
     pub(crate) fn capacity_needed(&self) -> u32 {
-        self.incomplete().map(|stripe| stripe.capacity).max().unwrap_or(0).max(self.record_size_max + BLOCK_SIZE as u32)
+        let in_memory = self.incomplete().map(|stripe| stripe.capacity);
+        let begun_next = self.opened.groups.iter().map(|group| group.geometry.stripe_size());
+        in_memory.chain(begun_next).max().unwrap_or(0).max(self.record_size_max + BLOCK_SIZE as u32)
     }
 
     /// Whoever comes first clears the way for another attempt; whoever comes again is told why it did not help.
