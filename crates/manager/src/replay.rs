@@ -82,6 +82,13 @@ impl Manager {
         }
     }
 
+    /// Whether a client has died whose deltas are not all here.
+    pub(crate) fn is_owed_deltas(&self, maps: &Maps) -> bool {
+        let replayed = self.replayed.lock().expect("nobody panics over replays");
+        let is_dead = |log| maps.logs[&log].writer == Writer::Client;
+        maps.dead_logs().any(is_dead) || maps.logs.keys().any(|&log| replayed.may_lack(maps, log))
+    }
+
     /// Replays all sealed client logs that were not yet.
     pub(crate) async fn replay_sealed(&self) -> Result<(), StartError> {
         // Slots that arrive meanwhile would be missed.
