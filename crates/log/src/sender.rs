@@ -156,6 +156,8 @@ impl Shared {
                 if let Some(fault) = &state.fault {
                     return Err(fault.clone());
                 }
+                // Somebody may have appended meanwhile; an open stripe never gets complete.
+                state.end_stripe();
                 if state.incomplete().next().is_none() {
                     break;
                 }
@@ -165,6 +167,7 @@ impl Shared {
             Shared::pump(this);
             listener.await;
         }
+        let end = this.lock().end();
         Shared::commit(this, end, Durability::Disk).await?;
         this.lock().fault.get_or_insert(LogError::Closed);
         Ok(())

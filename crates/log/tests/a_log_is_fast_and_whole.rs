@@ -80,6 +80,24 @@ fn without_parity_a_stripe_that_was_committed_bit_by_bit_is_complete_when_it_end
     });
 }
 
+/// A manager's last image did that, and its machine waited for a minute to stop.
+#[test]
+fn what_is_appended_while_a_log_is_closed_is_closed_in() {
+    run(10, async |world, host| {
+        let fakes = Fakes::new(&world, 4, 1, 64 << 10);
+        let writer = open(&fakes, &host).await;
+        append(&writer, 100);
+        let mut closing = std::pin::pin!(writer.close());
+        assert!((&mut closing).now_or_never().is_none());
+        let (late, bytes) = append(&writer, 200);
+        let began = world.now();
+        closing.await.unwrap();
+        assert!(world.now().since(began) < Duration::from_secs(1));
+        assert!(writer.reached(Durability::Disk) >= late.end);
+        right(&LogReader::new(fakes.cluster(&host).await), &[(late, bytes)]).await;
+    });
+}
+
 #[test]
 fn on_one_node_a_commit_and_a_read_are_one_poll() {
     run(8, async |world, _| {
