@@ -12,6 +12,9 @@ use crate::lab::{HostNumber, Lab};
 const BURST: &str = "64kb";
 const WAIT: &str = "50ms";
 
+/// The kernel's default for TCP.
+const CONGESTION: &str = "cubic";
+
 /// A host's own end of its link.
 const LINK: &str = "eth0";
 
@@ -41,7 +44,15 @@ impl Namespaces<'_> {
         run("ip", &["-n", &space, "address", "add", &address, "dev", LINK])?;
         run("ip", &["-n", &space, "link", "set", "lo", "up"])?;
         run("ip", &["-n", &space, "link", "set", LINK, "up"])?;
+        self.control_congestion(&space);
         self.shape(host, self.0.rate.as_deref())
+    }
+
+    /// Has TCP behave as it does on most machines, whatever the one below prefers: how fairly links are shared depends on it.
+    fn control_congestion(&self, space: &str) {
+        let choose = format!("echo {CONGESTION} > /proc/sys/net/ipv4/tcp_congestion_control");
+        // A kernel may lack it; then links are shared some other way.
+        let _ = run("ip", &["netns", "exec", space, "sh", "-c", &choose]);
     }
 
     /// Takes them all away. What is gone already is no error.
