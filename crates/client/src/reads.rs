@@ -63,7 +63,9 @@ impl Inner {
         match self.fetch_all(&pieces).await {
             Ok(bytes) => Ok(bytes),
             Err(_) => {
-                // A cleaner may have moved the bytes and deleted the stripe: ask the manager, once (DESIGN §3, reading).
+                // A cleaner may have moved the bytes and deleted the stripe: ask the manager, once (DESIGN §3, reading). Also
+                // of what was written here, if managers have acknowledged it.
+                self.settle(&file);
                 lock(&file.state).known().forget();
                 let pieces = self.plan(&file, &range).await?;
                 Ok(self.fetch_all(&pieces).await?)
