@@ -35,7 +35,7 @@ pub(super) struct Inbound<'a, R> {
 }
 
 impl<'a, R: AsyncRead + Unpin> Inbound<'a, R> {
-    /// Reads from `read`, and counts the bytes, twice.
+    /// Reads from `read`, and adds the bytes to each of `counts`: those of the connection, and of the machine behind it.
     pub(super) fn new(read: R, counts: [&'a AtomicU64; 2]) -> Self {
         Inbound { read, buffer: BytesMut::new(), counts }
     }
