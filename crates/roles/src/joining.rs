@@ -2,6 +2,7 @@
 //! again after a crash, and changes nothing the second time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use host::{Disk, Host, NodeId};
 use log::{Cluster, LogError};
@@ -9,6 +10,10 @@ use protocol::id::TargetId;
 use protocol::maps::Maps;
 use protocol::registry::RegistryRequest;
 use registry::{Registry, RegistryStart};
+
+/// How long a machine that begins waits for others that are beginning, too.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Starts the registry's replica on this node; on a machine that was let in by `peers` and has none yet, an empty one, which
 /// the cluster fills.
@@ -48,11 +53,17 @@ pub async fn number_targets(
     Ok((maps, own))
 }
 
-/// The cluster of `peers`, for a machine that has no replica of its registry.
+/// The cluster of `peers`, for a machine that has no replica of its registry. Machines that are switched on together begin
+/// together: for a while it is waited until one of them answers.
 pub async fn ask(host: &Host, peers: &[NodeId]) -> Result<Cluster, String> {
-    let asked = Cluster::connect_any(host.clone(), peers).await;
-    asked.map_err(|error| match error {
-        LogError::Unavailable(why) => format!("none of the machines that let this one in can be asked: {why}"),
-        error => error.to_string(),
-    })
+    let end = host.now() + PATIENCE;
+    loop {
+        match Cluster::connect_any(host.clone(), peers).await {
+            Err(LogError::Unavailable(_)) if host.now() < end => host.sleep(PAUSE).await,
+            Err(LogError::Unavailable(why)) => {
+                return Err(format!("none of the machines that let this one in can be asked: {why}"));
+            }
+            asked => return asked.map_err(|error| error.to_string()),
+        }
+    }
 }
