@@ -207,6 +207,7 @@ impl Manager {
                 Err(
                     RegistryError::Unknown(_)
                     | RegistryError::Over(..)
+                    | RegistryError::Begun(..)
                     | RegistryError::Removed(_)
                     | RegistryError::InUse(_),
                 ) => return Whose::Ours,

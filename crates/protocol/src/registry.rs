@@ -116,6 +116,9 @@ pub enum RegistryRequest {
     Begin {
         /// The node.
         node: u32,
+        /// Its session before, as the asker knows: what was asked again and comes late must not end the session that it
+        /// began.
+        after: u64,
         /// Where its daemon is called.
         address: String,
     },
@@ -215,6 +218,9 @@ pub enum RegistryError {
     /// The session that was named is over: its node has lost all that a lease gives, and begins a new one.
     #[error("session {1} of node {0} is over")]
     Over(u32, u64),
+    /// The node has begun more sessions than the asker knew: this is the newest.
+    #[error("session {1} of node {0} was begun meanwhile")]
+    Begun(u32, u64),
     /// The node was taken out of the cluster.
     #[error("node {0} was removed from the cluster")]
     Removed(u32),

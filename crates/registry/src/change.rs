@@ -38,7 +38,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::Renew { node, session } => nodes::current(&next, node, session).map(|()| Outcome::Lease),
         RegistryRequest::AddNode { name, address, stores } => nodes::add(&mut next, name, address, stores),
         RegistryRequest::AddTargets { node, names } => nodes::add_targets(&mut next, node, names),
-        RegistryRequest::Begin { node, address } => nodes::begin(&mut next, node, address),
+        RegistryRequest::Begin { node, after, address } => nodes::begin(&mut next, node, after, address),
         RegistryRequest::End { node, session } | RegistryRequest::Expire { node, session } => {
             nodes::end(&mut next, node, session)
         }

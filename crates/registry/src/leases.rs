@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(leases.look(&maps, Some(1), at(3100)).expired, [(2, 1)]);
         for request in [
             RegistryRequest::Expire { node: 2, session: 1 },
-            RegistryRequest::Begin { node: 2, address: String::new() },
+            RegistryRequest::Begin { node: 2, after: 1, address: String::new() },
         ] {
             maps = apply(&maps, request).0.unwrap();
         }

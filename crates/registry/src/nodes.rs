@@ -4,7 +4,8 @@
 //!    whatever is written without it, it misses.
 //! 2. Current groups lie on whole targets of living nodes alone, as long as there are any; on those that are being emptied
 //!    (`drain`) only where the others alone would be less redundant.
-//! 3. A session's number rises with each life of its node; what names an older one is refused.
+//! 3. A session's number rises with each life of its node; what names an older one is refused. A session begins behind the
+//!    one that its node knew of: a request that was made twice begins one.
 //! 4. No two nodes that can be called have one name, or had one address when they were added.
 
 use protocol::id::TargetId;
@@ -81,13 +82,16 @@ pub(crate) fn add_targets(maps: &mut Maps, node: u32, names: Vec<String>) -> Rep
 }
 
 /// A node lives, with a new session. What it missed while it was gone, its targets are behind with.
-pub(crate) fn begin(maps: &mut Maps, node: u32, address: String) -> Reply {
+pub(crate) fn begin(maps: &mut Maps, node: u32, after: u64, address: String) -> Reply {
     if address.len() > NAME_SIZE_MAX {
         return Err(RegistryError::Unknown("node with so long an address".into()));
     }
     stop::let_begin(maps)?;
     let unknown = unknown(maps, node);
     let entry = maps.nodes.get_mut(&node).ok_or(unknown)?;
+    if entry.session != after {
+        return Err(RegistryError::Begun(node, entry.session));
+    }
     entry.session += 1;
     entry.state = NodeState::Alive;
     entry.address = address;
@@ -169,7 +173,8 @@ mod tests {
     }
 
     fn begin(maps: &mut Maps, node: u32) -> u64 {
-        match step(maps, RegistryRequest::Begin { node, address: format!("10.0.0.{node}:1") }) {
+        let after = maps.nodes[&node].session;
+        match step(maps, RegistryRequest::Begin { node, after, address: format!("10.0.0.{node}:1") }) {
             Ok(Outcome::Session(session)) => session,
             other => panic!("{other:?}"),
         }
@@ -208,6 +213,20 @@ mod tests {
         assert_eq!(in_groups(&maps), [0, 1, 2]);
     }
 
+    /// Whoever gets no answer in time asks another registry, and both requests arrive in the end.
+    #[test]
+    fn a_late_request_to_begin_does_not_end_the_session_that_an_earlier_one_began() {
+        let mut maps = cluster(2);
+        let request = RegistryRequest::Begin { node: 2, after: 1, address: "10.0.0.2:1".into() };
+        assert_eq!(step(&mut maps, request.clone()), Ok(Outcome::Session(2)));
+        let before = maps.clone();
+        assert_eq!(step(&mut maps, request.clone()), Err(RegistryError::Begun(2, 2)));
+        assert_eq!(maps, before);
+        assert_eq!(current(&maps, 2, 2), Ok(()));
+        let _ = step(&mut maps, RegistryRequest::End { node: 2, session: 2 });
+        assert_eq!(step(&mut maps, request), Err(RegistryError::Begun(2, 2)), "who has stopped does not live again");
+    }
+
     #[test]
     fn a_machine_that_tries_again_takes_the_place_of_its_former_attempt() {
         let mut maps = cluster(2);
@@ -221,7 +240,7 @@ mod tests {
         assert_eq!(step(&mut maps, add("d", "10.0.0.10:1")), Ok(Outcome::Node(5)));
         assert_eq!(maps.nodes.keys().collect::<Vec<_>>(), [&1, &2, &5]);
         assert!(maps.targets.values().all(|target| target.node < 3));
-        let late = RegistryRequest::Begin { node: 3, address: String::new() };
+        let late = RegistryRequest::Begin { node: 3, after: 0, address: String::new() };
         assert_eq!(step(&mut maps, late), Err(RegistryError::Removed(3)));
     }
 

@@ -42,11 +42,17 @@ struct Lease {
 }
 
 impl Session {
-    /// Begins a session of `node`, and returns with its lease held. The registries on the nodes `ask` are tried in turn.
-    pub async fn begin(host: &Host, ask: Vec<NodeId>, node: u32, address: String) -> Result<Session, RegistryError> {
+    /// Begins a session of `node` behind session `after`, the last that is known here, and returns with its lease held. The
+    /// registries on the nodes `ask` are tried in turn.
+    pub async fn begin(
+        host: &Host,
+        ask: Vec<NodeId>,
+        (node, mut after): (u32, u64),
+        address: String,
+    ) -> Result<Session, RegistryError> {
         let mut error = RegistryError::Unknown("registry to ask".into());
         for _ in 0..BEGIN_ROUNDS {
-            let begin = || RegistryRequest::Begin { node, address: address.clone() };
+            let begin = || RegistryRequest::Begin { node, after, address: address.clone() };
             match in_turn(host, &ask, begin).await {
                 Ok(RegistryReply::Session(number, _)) => {
                     let lease = Mutex::new(Lease { until: Moment(0), over: false });
@@ -57,6 +63,11 @@ impl Session {
                     return Ok(session);
                 }
                 Ok(_) => error = RegistryError::Unknown("answer".into()),
+                // By a request of which no answer came in time, or before the maps here were so new.
+                Err(RegistryError::Begun(_, newest)) => {
+                    (error, after) = (RegistryError::Begun(node, newest), newest);
+                    continue;
+                }
                 Err(error @ (RegistryError::Unknown(_) | RegistryError::Removed(_))) => return Err(error),
                 Err(other) => error = other,
             }

@@ -14,7 +14,8 @@ pub(crate) async fn begin(cluster: &Cluster, address: String) -> Result<Session,
     // The own replica first, where there is one.
     let own = storing().filter(|&other| other == node);
     let ask = own.chain(storing().filter(|&other| other != node)).collect();
-    let session = Session::begin(host, ask, node.0, address).await.map_err(|error| match error {
+    let after = maps.nodes.get(&node.0).map_or(0, |entry| entry.session);
+    let session = Session::begin(host, ask, (node.0, after), address).await.map_err(|error| match error {
         RegistryError::Removed(_) => "this machine was removed from the cluster with `dazzle node remove`. Nothing that lies \
                                       here is needed any more; to take part again, `dazzle join` with another, empty \
                                       directory"

@@ -130,7 +130,8 @@ impl Machines {
         let host = self.world.host(node);
         let disks = self.disks[machine].iter().map(|(id, disk)| (*id, disk.plug())).collect();
         let (starting, patience, maps) = (host.clone(), self.patience, self.maps.clone());
-        let begin = RegistryRequest::Begin { node: node.0, address: String::new() };
+        let after = self.maps().nodes[&node.0].session;
+        let begin = RegistryRequest::Begin { node: node.0, after, address: String::new() };
         let started = self.world.spawn(&host, async move {
             start(starting, disks, patience, || apply(&maps, begin).map(drop).expect("it was made known")).await
         });

@@ -100,7 +100,7 @@ impl Cluster {
     async fn begin(&self, host: Host, ask: Vec<NodeId>) {
         let node = host.node().0;
         loop {
-            if let Ok(session) = Session::begin(&host, ask.clone(), node, String::new()).await {
+            if let Ok(session) = Session::begin(&host, ask.clone(), (node, 0), String::new()).await {
                 self.members().get_mut(&node).unwrap().session = Some(session);
                 return;
             }

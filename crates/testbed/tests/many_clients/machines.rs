@@ -167,7 +167,8 @@ impl Machines {
     }
 
     async fn begin(&self, node: NodeId) {
-        self.tell(RegistryRequest::Begin { node: node.0, address: String::new() }).await;
+        let after = self.session(node).await;
+        self.tell(RegistryRequest::Begin { node: node.0, after, address: String::new() }).await;
     }
 
     async fn tell(&self, request: RegistryRequest) {
