@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use protocol::id::GroupId;
+use protocol::id::{GroupId, RunNumber};
 use protocol::maps::GroupEntry;
 use protocol::storage::Durability;
 
@@ -49,7 +49,7 @@ pub(crate) async fn widen(shared: &Arc<Shared>) -> Result<(), LogError> {
 /// Goes on in the current groups, if they are others. Whatever was there before is complete in them when this returns: a
 /// log that nobody writes to is as redundant as one that is written.
 async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
-    let Some(wanted) = wanted(shared)? else { return Ok(()) };
+    let Some((run, wanted)) = wanted(shared)? else { return Ok(()) };
     let maps = shared.cluster.maps();
     let considered = current(&maps);
     let live = probe(shared, &maps).await;
@@ -65,7 +65,8 @@ async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
     }
     {
         let mut state = shared.lock();
-        if state.relaying || state.relay_due() {
+        // The groups were chosen for the stripes of that run.
+        if state.relaying || state.relay_due() || state.opened.run != run {
             return Err(LogError::Unavailable("a run is being added".into()));
         }
         state.relaying = true;
@@ -88,8 +89,8 @@ async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
     complete(shared).await
 }
 
-/// The groups to go on in.
-fn wanted(shared: &Arc<Shared>) -> Result<Option<Vec<GroupEntry>>, LogError> {
+/// The groups to go on in, and behind which run.
+fn wanted(shared: &Arc<Shared>) -> Result<Option<(RunNumber, Vec<GroupEntry>)>, LogError> {
     let maps = shared.cluster.maps();
     let mut state = shared.lock();
     if let Some(fault) = &state.fault {
@@ -105,7 +106,7 @@ fn wanted(shared: &Arc<Shared>) -> Result<Option<Vec<GroupEntry>>, LogError> {
     if wanted.is_none() {
         state.considered = current(&maps);
     }
-    Ok(wanted)
+    Ok(wanted.map(|groups| (state.opened.run, groups)))
 }
 
 async fn add(shared: &Arc<Shared>, groups: Vec<GroupId>) -> Result<(), LogError> {

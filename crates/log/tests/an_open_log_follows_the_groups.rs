@@ -121,6 +121,27 @@ fn what_is_written_after_a_machine_joined_survives_the_first_one() {
     }
 }
 
+/// A target fails while the log still waits for a machine of the new groups to answer: its stripes go on without it, in a
+/// narrower group, and those begun there are larger than what was chosen before would hold.
+#[test]
+fn groups_are_not_gone_on_in_that_were_chosen_before_a_target_failed() {
+    sim::explore(0..12, async |world, _| {
+        let counts = &[4, 1, 1, 1];
+        let fakes = Fakes::machines(&world, counts, 60 << 10);
+        let story = begin(&world, &fakes, 200).await;
+        world.sleep(Duration::from_millis(20 + world.dice().below(100))).await;
+        fakes.stores[4].lock().unwrap().stat_takes = Some(Duration::from_millis(200));
+        (1..counts.len()).for_each(|machine| fakes.join(counts, machine));
+        world.sleep(Duration::from_millis(50)).await;
+        world.crash(Fakes::node(3), Stop::Kill);
+        fakes.stores[1].lock().unwrap().broken = true;
+        world.sleep(Duration::from_secs(3)).await;
+        assert!(story.lock().unwrap().runs_added >= 1);
+        world.crash(WRITER, Stop::Kill);
+        read_back(&world, &fakes, &story, 0).await;
+    });
+}
+
 #[test]
 fn a_log_that_nobody_writes_to_follows_too() {
     sim::explore(0..12, async |world, _| {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use host::sim::{Dice, DiskOptions, SimDisk, World};
@@ -39,6 +40,8 @@ pub struct Store {
     pub fragments: BTreeMap<FragmentId, Fragment>,
     pub fences: BTreeMap<LogId, FenceEpoch>,
     pub incarnation: u64,
+    /// How long it takes to tell how full it is, the next time it is asked.
+    pub stat_takes: Option<Duration>,
     /// Replaces that are not durable: the parity, and the copies that come back without it.
     undo: Vec<(FragmentId, Vec<(FragmentId, Fragment)>)>,
     pub bytes_max: Option<usize>,
@@ -198,13 +201,18 @@ impl Store {
 }
 
 /// The targets of one node.
-struct FakeStorage(BTreeMap<TargetId, Arc<Mutex<Store>>>);
+struct FakeStorage(World, BTreeMap<TargetId, Arc<Mutex<Store>>>);
 
 impl Handler for FakeStorage {
     fn handle(&self, _: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
         let ToTarget { target, request } = request.open().expect("storage is asked as storage");
-        let store = self.0.get(&target).cloned();
+        let (world, store) = (self.0.clone(), self.1.get(&target).cloned());
         Box::pin(async move {
+            let takes = store.as_ref().filter(|_| matches!(request, StorageRequest::Stat));
+            let takes = takes.and_then(|store| store.lock().unwrap().stat_takes.take());
+            if let Some(takes) = takes {
+                world.sleep(takes).await;
+            }
             let answer: StorageAnswer = match store {
                 Some(store) => store.lock().unwrap().ask(request),
                 None => Err(StorageError::NoTarget(target)),
@@ -313,7 +321,7 @@ impl Fakes {
         let mut store = self.stores[target].lock().unwrap();
         store.incarnation += 1;
         let one = BTreeMap::from([(TargetId(target as u32), self.stores[target].clone())]);
-        host.listen(Port(STORAGE_PORT), Arc::new(FakeStorage(one)));
+        host.listen(Port(STORAGE_PORT), Arc::new(FakeStorage(self.world.clone(), one)));
     }
 
     /// Begins the next life of a target's node.
@@ -329,7 +337,7 @@ impl Fakes {
         let fakes = Fakes::new(world, targets, parity, 1 << 20);
         let host = world.host(REGISTRY_NODE);
         let all = fakes.stores.iter().enumerate().map(|(n, store)| (TargetId(n as u32), store.clone()));
-        host.listen(Port(STORAGE_PORT), Arc::new(FakeStorage(all.collect())));
+        host.listen(Port(STORAGE_PORT), Arc::new(FakeStorage(world.clone(), all.collect())));
         let mut maps = fakes.maps.lock().unwrap();
         let mut one = Maps::clone(&maps);
         one.targets.values_mut().for_each(|target| target.node = REGISTRY_NODE.0);
@@ -344,10 +352,8 @@ impl Fakes {
     pub fn machines(world: &World, counts: &[u32], fragment_size: u32) -> Fakes {
         let fakes = Fakes::new(world, counts.iter().sum(), 1, fragment_size);
         for machine in 0..counts.len() {
-            let served = fakes.targets_of(counts, machine);
-            let stores = served.map(|n| (TargetId(n as u32), fakes.stores[n].clone())).collect();
             world.crash(Fakes::node(machine), host::sim::Stop::Kill);
-            world.restart(Fakes::node(machine)).listen(Port(STORAGE_PORT), Arc::new(FakeStorage(stores)));
+            fakes.restart_machine(counts, machine);
         }
         let entry = |n: usize| TargetEntry::new(10, format!("t{n}"));
         let targets = fakes.targets_of(counts, 0).map(|n| (TargetId(n as u32), entry(n))).collect();
@@ -356,6 +362,14 @@ impl Fakes {
         maps.fragment_size = fragment_size;
         *fakes.maps.lock().unwrap() = Arc::new(maps);
         fakes
+    }
+
+    /// Begins the next life of a machine.
+    pub fn restart_machine(&self, counts: &[u32], machine: usize) {
+        let served = self.targets_of(counts, machine);
+        let stores: BTreeMap<_, _> = served.map(|n| (TargetId(n as u32), self.stores[n].clone())).collect();
+        stores.values().for_each(|store| store.lock().unwrap().incarnation += 1);
+        self.world.restart(Fakes::node(machine)).listen(Port(STORAGE_PORT), Arc::new(FakeStorage(self.world.clone(), stores)));
     }
 
     /// The numbers of a machine's targets, which are those of its stores.
