@@ -37,10 +37,13 @@ pub struct Maps {
     pub stop: Option<Stop>,
     /// The number that the next log gets.
     pub next_log: LogId,
-    /// The number that the next node gets. Numbers of nodes and targets are never given twice.
+    /// The number that the next node gets. Numbers of nodes, targets and groups are never given twice: whoever was given one
+    /// may come back with it after it was forgotten.
     pub next_node: u32,
     /// The number that the next target gets.
     pub next_target: TargetId,
+    /// The number that the next group gets.
+    pub next_group: GroupId,
 }
 
 /// Why maps cannot be followed.
@@ -63,6 +66,9 @@ pub enum MapsError {
         /// How many members it has.
         targets: usize,
     },
+    /// A group has a number that is still to be given.
+    #[error("stripe group {} has a number that was given to nobody", .0.0)]
+    GroupNumber(GroupId),
     /// A run names no group, or one that does not exist.
     #[error("log {} has a run without groups that exist", .0.0)]
     Run(LogId),
@@ -86,6 +92,7 @@ impl Maps {
             next_log: LogId(1),
             next_node: 1,
             next_target: TargetId(0),
+            next_group: GroupId(0),
         }
     }
 
@@ -113,6 +120,9 @@ impl Maps {
             let are_known = entry.targets.iter().all(|target| self.targets.contains_key(target));
             if !entry.geometry.is_possible() || entry.geometry.width() != entry.targets.len() || !are_known {
                 return Err(MapsError::Group { group, targets: entry.targets.len() });
+            }
+            if group >= self.next_group {
+                return Err(MapsError::GroupNumber(group));
             }
         }
         for (&log, entry) in &self.logs {

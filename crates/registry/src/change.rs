@@ -208,8 +208,10 @@ pub(crate) fn find_or_form(maps: &mut Maps, group: GroupEntry) -> GroupId {
     if let Some((id, _)) = maps.groups.iter().find(|(_, old)| same(old)) {
         return *id;
     }
-    let id = GroupId(maps.groups.keys().next_back().map_or(0, |last| last.0 + 1));
-    maps.groups.insert(id, group);
+    let id = maps.next_group;
+    maps.next_group = GroupId(id.0 + 1);
+    let replaced = maps.groups.insert(id, group);
+    assert_eq!(replaced, None, "a number is given once");
     id
 }
 
@@ -346,6 +348,7 @@ mod tests {
         assert_eq!(broken(&|maps| maps.groups.get_mut(&group).unwrap().targets.truncate(4)), of_group(4));
         assert_eq!(broken(&|maps| maps.groups.get_mut(&group).unwrap().geometry.data = 0), of_group(5));
         assert_eq!(broken(&|maps| drop(maps.targets.remove(&TargetId(2)))), of_group(5));
+        assert_eq!(broken(&|maps| maps.next_group = group), Err(MapsError::GroupNumber(group)));
         let run = |maps: &mut Maps, groups| maps.logs.get_mut(&LogId(1)).unwrap().layout[0].groups = groups;
         assert_eq!(broken(&|maps| run(maps, vec![])), Err(MapsError::Run(LogId(1))));
         assert_eq!(broken(&|maps| run(maps, vec![GroupId(77)])), Err(MapsError::Run(LogId(1))));
@@ -378,6 +381,34 @@ mod tests {
             assert_eq!(maps, before);
         }
         assert!(step(&mut maps, RegistryRequest::FormGroup(good)).is_ok());
+    }
+
+    /// Until a log goes on in it, a group that was just formed is nobody's, and may be forgotten. Whoever then goes on in the
+    /// number that it was given must not find another group there.
+    #[test]
+    fn the_number_of_a_group_that_was_forgotten_is_not_given_again() {
+        let mut maps = cluster(5);
+        let Ok(Outcome::Log(log, epoch)) = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client })
+        else {
+            panic!("it is opened")
+        };
+        let form = |maps: &mut Maps, fragment_size| {
+            let geometry = Geometry { data: 1, parity: 1, fragment_size };
+            let group = GroupEntry { targets: vec![TargetId(0), TargetId(1)], geometry, current: false };
+            match step(maps, RegistryRequest::FormGroup(group)) {
+                Ok(Outcome::Group(id)) => id,
+                other => panic!("{other:?}"),
+            }
+        };
+        let first = form(&mut maps, 8192);
+        let _ = step(&mut maps, RegistryRequest::ForgetLogs(vec![LogId(77)]));
+        assert!(!maps.groups.contains_key(&first));
+        let second = form(&mut maps, 4096);
+        assert_ne!(first, second);
+        let version = maps.logs[&log].version;
+        let add = |group| RegistryRequest::AddRun { log, version, epoch, from: StripeNumber(0), groups: vec![group] };
+        assert_eq!(step(&mut maps, add(first)), Err(RegistryError::Unknown("group".into())));
+        assert_eq!(step(&mut maps, add(second)), Ok(Outcome::Maps));
     }
 
     #[test]

@@ -161,11 +161,7 @@ impl Names<'_> {
             }
             Asked::Link { inode, directory, name: of } => {
                 let linked = self.client.link(self.inode(*inode), self.inode(*directory), name(of)).await;
-                // The attributes that come along may be newer than the link.
-                self.entry(era, linked).map(|told| match told {
-                    Some(Answered::Inode(maker, _)) => Some(Answered::Inode(maker, UNTOLD)),
-                    told => told,
-                })
+                self.named(era, linked)
             }
             Asked::Unlink { directory, name: of } => done(self.client.unlink(self.inode(*directory), name(of)).await),
             Asked::RemoveDirectory { directory, name: of } => {
@@ -176,7 +172,7 @@ impl Names<'_> {
                 done(self.client.rename(rename_of(from, to, *mode)).await)
             }
             Asked::Lookup { directory, name: of } => {
-                self.entry(era, self.client.lookup(self.inode(*directory), name(of)).await)
+                self.named(era, self.client.lookup(self.inode(*directory), name(of)).await)
             }
             Asked::Stat { inode } => self.entry(era, self.client.attributes(self.inode(*inode)).await),
             Asked::List { directory } => self.list(self.inode(*directory)).await,
@@ -199,6 +195,15 @@ impl Names<'_> {
             assert!(before.is_none_or(|before| before == known), "a number is given once");
         }
         Ok(Some(Answered::Inode(attributes.uid, attributes.links)))
+    }
+
+    /// The same, where a name was made or found: the attributes that come along may be newer than that, for they may be
+    /// another manager's.
+    fn named(&self, era: u32, outcome: Result<Attributes, ClientError>) -> Result<Option<Answered>, ClientError> {
+        self.entry(era, outcome).map(|told| match told {
+            Some(Answered::Inode(maker, _)) => Some(Answered::Inode(maker, UNTOLD)),
+            told => told,
+        })
     }
 
     async fn list(&self, directory: InodeId) -> Result<Option<Answered>, ClientError> {
