@@ -388,7 +388,8 @@ mod tests {
     #[test]
     fn the_number_of_a_group_that_was_forgotten_is_not_given_again() {
         let mut maps = cluster(5);
-        let Ok(Outcome::Log(log, epoch)) = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client })
+        let Ok(Outcome::Log(log, epoch)) =
+            step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client })
         else {
             panic!("it is opened")
         };

@@ -206,7 +206,8 @@ mod tests {
             matches!(step(&mut maps, other), Err(RegistryError::InUse(_))),
             "nor does anything go by the back door"
         );
-        step(&mut maps, RegistryRequest::Begin { node: 4, after: 1, address: String::new() }).expect("the node is there still");
+        step(&mut maps, RegistryRequest::Begin { node: 4, after: 1, address: String::new() })
+            .expect("the node is there still");
         assert_eq!(in_groups(&maps), [1, 2, 3]);
         seal(&mut maps, log);
         step(&mut maps, RegistryRequest::ForgetLogs(vec![log])).expect("nothing is left of it");

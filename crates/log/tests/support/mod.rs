@@ -369,7 +369,9 @@ impl Fakes {
         let served = self.targets_of(counts, machine);
         let stores: BTreeMap<_, _> = served.map(|n| (TargetId(n as u32), self.stores[n].clone())).collect();
         stores.values().for_each(|store| store.lock().unwrap().incarnation += 1);
-        self.world.restart(Fakes::node(machine)).listen(Port(STORAGE_PORT), Arc::new(FakeStorage(self.world.clone(), stores)));
+        self.world
+            .restart(Fakes::node(machine))
+            .listen(Port(STORAGE_PORT), Arc::new(FakeStorage(self.world.clone(), stores)));
     }
 
     /// The numbers of a machine's targets, which are those of its stores.
