@@ -373,7 +373,8 @@ fn serve(store: &mut Vec<Held>, request: StorageRequest) -> StorageAnswer {
             store.retain(|held| !stripes.contains(&(held.header.id.log, held.header.id.stripe)));
             Ok(StorageReply::Done { length: 0 })
         }
-        StorageRequest::Fence { .. } => Ok(StorageReply::Done { length: 0 }),
+        StorageRequest::Fence { log, .. } => Ok(StorageReply::Fence { complete_below: StripeNumber(log.0 % 3) }),
+        StorageRequest::Complete { .. } => Ok(StorageReply::Done { length: 0 }),
         StorageRequest::Sync => Ok(StorageReply::Synced { incarnation: 1 }),
         StorageRequest::Stat => Ok(StorageReply::Stat(TargetStat { incarnation: 1, ..TargetStat::default() })),
     }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::pin::pin;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use protocol::address::{LogAddress, Position};
 use protocol::fragment::Part;
 use protocol::id::{LogId, StripeNumber, TargetId};
@@ -17,8 +19,15 @@ use crate::fetch;
 use crate::recovery::{DataBodies, Scanned};
 use crate::{Cluster, LogReader, ReadError};
 
-/// Bytes read at once.
-const WINDOW_SIZE: u32 = 256 << 10;
+/// Bytes read at once where records lie next to each other, first and at most.
+const WINDOW_FIRST: u32 = 32 << 10;
+const WINDOW_MAX: u32 = 256 << 10;
+/// Bytes read at once behind a body that was passed over: most likely of a header and of no more.
+const WINDOW_BEHIND: u32 = 4 << 10;
+/// So many stripes are read at once where bodies are passed over, so that a busy network's answers are waited for side by
+/// side; and where they are not, and take memory.
+const STRIPES_SKIMMED: usize = 8;
+const STRIPES_READ: usize = 2;
 
 /// Visits the records of `log` that begin in `range`, in order; returns the stripes of which too much is gone.
 pub(crate) async fn scan(
@@ -28,28 +37,44 @@ pub(crate) async fn scan(
     bodies: DataBodies,
     visit: &mut (dyn FnMut(Scanned) + Send),
 ) -> Result<Vec<StripeNumber>, ReadError> {
-    let mut number = range.start.stripe;
     let mut gone = Vec::new();
-    while number <= range.end.stripe {
-        let start = if number == range.start.stripe { range.start.offset } else { 0 };
-        let end = if number == range.end.stripe { range.end.offset } else { u32::MAX };
-        let scanned = match stripe_length(reader.cluster(), log, number).await? {
-            Some(length) => {
-                let length = length.min(end);
-                let mut stripe = StripeScan { reader, log, number, length, window: Bytes::new(), window_start: 0 };
-                stripe.scan(start, bodies, visit).await
-            }
-            None => Err(ReadError::Deleted(LogAddress { log, stripe: number, offset: start, length: 0 })),
-        };
-        match scanned {
+    let at_once = if bodies == DataBodies::Skip { STRIPES_SKIMMED } else { STRIPES_READ };
+    let numbers = (range.start.stripe.0..=range.end.stripe.0).map(StripeNumber);
+    let scans = stream::iter(numbers).map(|number| scan_stripe(reader, (log, number), &range, bodies));
+    let mut scans = pin!(scans.buffered(at_once));
+    while let Some((number, records, outcome)) = scans.next().await {
+        records.into_iter().for_each(&mut *visit);
+        match outcome {
             Ok(()) => {}
             // Also when its length is known: it may be, however little is left of it.
             Err(ReadError::Deleted(_)) => gone.push(number),
             Err(error) => return Err(error),
         }
-        number.0 += 1;
     }
     Ok(gone)
+}
+
+/// The records of one stripe that begin in `range`, up to what cannot be read.
+async fn scan_stripe(
+    reader: &LogReader,
+    (log, number): (LogId, StripeNumber),
+    range: &Range<Position>,
+    bodies: DataBodies,
+) -> (StripeNumber, Vec<Scanned>, Result<(), ReadError>) {
+    let start = if number == range.start.stripe { range.start.offset } else { 0 };
+    let end = if number == range.end.stripe { range.end.offset } else { u32::MAX };
+    let mut records = Vec::new();
+    let outcome = match stripe_length(reader.cluster(), log, number).await {
+        Ok(Some(length)) => {
+            let length = length.min(end);
+            let (window, next) = (Bytes::new(), WINDOW_FIRST);
+            let mut stripe = StripeScan { reader, log, number, length, window, window_start: 0, next };
+            stripe.scan(start, bodies, &mut records).await
+        }
+        Ok(None) => Err(ReadError::Deleted(LogAddress { log, stripe: number, offset: start, length: 0 })),
+        Err(error) => Err(error),
+    };
+    (number, records, outcome)
 }
 
 /// One stripe being scanned.
@@ -60,15 +85,12 @@ struct StripeScan<'a> {
     length: u32,
     window: Bytes,
     window_start: u32,
+    /// How large the next window is to be.
+    next: u32,
 }
 
 impl StripeScan<'_> {
-    async fn scan(
-        &mut self,
-        start: u32,
-        bodies: DataBodies,
-        visit: &mut (dyn FnMut(Scanned) + Send),
-    ) -> Result<(), ReadError> {
+    async fn scan(&mut self, start: u32, bodies: DataBodies, records: &mut Vec<Scanned>) -> Result<(), ReadError> {
         let mut at = start;
         // Where to start, and how long the stripe is, may come from a header, and so be anything.
         while at.checked_add(HEADER_SIZE as u32).is_some_and(|end| end <= self.length) {
@@ -87,7 +109,7 @@ impl StripeScan<'_> {
             let bytes = if skipped { Bytes::new() } else { self.bytes(body.offset, body.length).await? };
             let summed = if header.kind == RecordKind::Data { &[] } else { &bytes[..] };
             header.verify(self.log, place, &encoded, summed).map_err(|error| self.unreadable(place, &error))?;
-            visit(Scanned { header, place, body, bytes });
+            records.push(Scanned { header, place, body, bytes });
             at += header.size();
         }
         Ok(())
@@ -97,7 +119,9 @@ impl StripeScan<'_> {
     async fn bytes(&mut self, offset: u32, length: u32) -> Result<Bytes, ReadError> {
         let window_end = self.window_start + self.window.len() as u32;
         if offset < self.window_start || offset + length > window_end {
-            let size = length.max(WINDOW_SIZE.min(self.length - offset));
+            self.next = if offset > window_end { WINDOW_BEHIND } else { self.next };
+            let size = length.max(self.next.min(self.length - offset));
+            self.next = (2 * self.next).min(WINDOW_MAX);
             let address = LogAddress { log: self.log, stripe: self.number, offset, length: size };
             self.window = self.reader.read(address).await?;
             self.window_start = offset;

@@ -85,6 +85,14 @@ struct Claim<'a> {
     maps: Arc<Maps>,
 }
 
+/// The targets that let nobody but this claimant write, and what they know.
+struct FencedTargets {
+    /// With their incarnations.
+    incarnations: BTreeMap<TargetId, u64>,
+    /// Below which stripe all are complete, as the writer told any of them.
+    complete_below: StripeNumber,
+}
+
 /// What is written of one stripe.
 struct Whole<'a> {
     number: StripeNumber,
@@ -142,6 +150,7 @@ impl<'a> Claim<'a> {
     async fn finish(mut self, new_run: bool) -> Result<Position, Refused> {
         let fenced = self.fence().await?;
         let Tail { held, from: tail, answered } = self.tail(&fenced).await?;
+        let fenced = fenced.incarnations;
         let target = self.target(&fenced, &held, tail, new_run).await?;
         let length = self.rewrite(&target, &held, &answered).await?;
         self.make_durable(&target, &fenced).await?;
@@ -164,28 +173,32 @@ impl<'a> Claim<'a> {
         Ok(groups.ok_or_else(|| SealError::Unavailable("a group of the log is unknown".into()))?.concat())
     }
 
-    /// Step 2. Returns the fenced targets with their incarnations.
-    async fn fence(&self) -> Result<BTreeMap<TargetId, u64>, SealError> {
+    /// Step 2.
+    async fn fence(&self) -> Result<FencedTargets, SealError> {
         let targets: BTreeSet<_> = self.groups()?.into_iter().flat_map(|group| group.targets).collect();
         let (log, epoch) = (self.log, self.epoch);
         let asks = targets.iter().map(|&target| async move {
             let stat = self.cluster.ask(target, StorageRequest::Stat).await?;
-            self.cluster.ask(target, StorageRequest::Fence { log, epoch }).await?;
-            Ok(match stat {
-                StorageReply::Stat(stat) => stat.incarnation,
-                _ => return Err(StorageError::Failed("no stat".into())),
-            })
+            match (stat, self.cluster.ask(target, StorageRequest::Fence { log, epoch }).await?) {
+                (StorageReply::Stat(stat), StorageReply::Fence { complete_below }) => {
+                    Ok((stat.incarnation, complete_below))
+                }
+                _ => Err(StorageError::Failed("it answers something else".into())),
+            }
         });
-        let mut fenced = BTreeMap::new();
+        let (mut incarnations, mut complete_below) = (BTreeMap::new(), StripeNumber(0));
         for (&target, answer) in targets.iter().zip(join_all(asks).await) {
             match answer {
-                Ok(incarnation) => drop(fenced.insert(target, incarnation)),
+                Ok((incarnation, below)) => {
+                    incarnations.insert(target, incarnation);
+                    complete_below = complete_below.max(below);
+                }
                 Err(StorageError::Fenced(_)) => return Err(SealError::Lost),
                 Err(_) => {}
             }
         }
-        self.enough(&fenced)?;
-        Ok(fenced)
+        self.enough(&incarnations)?;
+        Ok(FencedTargets { incarnations, complete_below })
     }
 
     /// With fewer than k targets of a group there is no sealing: wait for targets.
@@ -201,9 +214,10 @@ impl<'a> Claim<'a> {
     }
 
     /// Step 3, first half: what the fenced targets hold of the stripes not known to be complete, and the first of them.
-    async fn tail(&self, fenced: &BTreeMap<TargetId, u64>) -> Result<Tail, SealError> {
+    async fn tail(&self, fenced: &FencedTargets) -> Result<Tail, SealError> {
         let last = self.layout()?.last().ok_or(SealError::Unknown(self.log))?;
-        let (log, from) = (self.log, last.from);
+        let (log, from) = (self.log, last.from.max(fenced.complete_below));
+        let fenced = &fenced.incarnations;
         let asks = fenced.keys().map(|&target| self.cluster.ask(target, StorageRequest::Tail { log, from }));
         let answers = join_all(asks).await;
         let unfinished: BTreeSet<_> =

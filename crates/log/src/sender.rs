@@ -15,7 +15,7 @@ use protocol::storage::{Durability, Room, StorageError, StorageReply, StorageReq
 
 use crate::due::{SyncTicket, Ticket, Work};
 use crate::lay::Group;
-use crate::state::{Opened, State, Synced};
+use crate::state::{Note, Opened, State, Synced};
 use crate::writer::{Appended, Record, WriterOptions};
 use crate::{Cluster, LogError, following, relay};
 
@@ -175,13 +175,16 @@ impl Shared {
 
     /// Begins tasks for the bulk sends that are due, and for a new run if a target failed.
     pub(crate) fn pump(this: &Arc<Shared>) {
-        let (works, relay_due, finish) = {
+        let (works, relay_due, finish, note) = {
             let mut state = this.lock();
             let relay_due = state.relay_due() && !state.relaying && state.stuck.is_none();
             state.relaying |= relay_due;
-            (state.due_bulk(), relay_due, state.take_finish())
+            (state.due_bulk(), relay_due, state.take_finish(), state.take_note())
         };
         let host = this.cluster.host();
+        if let Some(note) = note {
+            host.spawn(tell(this.clone(), note));
+        }
         if relay_due {
             host.spawn(relay::relay(this.clone()));
         }
@@ -202,6 +205,12 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.cluster.wake_followers();
     }
+}
+
+/// Tells targets how far all is complete. Who does not hear it tells a recoverer less, which then reads more.
+async fn tell(shared: Arc<Shared>, Note { epoch, below, targets }: Note) {
+    let request = || StorageRequest::Complete { log: shared.log, epoch, below };
+    join_all(targets.into_iter().map(|target| shared.cluster.ask(target, request()))).await;
 }
 
 /// Performs sends concurrently, in this task.

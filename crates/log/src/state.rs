@@ -27,6 +27,8 @@ use crate::writer::{Appended, BodyPart, Record, WriterStatus};
 
 /// After so many answers in a row that brought a fragment no further its target counts as failed.
 const SETBACKS_MAX: u8 = 3;
+/// While stripes are under way it is told how far all is complete whenever it is so many more.
+const NOTE_STRIPES: u64 = 8;
 /// No body is larger, so that it fits a stripe of any shape that may follow.
 const RECORD_SIZE_MAX: u32 = protocol::fragment::FRAGMENT_SIZE_MAX;
 
@@ -60,6 +62,15 @@ pub(crate) struct Finish {
     next: StripeNumber,
 }
 
+/// What targets are told of a log's complete stripes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) epoch: FenceEpoch,
+    /// All below are complete and durable, and this one is.
+    pub(crate) below: StripeNumber,
+    pub(crate) targets: Vec<TargetId>,
+}
+
 /// One open log's writer.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -81,6 +92,8 @@ pub(crate) struct State {
     /// The current groups when it was last decided whether to go on in them.
     pub(crate) considered: BTreeSet<GroupId>,
     pub(crate) finish: Option<Finish>,
+    /// How far targets were told that all is complete.
+    told: StripeNumber,
     pub(crate) status: WriterStatus,
     next: StripeNumber,
     previous_end: u32,
@@ -110,6 +123,7 @@ impl State {
             relaying: false,
             considered,
             finish: None,
+            told: StripeNumber(0),
             status,
             next: StripeNumber(0),
             previous_end: 0,
@@ -414,6 +428,24 @@ impl State {
     pub(crate) fn take_finish(&mut self) -> Option<Finish> {
         let done = self.finish.is_some_and(|finish| self.lowest_incomplete >= finish.next) && !self.relaying;
         if done { self.finish.take() } else { None }
+    }
+
+    /// How far all is complete and durable, and whom to tell, so that whoever seals the log need not read and write that
+    /// again: when nothing is under way, and now and then meanwhile. Headers say the same, but of when they were begun.
+    ///
+    /// One stripe is kept back that is complete: there is always one that is found in full at those who were told.
+    pub(crate) fn take_note(&mut self) -> Option<Note> {
+        let whole = self.stripes.front().map_or(self.next, |stripe| stripe.number);
+        let below = StripeNumber(whole.0.saturating_sub(1));
+        let rests = self.incomplete().all(|stripe| !stripe.ended);
+        let is_news = below > self.told && (rests || below.0 - self.told.0 >= NOTE_STRIPES);
+        if !is_news || self.fault.is_some() {
+            return None;
+        }
+        self.told = below;
+        // Of the last run every group is fenced by whoever seals, each but for m of its targets: to tell one group is enough.
+        let group = &self.opened.groups[(whole.0 % self.opened.groups.len() as u64) as usize];
+        Some(Note { epoch: self.opened.epoch, below, targets: group.targets.clone() })
     }
 
     fn settle(&mut self, number: StripeNumber) {

@@ -63,6 +63,34 @@ fn a_small_commit_is_one_append_and_m_copies() {
     }
 }
 
+/// All fragments of a burst are begun, and their headers made, before any stripe is complete. Who seals the log read and wrote
+/// all of it again: on busy links a take-over took half a minute.
+#[test]
+fn who_seals_a_log_at_rest_does_not_touch_what_is_complete() {
+    run(11, async |world, host| {
+        let fakes = Fakes::new(&world, 6, 1, 64 << 10);
+        let writer = open(&fakes, &host).await;
+        let mut records = Vec::new();
+        while writer.end().stripe.0 < 24 {
+            records.push(append(&writer, 60 * KIB));
+        }
+        writer.commit(writer.end(), Durability::Disk).await.unwrap();
+        world.sleep(Duration::from_secs(1)).await;
+        let log = writer.log();
+        drop(writer);
+        // One of its targets is gone, so whatever is taken for the tail is written again over others.
+        world.crash(Fakes::node(2), Stop::Kill);
+        let sealer = fakes.cluster(&world.add_node(NodeId(99))).await;
+        let before = calls(&world);
+        let length = recovery::seal(&sealer, log).await.unwrap();
+        assert_eq!(length, records.last().unwrap().0.end);
+        // Two stripes of five fragments: read and written; each target is asked six times around it.
+        assert!(calls(&world) - before <= 2 * 2 * 5 + 6 * 6, "{}", calls(&world) - before);
+        let reader = LogReader::new(sealer);
+        right(&reader, &records).await;
+    });
+}
+
 /// When such a stripe ends there is nothing left to send, and so no answer that could complete it. Stripes that never
 /// complete stay in memory until no more is let in.
 #[test]

@@ -20,7 +20,7 @@ use crate::start::StartError;
 use crate::takeover::{seal, seal_behind_other};
 
 /// How long the others are given to seal what is theirs to seal, and how often that is looked at.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Who seals a dead log: one of the living, so that they do not take it from each other.

@@ -63,12 +63,23 @@ pub enum StorageRequest {
         /// The stripes.
         stripes: Vec<(LogId, StripeNumber)>,
     },
-    /// From now on, durably, accepts appends and replaces to this log only from this epoch or a higher one.
+    /// From now on, durably, accepts appends and replaces to this log only from this epoch or a higher one. Answered by
+    /// [`StorageReply::Fence`].
     Fence {
         /// The log.
         log: LogId,
         /// The epoch.
         epoch: FenceEpoch,
+    },
+    /// The log's writer says how far its stripes are complete, for whoever takes the log from it
+    /// (`docs/decisions/0003-log-model.md`, rule 18). Remembered until the target is opened anew.
+    Complete {
+        /// The log.
+        log: LogId,
+        /// The writer's epoch.
+        epoch: FenceEpoch,
+        /// All stripes below this one are complete and durable, and this one is.
+        below: StripeNumber,
     },
     /// Makes everything that was answered before durable.
     Sync,
@@ -143,6 +154,12 @@ pub enum StorageReply {
     Fragments(Vec<StoredFragment>),
     /// How full.
     Stat(TargetStat),
+    /// The fence stands.
+    Fence {
+        /// Below which stripe all are complete, as the log's writer said last; of others' logs, and after the target was
+        /// opened anew, the first.
+        complete_below: StripeNumber,
+    },
 }
 
 /// One fragment as a target knows it.

@@ -170,6 +170,9 @@ pub(crate) struct Syncs {
     pub(crate) listed: u64,
 }
 
+/// Of so many logs it is remembered how far they are complete.
+const COMPLETE_MAX: usize = 4096;
+
 /// See the top of the file.
 #[derive(Debug)]
 pub(crate) struct Catalog {
@@ -178,6 +181,8 @@ pub(crate) struct Catalog {
     pub(crate) fences: BTreeMap<LogId, FenceEpoch>,
     /// Fences that the list may not know yet, by the number of the change.
     pub(crate) fences_untold: BTreeMap<LogId, u64>,
+    /// Below which stripe all of a log are complete, as its writer said.
+    complete: BTreeMap<LogId, StripeNumber>,
     pub(crate) cells: Cells,
     /// Cells that are being filled, by the first.
     pub(crate) filling: BTreeMap<u32, (CellRun, Generation)>,
@@ -266,6 +271,7 @@ impl Catalog {
             unsettled: BTreeSet::new(),
             fences: BTreeMap::new(),
             fences_untold: BTreeMap::new(),
+            complete: BTreeMap::new(),
             cells,
             filling: BTreeMap::new(),
             retired: Vec::new(),
@@ -467,6 +473,30 @@ impl Catalog {
             return self.fence(log, append.fence).map(Some);
         }
         Ok(self.fences_untold.get(&log).copied())
+    }
+
+    /// A log's writer says below which stripe all are complete.
+    pub(crate) fn note_complete(
+        &mut self,
+        log: LogId,
+        epoch: FenceEpoch,
+        below: StripeNumber,
+    ) -> Result<(), StorageError> {
+        if let Some(fence) = self.fences.get(&log).filter(|fence| **fence > epoch) {
+            return Err(StorageError::Fenced(*fence));
+        }
+        let known = self.complete.entry(log).or_insert(below);
+        *known = below.max(*known);
+        if self.complete.len() > COMPLETE_MAX {
+            // The oldest log: whoever seals it reads more of it.
+            self.complete.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Below which stripe all of a log are complete, as far as its writer said.
+    pub(crate) fn complete_below(&self, log: LogId) -> StripeNumber {
+        self.complete.get(&log).copied().unwrap_or(StripeNumber(0))
     }
 
     /// What to read for `length` bytes from `offset` on. Whole blocks; `None` if the fragment is not here.

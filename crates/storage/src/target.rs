@@ -86,6 +86,11 @@ impl Target {
             StorageRequest::Fence { log, epoch } => {
                 let change = self.catalog().fence(log, epoch)?;
                 self.list_through(change).await?;
+                let complete_below = self.catalog().complete_below(log);
+                Ok(StorageReply::Fence { complete_below })
+            }
+            StorageRequest::Complete { log, epoch, below } => {
+                self.catalog().note_complete(log, epoch, below)?;
                 Ok(StorageReply::Done { length: 0 })
             }
             StorageRequest::Sync => {

@@ -13,7 +13,7 @@ use host::{BoxFuture, Envelope, Handler, Host, NodeId, Port};
 use log::Cluster;
 use protocol::checksum::{BLOCK_SIZE, block_checksums};
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
-use protocol::id::{FenceEpoch, LogId, MapEpoch, TargetId};
+use protocol::id::{FenceEpoch, LogId, MapEpoch, StripeNumber, TargetId};
 use protocol::maps::{Maps, TargetEntry};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use protocol::storage::{
@@ -39,6 +39,8 @@ pub struct Fragment {
 pub struct Store {
     pub fragments: BTreeMap<FragmentId, Fragment>,
     pub fences: BTreeMap<LogId, FenceEpoch>,
+    /// Below which stripe all are complete, as writers said.
+    pub complete: BTreeMap<LogId, StripeNumber>,
     pub incarnation: u64,
     /// How long it takes to tell how full it is, the next time it is asked.
     pub stat_takes: Option<Duration>,
@@ -71,6 +73,13 @@ impl Store {
             }
             StorageRequest::Fence { log, epoch } => {
                 self.pass(log, epoch)?;
+                let complete_below = self.complete.get(&log).copied().unwrap_or(StripeNumber(0));
+                Ok(StorageReply::Fence { complete_below })
+            }
+            StorageRequest::Complete { log, epoch, below } => {
+                if self.fences.get(&log).is_none_or(|fence| *fence <= epoch) {
+                    self.complete.insert(log, below);
+                }
                 Ok(StorageReply::Done { length: 0 })
             }
             StorageRequest::Sync => {
@@ -320,6 +329,7 @@ impl Fakes {
         }
         let mut store = self.stores[target].lock().unwrap();
         store.incarnation += 1;
+        store.complete.clear();
         let one = BTreeMap::from([(TargetId(target as u32), self.stores[target].clone())]);
         host.listen(Port(STORAGE_PORT), Arc::new(FakeStorage(self.world.clone(), one)));
     }
