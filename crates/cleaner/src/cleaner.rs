@@ -20,6 +20,7 @@ use std::time::Duration;
 use async_lock::Mutex as AsyncMutex;
 use event_listener::Event;
 use futures_util::future::select;
+use host::Moment;
 use log::{Absences, Cluster, LogError, LogReader, exposure, recovery, stripes};
 use protocol::id::{GroupId, LogId, TargetId};
 use protocol::maps::Maps;
@@ -305,13 +306,14 @@ impl Cleaner {
             }
             let bytes = self.batch_bytes(work, space).await?;
             let victims: Vec<Candidate> = left.drain(..policy::batch(&left, bytes)).collect();
+            let begun = self.cluster.host().now();
             let copied = self.copy(work, &victims).await?;
             if goal == Goal::Safe {
                 self.noted().bytes_laid_anew += copied;
             }
             emptied.extend(victims);
             emptied = self.delete_emptied(emptied).await?;
-            self.pause((goal, order), copied).await;
+            self.pause((goal, order), begun, copied).await;
         }
         work.copier.settle().await?;
         let stubborn = self.delete_emptied(emptied).await?;
@@ -400,13 +402,14 @@ impl Cleaner {
         Ok(if short { stripe } else { self.options.batch_bytes.max(stripe) })
     }
 
-    /// Leaves the disks and the network to others for as long as the budget says; when room is nearly gone, programs
-    /// wait for it anyway.
-    async fn pause(&self, (goal, order): (Goal, Order), copied: u64) {
+    /// Leaves the disks and the network to others for what the budget leaves of the time since the copying was `begun`; when
+    /// room is nearly gone, programs wait for it anyway.
+    async fn pause(&self, (goal, order): (Goal, Order), begun: Moment, copied: u64) {
         let options = &self.options;
         let rate = if goal == Goal::Safe { options.bytes_per_second_exposed } else { options.bytes_per_second };
         let budget = Duration::from_secs_f64(copied as f64 / rate.max(1) as f64);
-        let wait = if order == Order::Emptiest { PAUSE } else { budget.max(PAUSE) };
+        let rest = budget.saturating_sub(self.cluster.host().now().since(begun));
+        let wait = if order == Order::Emptiest { PAUSE } else { rest.max(PAUSE) };
         self.cluster.host().sleep(wait).await;
     }
 
