@@ -30,8 +30,8 @@ const EXPLANATION: &str = "\
 # metadata   memory for inodes, names and maps of files
 #            beside cache and metadata the daemon takes up to 128 MiB, and a quarter of metadata: docs/limits.md
 # scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never
-# rebuild    so many bytes a second are read to bring lost redundancy back: to make targets whole that come back, and to
-#            lay anew what lies on too few machines
+# rebuild    so many bytes a second each machine reads to bring lost redundancy back: to make targets whole that come
+#            back, and to lay anew what lies on too few machines
 # rebuild_minutes  a target that is away for so long counts as lost, and what lay on it is laid anew over the others
 # [cluster]  name and address (host:port) of this machine in its cluster, and the peers it asks first; kept by dazzle
 # [[target]] path: a directory, block device or preallocated file, relative to this directory or absolute

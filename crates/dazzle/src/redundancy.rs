@@ -70,7 +70,7 @@ pub(crate) fn in_json(maps: &Maps, tally: &Tally, cleaner: &CleanerStatus, rebui
         "full": tally.bytes_full, "exposed": exposed.collect::<Vec<_>>(),
         "laid_anew": cleaner.bytes_laid_anew, "trouble": cleaner.trouble,
         "rebuild": {"stripes": rebuild.stripes, "stripes_done": rebuild.stripes_done, "mended": rebuild.fragments_mended,
-                    "targets_whole": rebuild.targets_whole},
+                    "targets_whole": rebuild.targets_whole, "stripes_here": rebuild.stripes_here},
     })
 }
 

@@ -1,7 +1,8 @@
 //! Makes again what targets lack that were away or emptied, until they are whole, without being told (DESIGN §9). This file
 //! awaits; `rebuilding` decides.
 //!
-//! One node does it for all. What lies on targets that stay away is not rebuilt here: who writes logs lays it anew.
+//! One node looks for all, and all that store do the work: it hands each of them one stripe after another, the most exposed
+//! first. What lies on targets that stay away is not rebuilt here: who writes logs lays it anew.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -10,9 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use event_listener::Event;
-use futures_util::future::{join_all, select};
+use futures_util::future::{Either, join_all, select};
+use host::{Address, BoxFuture, Envelope, Handler, NodeId, Port};
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetState};
+use protocol::rebuild::{REBUILD_PORT, Refill, Refilled};
 use protocol::registry::RegistryRequest;
 use protocol::storage::StorageRequest;
 
@@ -22,13 +25,17 @@ use crate::{Absences, Cluster, stripes};
 
 /// How often it is looked whether a target is behind.
 const LOOK: Duration = Duration::from_secs(2);
+/// So many stripes a machine makes whole at once, so that it reads one while it writes another.
+const AT_ONCE: usize = 2;
+/// How long a machine is waited for that makes a stripe whole.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How long it rests when a pass made nothing better.
 const REST: Duration = Duration::from_secs(30);
 
 /// How a rebuilder works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RebuildOptions {
-    /// How many bytes of stripes it reads in a second.
+    /// How many bytes of stripes each machine reads in a second.
     pub bytes_per_second: u64,
     /// How long a target may be away before nobody waits for it any more.
     pub patience: Duration,
@@ -51,6 +58,8 @@ pub struct RebuildStatus {
     pub fragments_mended: u64,
     /// Targets that are whole again.
     pub targets_whole: u64,
+    /// Stripes that this machine mended, whoever looked for all.
+    pub stripes_here: u64,
 }
 
 /// Rebuilds in the background.
@@ -72,6 +81,7 @@ impl Rebuilder {
             stopping: AtomicBool::new(false),
             wake: Event::new(),
         });
+        cluster.host().listen(Port(REBUILD_PORT), Arc::new(Hand(rebuilder.clone())));
         cluster.host().spawn(run(rebuilder.clone()));
         rebuilder
     }
@@ -103,27 +113,45 @@ impl Rebuilder {
         }
         let lacking = in_order(&maps, states);
         (self.noted().stripes, self.noted().stripes_done) = (lacking.len() as u64, 0);
-        for state in lacking {
-            if self.is_stopping() {
-                return better;
+        let left = Mutex::new(lacking.into_iter());
+        let hands = maps.storing().flat_map(|node| [NodeId(node); AT_ONCE]);
+        let mended = join_all(hands.map(|node| self.keep_busy(node, &left))).await;
+        better | mended.contains(&true)
+    }
+
+    /// Has a node make stripes whole until none is left, or it does not answer, and leaves its disks and its link to others for
+    /// what the budget leaves of the time. Returns whether anything became better.
+    async fn keep_busy(&self, node: NodeId, left: &Mutex<impl Iterator<Item = StripeState>>) -> bool {
+        let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let mut better = false;
+        while !self.is_stopping()
+            && let Some(state) = next()
+        {
+            let begun = self.cluster.host().now();
+            // One that no longer answers has others do what is left, and the next pass what it was at.
+            let Some(Refilled(mended)) = self.hand_out(node, &state).await else { break };
+            {
+                let mut status = self.noted();
+                status.stripes_done += 1;
+                status.fragments_mended += u64::from(mended);
             }
-            better |= self.mend(&state).await;
+            better |= mended > 0;
+            let share = self.options.bytes_per_second.max(1) as f64 / AT_ONCE as f64;
+            let budget = Duration::from_secs_f64(f64::from(state.length) / share);
+            self.sleep(budget.saturating_sub(self.cluster.host().now().since(begun))).await;
         }
         better
     }
 
-    /// Makes again what one stripe lacks, and leaves the disks to others for as long as the budget says.
-    async fn mend(&self, state: &StripeState) -> bool {
-        // The cleaner may have deleted it since it was listed, or too few targets answer: its turn comes again.
-        let repair = stripes::repair(&self.cluster, state.log, state.number).await.unwrap_or_default();
-        {
-            let mut status = self.noted();
-            status.stripes_done += 1;
-            status.fragments_mended += repair.mended as u64;
+    async fn hand_out(&self, node: NodeId, state: &StripeState) -> Option<Refilled> {
+        let (host, to) = (self.cluster.host(), Address { node, port: Port(REBUILD_PORT) });
+        let call = pin!(
+            host.call::<Refill, Refilled>(to, Refill { log: state.log, stripe: state.number, length: state.length })
+        );
+        match select(call, pin!(host.sleep(PATIENCE))).await {
+            Either::Left((answer, _)) => answer.ok(),
+            Either::Right(_) => None,
         }
-        let bytes = f64::from(state.length) / self.options.bytes_per_second.max(1) as f64;
-        self.sleep(Duration::from_secs_f64(bytes)).await;
-        repair.mended > 0
     }
 
     /// The targets that should answer and do not.
@@ -147,6 +175,22 @@ impl Rebuilder {
 
     fn noted(&self) -> MutexGuard<'_, RebuildStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes whole what whoever looks for all hands out.
+struct Hand(Arc<Rebuilder>);
+
+impl Handler for Hand {
+    fn handle(&self, _from: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let rebuilder = self.0.clone();
+        Box::pin(async move {
+            let Ok(Refill { log, stripe, length }) = request.open() else { return Envelope::new(Refilled(0)) };
+            // The cleaner may have deleted it since it was listed, or too few targets answer: its turn comes again.
+            let repair = stripes::refill(&rebuilder.cluster, log, stripe, length).await.unwrap_or_default();
+            rebuilder.noted().stripes_here += u64::from(repair.mended > 0);
+            Envelope::new(Refilled(repair.mended as u32))
+        })
     }
 }
 

@@ -61,6 +61,35 @@ impl Problem {
 
 type Held = Vec<(TargetId, StoredFragment)>;
 
+/// What the fragments of a log say of its other stripes. Where all parity of a stripe is lost nothing of its own tells that it
+/// is ended, and no work of its writer's.
+#[derive(Default)]
+struct Hearsay {
+    /// Below which stripe all are complete.
+    complete_below: BTreeMap<LogId, StripeNumber>,
+    /// Where a stripe ended, as the one behind it says.
+    ends: BTreeMap<(LogId, StripeNumber), u32>,
+}
+
+impl Hearsay {
+    fn of<'a>(headers: impl Iterator<Item = &'a FragmentHeader>) -> Hearsay {
+        let mut hearsay = Hearsay::default();
+        for FragmentHeader { id, complete_below, previous_end, .. } in headers {
+            let below = hearsay.complete_below.entry(id.log).or_default();
+            *below = (*complete_below).max(*below);
+            if let Some(previous) = id.stripe.0.checked_sub(1) {
+                hearsay.ends.insert((id.log, StripeNumber(previous)), *previous_end);
+            }
+        }
+        hearsay
+    }
+
+    fn is_complete(&self, log: LogId, number: StripeNumber, length: u32) -> bool {
+        let is_below = self.complete_below.get(&log).is_some_and(|below| number < *below);
+        is_below && self.ends.get(&(log, number)).is_none_or(|end| *end == length)
+    }
+}
+
 /// All stripes of one log, or of all logs, in order, in the newest run that holds anything of each.
 pub async fn list(cluster: &Cluster, log: Option<LogId>) -> Vec<StripeState> {
     list_heard(cluster, &cluster.maps(), log).await.0
@@ -79,7 +108,8 @@ pub async fn list_heard(cluster: &Cluster, maps: &Maps, log: Option<LogId>) -> (
             stripes.entry((fragment.header.id.log, fragment.header.id.stripe)).or_default().push((target, fragment));
         }
     }
-    let states = stripes.into_iter().filter_map(|((log, number), held)| state_of(maps, log, number, &held));
+    let hearsay = Hearsay::of(stripes.values().flatten().map(|(_, fragment)| &fragment.header));
+    let states = stripes.into_iter().filter_map(|((log, number), held)| state_of(maps, (log, number), &held, &hearsay));
     (states.collect(), silent)
 }
 
@@ -114,19 +144,24 @@ async fn list_target(cluster: &Cluster, target: TargetId, log: Option<LogId>) ->
     }
 }
 
-fn state_of(maps: &Maps, log: LogId, number: StripeNumber, held: &Held) -> Option<StripeState> {
+fn state_of(maps: &Maps, (log, number): (LogId, StripeNumber), held: &Held, hearsay: &Hearsay) -> Option<StripeState> {
     let (header, lengths) = shape_of(maps, (log, number), held)?;
-    let ended = header.ended() || is_closed(maps, log, number);
+    let length = total(&lengths);
+    let ended = header.ended() || is_closed(maps, log, number) || hearsay.is_complete(log, number, length);
     let cut_off = is_cut_off(maps, log, number);
     let missing = if ended && !cut_off { missing(maps, header, &lengths, held) } else { Vec::new() };
-    let length = lengths.iter().fold(0, |sum: u32, length| sum.saturating_add(*length));
     Some(StripeState { log, number, length, ended, group: header.group, cut_off, missing })
+}
+
+fn total(lengths: &[u32]) -> u32 {
+    lengths.iter().fold(0, |sum, length| sum.saturating_add(*length))
 }
 
 /// In which run a stripe lies: a header of that run, a parity's if there is one, and the lengths of its data fragments.
 ///
 /// All runs have the same bytes, as far as they go. Of those that go farthest the one counts that lacks least, and among
-/// equals the newest: an older run may have been left incomplete, and a newer one may have lost all its parity since.
+/// equals the newest: an older run may have been left incomplete, and a newer one may have lost all its parity since. Readers
+/// look only where the layout says that the stripe may lie: what else is left of it is as safe as nothing.
 fn shape_of<'a>(
     maps: &Maps,
     (log, number): (LogId, StripeNumber),
@@ -136,8 +171,14 @@ fn shape_of<'a>(
         Some(LogState::Sealed(length)) if length.stripe == number => length.offset,
         _ => u32::MAX,
     };
-    let reach = |lengths: &[u32]| lengths.iter().fold(0, |sum: u32, length| sum.saturating_add(*length)).min(end);
-    let runs: BTreeSet<RunNumber> = held.iter().map(|(_, found)| found.header.id.run).collect();
+    let reach = |lengths: &[u32]| total(lengths).min(end);
+    let mut runs: BTreeSet<RunNumber> = held.iter().map(|(_, found)| found.header.id.run).collect();
+    let layout = maps.logs.get(&log).map_or(&[][..], |entry| &entry.layout);
+    let covering = layout.iter().filter(|run| run.covers(number)).map(|run| run.number);
+    let covering: BTreeSet<RunNumber> = covering.filter(|run| runs.contains(run)).collect();
+    if !covering.is_empty() {
+        runs = covering;
+    }
     let shapes: Vec<_> = runs.into_iter().rev().filter_map(|run| shape_in(held, run)).collect();
     let farthest = shapes.iter().map(|(_, lengths)| reach(lengths)).max()?;
     let farthest = shapes.into_iter().filter(|(_, lengths)| reach(lengths) == farthest);
@@ -218,7 +259,12 @@ struct Whole {
 }
 
 impl Whole {
-    async fn read(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Result<Option<Whole>, ReadError> {
+    /// A stripe of an open log that shows no parity is its writer's, unless it is known to have `ended` with so many bytes.
+    async fn read(
+        cluster: &Cluster,
+        (log, stripe): (LogId, StripeNumber),
+        ended: Option<u32>,
+    ) -> Result<Option<Whole>, ReadError> {
         let maps = cluster.maps();
         if is_cut_off(&maps, log, stripe) {
             return Ok(None);
@@ -234,7 +280,7 @@ impl Whole {
             held.extend(found.unwrap_or_default().into_iter().map(|fragment| (target, fragment)));
         }
         let Some((header, lengths)) = shape_of(&maps, (log, stripe), &held) else { return Ok(None) };
-        if !header.ended() && !is_closed(&maps, log, stripe) {
+        if !header.ended() && !is_closed(&maps, log, stripe) && ended != Some(total(&lengths)) {
             return Ok(None);
         }
         if !header.ended() && maps.groups.get(&header.group).is_some_and(|group| is_unheard(group, &heard)) {
@@ -250,7 +296,7 @@ impl Whole {
     }
 
     fn length(&self) -> u32 {
-        self.lengths.iter().fold(0, |sum, length| sum.saturating_add(*length))
+        total(&self.lengths)
     }
 
     fn problems(&self) -> Vec<Problem> {
@@ -280,7 +326,7 @@ impl Whole {
 
 /// Reads a whole stripe and says what is wrong with it. An open stripe, or one without parity, has nothing to compare.
 pub async fn verify(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Result<Vec<Problem>, ReadError> {
-    let Some(whole) = Whole::read(cluster, log, stripe).await? else { return Ok(Vec::new()) };
+    let Some(whole) = Whole::read(cluster, (log, stripe), None).await? else { return Ok(Vec::new()) };
     let mut problems = whole.problems();
     let wrong: BTreeSet<_> = problems.iter().map(Problem::damage).collect();
     for (target, fragment) in &whole.held {
@@ -317,8 +363,24 @@ pub async fn repair(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Resu
     if problems.is_empty() {
         return Ok(repair);
     }
-    let Some(whole) = Whole::read(cluster, log, stripe).await? else { return Ok(repair) };
-    let Some(fence) = epoch_of(&whole.maps, log) else { return Ok(repair) };
+    let Some(whole) = Whole::read(cluster, (log, stripe), None).await? else { return Ok(repair) };
+    mend(cluster, &whole, problems, &mut repair).await;
+    Ok(repair)
+}
+
+/// The same of what is missing or does not read, of a stripe that is known to be ended, and `length` bytes long: it is read
+/// once, and parity that is there is taken for right.
+pub async fn refill(cluster: &Cluster, log: LogId, stripe: StripeNumber, length: u32) -> Result<Repair, ReadError> {
+    let mut repair = Repair::default();
+    if let Some(whole) = Whole::read(cluster, (log, stripe), Some(length)).await? {
+        mend(cluster, &whole, whole.problems(), &mut repair).await;
+    }
+    Ok(repair)
+}
+
+async fn mend(cluster: &Cluster, whole: &Whole, problems: Vec<Problem>, repair: &mut Repair) {
+    let FragmentId { log, stripe, .. } = whole.header.id;
+    let Some(fence) = epoch_of(&whole.maps, log) else { return };
     for problem in problems {
         let damage = problem.damage();
         let Some(content) = whole.content(damage.id.part) else {
@@ -330,11 +392,10 @@ pub async fn repair(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Resu
             let request = StorageRequest::Delete { stripes: vec![(log, stripe)] };
             let _ = cluster.ask(damage.target, request).await;
         }
-        if write(cluster, &whole, damage, fence, content.into()).await {
+        if write(cluster, whole, damage, fence, content.into()).await {
             repair.mended += 1;
         }
     }
-    Ok(repair)
 }
 
 /// The epoch to repair with. A sealed log has no writer left whom the highest epoch could shut out; in one that is

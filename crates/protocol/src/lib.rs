@@ -9,7 +9,7 @@
 //! | [`fragment`] | the part of a stripe on one target: identity, geometry, header |
 //! | [`delta`] | which bytes of which file now live where |
 //! | [`maps`] | what the registry keeps: targets, groups, logs with their layouts, slots with their managers |
-//! | [`storage`], [`registry`], [`manager`] | the messages to each of these parts |
+//! | [`storage`], [`registry`], [`manager`], [`rebuild`] | the messages to each of these parts |
 //! | [`payload`] | long byte strings of messages, which travel beside the encoding |
 //! | [`intention`] | operations over slots of several managers |
 //! | [`audit`] | whether the records of all slots agree with each other |
@@ -35,6 +35,7 @@ pub mod manager;
 pub mod maps;
 pub mod once;
 pub mod payload;
+pub mod rebuild;
 pub mod record;
 pub mod registry;
 pub mod storage;

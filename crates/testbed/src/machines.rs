@@ -138,6 +138,14 @@ impl Machines {
         started.await.expect("nobody stops it while it starts")
     }
 
+    /// Empty disks take the place of those of a machine that is dead.
+    pub async fn empty(&self, machine: usize) {
+        for (target, disk) in &self.disks[machine] {
+            disk.wipe();
+            storage::format(&disk.plug(), CLUSTER, *target, options()).await.expect("an empty disk becomes a target");
+        }
+    }
+
     /// A machine dies; the registry finds its lease run out.
     pub fn die(&self, machine: usize, stop: Stop) {
         let node = machine as u32 + 1;

@@ -100,6 +100,29 @@ fn a_machine_that_comes_back_is_made_whole() {
 }
 
 #[test]
+fn what_lay_on_disks_that_come_back_empty_is_made_again_by_all_machines() {
+    sim::explore(0..3, async |world, _| {
+        let mut dice = world.dice();
+        let machines = Machines::create(&world, &[1, 1, 2], PATIENCE).await;
+        let first = machines.start(0).await;
+        let (second, _third) = (machines.join(1).await, machines.join(2).await);
+        let client = machines.client(0, &first).await;
+        let mut files = Files::default();
+        files.write(&client, &mut dice, 30).await;
+        machines.die(2, Stop::PowerLoss);
+        machines.empty(2).await;
+        let again = machines.come_back(2).await;
+        until_whole(&world, &machines, &first).await;
+        for machine in [&first, &second, &again] {
+            assert!(machine.rebuilder.status().stripes_here > 0, "all take part: {:?}", first.rebuilder.status());
+        }
+        until_safe(&world, &machines, &first).await;
+        machines.die(0, Stop::PowerLoss);
+        files.verify(&world, &machines.client(1, &second).await).await;
+    });
+}
+
+#[test]
 fn without_a_machine_that_stays_away_redundancy_comes_back_on_those_that_are_left() {
     sim::explore(0..3, async |world, _| {
         let mut dice = world.dice();

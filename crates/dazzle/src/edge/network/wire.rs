@@ -16,6 +16,7 @@ use bytes::Bytes;
 use host::{Envelope, Port};
 use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerRequest};
 use protocol::payload;
+use protocol::rebuild::{REBUILD_PORT, Refill, Refilled};
 use protocol::registry::{CONSENSUS_PORT, ConsensusMessage, REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use protocol::storage::{STORAGE_PORT, StorageAnswer, StorageRequest, ToTarget};
 use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest};
@@ -32,6 +33,7 @@ pub const TONGUES: &[Tongue] = &[
     Tongue::of::<ManagerRequest, ManagerAnswer>(MANAGER_PORT),
     Tongue::of::<ConsensusMessage, ConsensusMessage>(CONSENSUS_PORT),
     Tongue::of::<ClientRequest, ClientAnswer>(CLIENT_PORT),
+    Tongue::of::<Refill, Refilled>(REBUILD_PORT),
 ];
 
 /// Calls up to this weight go on the small lane.
