@@ -16,6 +16,7 @@ mod drain;
 mod guard;
 mod join;
 mod lab;
+mod registry;
 mod repair;
 mod status;
 mod token;
@@ -67,6 +68,8 @@ enum Command {
     Check(check::Check),
     /// Rebuild what a lost or damaged target held, from the others.
     Repair(repair::Repair),
+    /// The registry of a cluster, where the machines that vote on it are lost: promote another one.
+    Registry(registry::RegistryCommand),
     /// Try a cluster on this machine: hosts as network namespaces, to start, kill, freeze, cut and slow.
     Lab(lab::LabCommand),
     /// Run as the daemon, in the foreground (what `up` starts).
@@ -117,6 +120,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Why(why) => why.run(),
         Command::Check(check) => check.run(),
         Command::Repair(repair) => repair.run(),
+        Command::Registry(registry) => registry.run(),
         Command::Lab(lab) => lab.run(),
         Command::Daemon(daemon) => daemon.run(),
         Command::Guard(guard) => guard.run(),

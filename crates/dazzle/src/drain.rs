@@ -8,7 +8,7 @@ use log::leaving::Left;
 use log::removal::{self, RemovalError, Silence};
 use log::stripes;
 use protocol::id::TargetId;
-use protocol::maps::{Drain, Maps, NodeState, TargetEntry};
+use protocol::maps::{Drain, Maps, NodeEntry, NodeState, TargetEntry};
 use protocol::registry::{RegistryError, RegistryRequest};
 use protocol::storage::{StorageReply, StorageRequest};
 use roles::targets::called;
@@ -32,6 +32,17 @@ struct Leaver {
     name: String,
 }
 
+/// The node with this name or number.
+pub(crate) fn node_called(maps: &Maps, name: &str) -> Result<u32, String> {
+    let is_it = |(number, entry): &(&u32, &NodeEntry)| number.to_string() == name || entry.name == name;
+    let found: Vec<u32> = maps.nodes.iter().filter(is_it).map(|(&number, _)| number).collect();
+    match found[..] {
+        [node] => Ok(node),
+        [] => Err(format!("there is no node {name}; `dazzle status` lists them by number")),
+        _ => Err(format!("there is more than one node {name}; `dazzle status` lists them by number")),
+    }
+}
+
 impl Leaver {
     /// Finds it by number or name.
     fn find(maps: &Maps, whom: &Whom) -> Result<Leaver, String> {
@@ -46,14 +57,7 @@ impl Leaver {
                 }
             }
             Whom::Node(name) => {
-                let is_it = |(number, entry): &(&u32, &protocol::maps::NodeEntry)| {
-                    number.to_string() == *name || entry.name == *name
-                };
-                let found: Vec<u32> = maps.nodes.iter().filter(is_it).map(|(&number, _)| number).collect();
-                let [node] = found[..] else {
-                    let what = if found.is_empty() { "no node" } else { "more than one node" };
-                    return Err(format!("there is {what} {name}; `dazzle status` lists them by number"));
-                };
+                let node = node_called(maps, name)?;
                 let own = maps.present().filter(|(_, entry)| entry.node == node).map(|(id, _)| id);
                 let name = maps.nodes[&node].name.clone();
                 let name = if name.is_empty() { format!("node {node}") } else { name };

@@ -27,6 +27,7 @@ mod meter;
 mod node;
 mod oracle;
 mod plan;
+mod promotion;
 mod redundancy;
 mod targets;
 

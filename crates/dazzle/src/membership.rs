@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use futures_util::future::join_all;
-use host::{BoxFuture, Host, NodeId};
+use host::{BoxFuture, Disk, Host, NodeId};
 use log::Cluster;
-use protocol::maps::Maps;
+use protocol::id::TargetId;
+use protocol::maps::{Maps, NodeEntry};
 use protocol::registry::{RegistryError, RegistryReply, RegistryRequest};
-use registry::Registry;
+use registry::{Registry, Standing};
 use roles::joining::number_targets;
 use storage::TargetOptions;
 use tokio::runtime::Handle;
@@ -89,11 +90,16 @@ pub(crate) fn peers(config: &Config) -> Vec<NodeId> {
     peers.map(|peer| NodeId(peer.node)).collect()
 }
 
-/// Notes which machines store, for the next start of one that has no replica: those that let it in may be gone by then.
+/// Notes which machines store, for the next start of one that has no replica, or an empty one: those that let it in may be
+/// gone by then. Its targets have the numbers that their places gave them, unless they were noted before.
 pub(crate) fn remember(dir: &Path, config: &Config, maps: &Maps) -> Result<(), String> {
     let mut config = config.clone();
-    let own = config.cluster.as_mut().expect("who has no disks has joined a cluster");
-    let storing = maps.nodes.iter().filter(|(_, entry)| entry.stores && !entry.address.is_empty());
+    for (place, target) in (0..).zip(&mut config.targets) {
+        target.id = target.id.or(Some(place));
+    }
+    let own = config.cluster.as_mut().expect("who calls other machines has a cluster");
+    let is_other = |entry: &NodeEntry| !entry.address.is_empty() && entry.address != own.address;
+    let storing = maps.nodes.iter().filter(|(_, entry)| entry.stores && is_other(entry));
     let peers = storing.map(|(&node, entry)| PeerConfig { node, address: entry.address.clone() }).collect();
     if own.peers == peers {
         return Ok(());
@@ -114,6 +120,14 @@ pub(crate) fn introduce(machine: &Arc<RealMachine>, cluster: &Cluster, runtime: 
             newer.await;
         }
     });
+}
+
+/// Where the others are by what lies on the targets of a machine that starts: it asks them before it believes that.
+pub(crate) async fn introduce_known(machine: &RealMachine, disks: &[(TargetId, Disk)]) {
+    // What cannot be read the registry's start complains of.
+    if let Ok(standing) = Standing::read(disks).await {
+        know_all(machine, standing.maps());
+    }
 }
 
 /// The same by its replica, which knows first.

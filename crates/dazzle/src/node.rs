@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cleaner::CleanerOptions;
@@ -64,6 +64,9 @@ pub(crate) struct Parts {
     stopped: OnceCell<Result<(), String>>,
     /// How many commands wait to be told that this machine, or all, have stopped.
     askers: AtomicUsize,
+    /// It ends, stored or not, so that its machine is promoted: once that was decided, and then once that was answered.
+    yields: AtomicBool,
+    yielding: Notify,
 }
 
 impl Node {
@@ -132,6 +135,11 @@ impl Node {
                 }
                 return Ending::Stopped;
             }
+            () = self.parts.yielding.notified() => {
+                info!("this daemon ends, for its machine is to be promoted");
+                self.dismiss().await;
+                return Ending::Stopped;
+            }
             () = self.parts.roles.expelled() => {
                 error!("this machine did not renew its lease in time, and others have taken over what it managed: this daemon \
                         ends. What was fsynced is safe; programs that have files open here get errors for them");
@@ -189,7 +197,9 @@ impl Parts {
             Roles::start(cluster, None, Default::default(), options(&config)).await?
         } else {
             let (disks, lost) = own_disks(open_disks(dir, &config, runtime)).await?;
-            let registry = joining::start_registry(&host, &peers, disks.clone()).await?;
+            membership::introduce_known(&machine, &disks).await;
+            let note = |maps: &Maps| membership::remember(dir, &config, maps);
+            let registry = joining::start_registry(&host, &peers, disks.clone(), &note).await?;
             membership::expect_alone(&machine, &registry.maps(), host.node()).await?;
             membership::introduce_by_replica(&machine, &registry, runtime);
             let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
@@ -199,7 +209,17 @@ impl Parts {
             gate.open(roles.cluster.clone());
         }
         let (dir, meter) = (dir.to_owned(), Meter::default());
-        Ok(Parts { dir, config, roles, gate, meter, stopped: OnceCell::new(), askers: AtomicUsize::new(0) })
+        Ok(Parts {
+            dir,
+            config,
+            roles,
+            gate,
+            meter,
+            stopped: OnceCell::new(),
+            askers: AtomicUsize::new(0),
+            yields: AtomicBool::new(false),
+            yielding: Notify::new(),
+        })
     }
 
     /// A token, by which another machine can join.
@@ -232,6 +252,19 @@ impl Parts {
             self.askers.fetch_add(1, Ordering::AcqRel);
         } else {
             self.askers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Makes place for a command that promotes this machine, once it has its answer: all sessions end by that, and there is no
+    /// quorum to store anything with.
+    pub(crate) fn yield_place(&self) {
+        self.yields.store(true, Ordering::Release);
+    }
+
+    /// That command has its answer.
+    pub(crate) fn has_answered(&self) {
+        if self.yields.load(Ordering::Acquire) {
+            self.yielding.notify_one();
         }
     }
 

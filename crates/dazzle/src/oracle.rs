@@ -23,11 +23,13 @@ use crate::edge::fuse_device::Mount;
 use crate::edge::mount::Users;
 use crate::edge::process;
 use crate::node::Parts;
+use crate::promotion;
 use crate::redundancy;
 
 /// What there is to say where the lease does not hold: maps and all that follows from them may be old.
 const CUT_OFF: &str = "waits: more than half of the machines that vote do not answer this one. Calls wait until they do; what \
-                       was fsynced is safe. What follows is as it was known last";
+                       was fsynced is safe. If they are lost for good, `dazzle registry promote` goes on without them. What \
+                       follows is as it was known last";
 
 /// Answers for one node.
 pub(crate) struct NodeOracle {
@@ -52,6 +54,13 @@ impl Oracle for NodeOracle {
                 Question::Drain { whom, force, wait } => drain::drain(&parts, &whom, (force, wait), &progress).await,
                 Question::Keep { whom } => drain::keep(&parts, &whom).await,
                 Question::Remove { whom, force } => drain::remove(&parts, &whom, force, &progress).await,
+                Question::Promote { off, plan } => {
+                    let planned = promotion::plan(&parts, &off).await?;
+                    if !plan {
+                        parts.yield_place();
+                    }
+                    Ok(planned)
+                }
                 Question::Token => parts.invite(),
                 Question::Stop { force } => {
                     let users = if force { Users::Dismiss } else { Users::Respect };
@@ -63,6 +72,9 @@ impl Oracle for NodeOracle {
     }
 
     fn answered(&self, question: &Question) {
+        if matches!(question, Question::Promote { .. }) {
+            self.parts.has_answered();
+        }
         if !stops(question) {
             return;
         }

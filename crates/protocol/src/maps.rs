@@ -16,6 +16,8 @@ pub struct Maps {
     pub epoch: MapEpoch,
     /// Which cluster: random, so that a foreign target is known as such.
     pub cluster: u128,
+    /// Since when registries agree on these maps: those of different reigns agree on nothing.
+    pub reign: Reign,
     /// The redundancy class: how many targets of a stripe may be lost.
     pub parity: u8,
     /// The size of fragments in groups that the registry forms: a cluster constant (DESIGN §3).
@@ -80,6 +82,7 @@ impl Maps {
         Maps {
             epoch: MapEpoch(1),
             cluster,
+            reign: Reign::default(),
             parity,
             fragment_size: FRAGMENT_SIZE,
             nodes: BTreeMap::new(),
@@ -183,6 +186,18 @@ impl Maps {
     pub fn slot(&self, slot: u16) -> &SlotEntry {
         self.slots.range(..=slot).next_back().expect("slot 0 always has an entry").1
     }
+}
+
+/// The life of a registry from one promotion to the next: one that lost its quorum ends, and the next begins with what one
+/// machine had (`docs/decisions/0024-a-registry-without-quorum.md`). The greater one counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Reign {
+    /// Rises with every promotion.
+    pub number: u32,
+    /// The machine whose replica it began with; 0: that of the first machine of all.
+    pub node: u32,
+    /// The last session of that machine before.
+    pub session: u64,
 }
 
 /// A checksum of the manager map: two nodes that name the same agree about who manages which slot.

@@ -8,9 +8,11 @@
 //! | [`drain`] | what emptying targets and nodes makes of the maps, and when they may be taken away: pure |
 //! | [`formation`] | which groups are laid over which targets: pure |
 //! | [`slots`] | which node manages which slots: pure |
+//! | [`reign`] | what becomes of the maps when a registry without quorum goes on with one machine's replica: pure |
 //! | [`stop`] | how all machines stop at once, phase by phase: pure |
 //! | [`leases`], [`voters`], [`balance`] | what the leader decides: whose lease ran out, who votes, when slots move: pure |
 //! | [`Registry`] | answers requests, on every storing node; its `leader` carries out what those above decide |
+//! | [`Standing`] | what one replica knows, of voters too; [`promotion`] makes the next reign of it |
 //! | [`Session`] | a node's own side of its lease |
 //! | [`Replica`] | one durable copy, on one target, of what a `store` keeps on several; `record` knows its bytes |
 //!
@@ -35,13 +37,16 @@ pub mod leases;
 mod machine;
 mod network;
 pub mod nodes;
+pub mod promotion;
 mod record;
+pub mod reign;
 mod replica;
 mod rounds;
 mod runtime;
 mod service;
 mod session;
 pub mod slots;
+mod standing;
 pub mod stop;
 mod store;
 pub mod voters;
@@ -50,3 +55,4 @@ mod watch;
 pub use replica::{Replica, ReplicaError};
 pub use service::{Registry, RegistryStart};
 pub use session::Session;
+pub use standing::Standing;

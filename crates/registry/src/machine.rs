@@ -1,7 +1,6 @@
 //! What the nodes agree on: every node applies the same commands in the same order to the maps. `change::apply` decides; this
 //! file only carries.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -63,8 +62,7 @@ pub struct Machine {
     store: Arc<Store>,
     published: Arc<Published>,
     /// Nothing on a node that has just joined.
-    maps: Option<Arc<Maps>>,
-    answered: VecDeque<(u64, Reply)>,
+    agreed: Option<Agreed>,
     applied: Option<LogId>,
     members: Membership,
 }
@@ -72,14 +70,7 @@ pub struct Machine {
 impl Machine {
     pub(crate) fn new(store: Arc<Store>, published: Arc<Published>) -> Machine {
         let snapshot = store.kept().snapshot.clone();
-        let mut machine = Machine {
-            store,
-            published,
-            maps: None,
-            answered: VecDeque::new(),
-            applied: None,
-            members: Membership::default(),
-        };
+        let mut machine = Machine { store, published, agreed: None, applied: None, members: Membership::default() };
         if let Some((meta, agreed)) = snapshot {
             machine.take(&meta, &agreed);
         }
@@ -88,40 +79,45 @@ impl Machine {
 
     fn take(&mut self, meta: &Meta, agreed: &Agreed) {
         self.published.publish(&agreed.maps);
-        self.maps = Some(agreed.maps.clone());
-        self.answered = agreed.answered.clone();
+        self.agreed = Some(agreed.clone());
         self.applied = meta.last_log_id;
         self.members = meta.last_membership.clone();
     }
 
     fn command(&mut self, command: Command, term: u64) -> Reply {
+        let agreed = self.agreed.as_mut().expect("a cluster begins with maps, and whoever joins gets them first");
+        let reply = agreed.carry_out(command, term);
+        self.published.publish(&agreed.maps);
+        reply
+    }
+
+    fn agreed(&self) -> Option<Arc<Agreed>> {
+        self.agreed.clone().map(Arc::new)
+    }
+
+    fn meta(&self) -> Meta {
+        Meta { last_log_id: self.applied, last_membership: self.members.clone() }
+    }
+}
+
+impl Agreed {
+    /// What becomes of it with a command of an entry of this term, and what is answered.
+    pub(crate) fn carry_out(&mut self, command: Command, term: u64) -> Reply {
         if let Some((_, reply)) = self.answered.iter().find(|(id, _)| *id == command.id) {
             return reply.clone();
         }
         if command.term.is_some_and(|meant| meant != term) {
             return Err(RegistryError::Lost);
         }
-        let maps = self.maps.as_ref().expect("a cluster begins with maps, and whoever joins gets them first");
-        let (next, reply) = change::apply(maps, command.request);
+        let (next, reply) = change::apply(&self.maps, command.request);
         if let Some(next) = next {
-            let next = Arc::new(next);
-            self.published.publish(&next);
-            self.maps = Some(next);
+            self.maps = Arc::new(next);
         }
         self.answered.push_back((command.id, reply.clone()));
         if self.answered.len() > ANSWERS_MAX {
             self.answered.pop_front();
         }
         reply
-    }
-
-    fn agreed(&self) -> Option<Arc<Agreed>> {
-        let maps = self.maps.clone()?;
-        Some(Arc::new(Agreed { maps, answered: self.answered.clone() }))
-    }
-
-    fn meta(&self) -> Meta {
-        Meta { last_log_id: self.applied, last_membership: self.members.clone() }
     }
 }
 

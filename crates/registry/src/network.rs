@@ -2,7 +2,7 @@
 //! leader. All are answered on one port, encoded, and given up after a while.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -14,15 +14,24 @@ use openraft::raft::{
     VoteRequest, VoteResponse,
 };
 use openraft::{EmptyNode, OptionalSend};
+use protocol::maps::Reign;
 use protocol::registry::{CONSENSUS_PORT, ConsensusMessage, RegistryAnswer};
 use serde::{Deserialize, Serialize};
 
 use crate::consensus::{Agreed, Command, Meta, Snapshot, Vote, Words};
+use crate::standing::Age;
 
 /// How long a message may take: a busy disk's sync, with room.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a snapshot may take: the largest maps over a slow link.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What one registry asks another, and of which reign it is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Message<T> {
+    pub reign: Reign,
+    pub talk: T,
+}
 
 /// What one registry asks another.
 #[derive(Serialize, Deserialize)]
@@ -36,6 +45,8 @@ pub(crate) enum Talk {
     Change(Command),
     /// A renewal of a node's session, for the leader.
     Renew(u32, u64),
+    /// How it stands: whoever begins, or wants to found the next reign, asks so.
+    Stand,
 }
 
 /// What it answers.
@@ -48,15 +59,45 @@ pub(crate) enum Said {
     Answer(RegistryAnswer),
     /// It does not lead, and did nothing. Perhaps this one leads.
     Follows(Option<u32>),
+    /// How new its replica is, if it has one.
+    Stands(Option<Age>),
+    /// It is of this newer reign, and did nothing.
+    Outdated(Reign),
     /// It cannot, for this reason.
     Failed(String),
 }
 
-/// Asks `node`; in words why not.
-pub(crate) async fn ask(host: &Host, node: u32, talk: &Talk) -> Result<Said, String> {
+/// The reign of a registry, and the first newer one that it heard of.
+pub(crate) struct Ruled {
+    pub reign: Reign,
+    newer: OnceLock<Reign>,
+}
+
+impl Ruled {
+    pub fn new(reign: Reign) -> Arc<Ruled> {
+        Arc::new(Ruled { reign, newer: OnceLock::new() })
+    }
+
+    /// Another registry is of this reign.
+    pub fn hear(&self, reign: Reign) {
+        if reign > self.reign {
+            // One is enough to end for.
+            let _ = self.newer.set(reign);
+        }
+    }
+
+    /// The newer reign: this registry's is over.
+    pub fn over(&self) -> Option<Reign> {
+        self.newer.get().copied()
+    }
+}
+
+/// Asks `node`, as one of `reign`; in words why not.
+pub(crate) async fn ask(host: &Host, node: u32, reign: Reign, talk: &Talk) -> Result<Said, String> {
     let patience = if matches!(talk, Talk::Snapshot(..)) { SNAPSHOT_PATIENCE } else { PATIENCE };
     let to = Address { node: NodeId(node), port: Port(CONSENSUS_PORT) };
-    let message = ConsensusMessage(postcard::to_stdvec(talk).map_err(|error| error.to_string())?.into());
+    let message =
+        ConsensusMessage(postcard::to_stdvec(&Message { reign, talk }).map_err(|error| error.to_string())?.into());
     let call = pin!(host.call::<ConsensusMessage, ConsensusMessage>(to, message));
     match select(call, pin!(host.sleep(patience))).await {
         Either::Left((Ok(answer), _)) => match postcard::from_bytes(&answer.0) {
@@ -71,25 +112,29 @@ pub(crate) async fn ask(host: &Host, node: u32, talk: &Talk) -> Result<Said, Str
 
 /// Makes ways to other nodes.
 #[derive(Clone)]
-pub(crate) struct Network(pub Host);
+pub(crate) struct Network(pub Host, pub Arc<Ruled>);
 
 impl RaftNetworkFactory<Words> for Network {
     type Network = Peer;
 
     async fn new_client(&mut self, target: u32, _node: &EmptyNode) -> Peer {
-        Peer { host: self.0.clone(), node: target }
+        Peer { host: self.0.clone(), ruled: self.1.clone(), node: target }
     }
 }
 
 /// The way to one node.
 pub(crate) struct Peer {
     host: Host,
+    ruled: Arc<Ruled>,
     node: u32,
 }
 
 impl Peer {
     async fn ask(&self, talk: Talk) -> Result<Said, RPCError<Words>> {
-        let said = ask(&self.host, self.node, &talk).await;
+        let said = ask(&self.host, self.node, self.ruled.reign, &talk).await;
+        if let Ok(Said::Outdated(reign)) = said {
+            self.ruled.hear(reign);
+        }
         said.map_err(|why| RPCError::Unreachable(Unreachable::from_string(why)))
     }
 

@@ -11,7 +11,7 @@ use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{Config, ReadPolicy, ServerState, SnapshotPolicy};
 use protocol::id::{MapEpoch, TargetId};
-use protocol::maps::Maps;
+use protocol::maps::{Maps, Reign};
 use protocol::registry::{
     CONSENSUS_PORT, ConsensusMessage, REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest,
     WATCH,
@@ -20,11 +20,11 @@ use protocol::registry::{
 use crate::consensus::{Agreed, Command, Raft, Snapshot};
 use crate::leases::{Holder, Leases};
 use crate::machine::{Machine, Published};
-use crate::network::{Network, Said, Talk, ask};
+use crate::network::{Message, Network, Ruled, Said, Talk, ask};
 use crate::rounds::Rounds;
 use crate::runtime::{inside, within};
-use crate::store::{LogStore, Opened, Store, first};
-use crate::{ReplicaError, leader, nodes};
+use crate::store::{Kept, LogStore, Opened, Store, first};
+use crate::{ReplicaError, Standing, leader, nodes, promotion, reign};
 
 /// How long a change may look for a leader that carries it out: longer than the worst election.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,6 +42,7 @@ pub struct Registry {
     /// Of the term that this node leads, if it does.
     leases: Mutex<Option<(u64, Leases)>>,
     rounds: Rounds,
+    ruled: Arc<Ruled>,
     outdated: Vec<TargetId>,
     store: Arc<Store>,
 }
@@ -80,6 +81,18 @@ pub enum RegistryStart {
     /// The maps could not be stored.
     #[error("the registry could not be written: {0}")]
     Unwritten(String),
+    /// Another machine goes on without the registry of which this is a part.
+    #[error("the registry of this machine ended: {} was promoted without it", .founder)]
+    Over {
+        /// The reign that counts.
+        reign: Reign,
+        /// Who told.
+        node: u32,
+        /// What people call its founder.
+        founder: String,
+        /// Whether this machine has answered nothing that the founder does not know: then it may follow.
+        may_follow: bool,
+    },
     /// The only voter could not carry out what is in its log.
     #[error("the registry did not begin: {0}")]
     Stuck(String),
@@ -111,6 +124,7 @@ impl Registry {
     }
 
     async fn resume(host: Host, disks: Vec<(TargetId, Disk)>) -> Result<Arc<Registry>, RegistryStart> {
+        expect_reign(&host, &Standing::read(&disks).await?).await?;
         let Opened { store, outdated } = within(&host, Store::open(&disks)).await?;
         let snapshot = store.kept().snapshot.clone();
         let maps = snapshot.map(|(_, agreed)| agreed.maps.clone()).ok_or(RegistryStart::Empty)?;
@@ -140,6 +154,27 @@ impl Registry {
         Registry::launch(&host, store, maps, Vec::new()).await
     }
 
+    /// Starts on a machine whose reign is over, with an empty replica that the cluster fills: `maps` are of the next reign,
+    /// whose founder knew all that this machine ever answered.
+    pub fn follow(
+        host: &Host,
+        maps: Arc<Maps>,
+        disks: Vec<(TargetId, Disk)>,
+    ) -> BoxFuture<'static, Result<Arc<Registry>, RegistryStart>> {
+        Box::pin(Registry::submit(host.clone(), maps, disks))
+    }
+
+    async fn submit(host: Host, maps: Arc<Maps>, disks: Vec<(TargetId, Disk)>) -> Result<Arc<Registry>, RegistryStart> {
+        let own = Standing::read(&disks).await?;
+        if !reign::may_follow(own.maps(), maps.reign) {
+            return Err(over(&own, (maps.reign, maps.reign.node)));
+        }
+        let kept = Kept { copies: own.copies, ..first(maps.parity, None) };
+        let created = within(&host, Store::create(kept, &disks)).await;
+        let store = created.map_err(|error| RegistryStart::Unwritten(error.to_string()))?;
+        Registry::launch(&host, store, maps, Vec::new()).await
+    }
+
     async fn launch(
         host: &Host,
         store: Arc<Store>,
@@ -151,11 +186,13 @@ impl Registry {
         let published = Published::new(maps);
         let machine = Machine::new(store.clone(), published.clone());
         let config = Arc::new(config().validate().expect("the configuration is fixed, and right"));
-        let network = Network(host.clone());
+        let ruled = Ruled::new(published.maps().reign);
+        let network = Network(host.clone(), ruled.clone());
         let starting = Raft::new(host.node().0, config, network, LogStore(store.clone()), machine);
         let raft = within(host, starting).await.map_err(|error| RegistryStart::Stuck(error.to_string()))?;
         let (leases, rounds) = (Mutex::new(None), Rounds::default());
-        let registry = Arc::new(Registry { host: host.clone(), raft, published, leases, rounds, outdated, store });
+        let registry =
+            Arc::new(Registry { host: host.clone(), raft, published, leases, rounds, ruled, outdated, store });
         host.listen(Port(REGISTRY_PORT), Arc::new(Service(registry.clone())));
         host.listen(Port(CONSENSUS_PORT), Arc::new(Consensus(registry.clone())));
         host.spawn(leader::lead(registry.clone()));
@@ -223,8 +260,16 @@ impl Registry {
         self.metrics(|metrics| metrics.membership_config.voter_ids().collect())
     }
 
+    /// What this node's replica knows; nothing until a node that joins has got its maps.
+    pub fn standing(&self) -> Option<Standing> {
+        self.store.kept().standing()
+    }
+
     /// Carries out one request: here, or where the leader is.
     pub async fn answer(&self, request: RegistryRequest) -> RegistryAnswer {
+        if let Some(reign) = self.ruled.over() {
+            return Err(ended(&request, reign));
+        }
         match request {
             RegistryRequest::Maps => Ok(RegistryReply::Maps(self.maps())),
             RegistryRequest::Watch { epoch } => {
@@ -253,7 +298,7 @@ impl Registry {
             let leader = self.leader();
             let said = match leader {
                 Some(node) if node == self.host.node().0 => Ok(self.hear(&talk).await),
-                Some(node) => ask(&self.host, node, &talk).await,
+                Some(node) => self.ask(node, &talk).await,
                 None => Ok(Said::Follows(None)),
             };
             match said {
@@ -267,7 +312,7 @@ impl Registry {
                 Ok(Said::Failed(reason)) | Err(reason) => why = reason,
                 Ok(_) => {}
             }
-            if self.host.now() + RETRY >= end || self.has_failed() {
+            if self.host.now() + RETRY >= end || self.has_failed() || self.ruled.over().is_some() {
                 let why = format!(
                     "too few of the machines that vote answer ({why}). Start the others: more than half of those that \
                      vote must run. Whether the change took effect is unknown"
@@ -278,9 +323,20 @@ impl Registry {
         }
     }
 
+    async fn ask(&self, node: u32, talk: &Talk) -> Result<Said, String> {
+        let said = ask(&self.host, node, self.ruled.reign, talk).await;
+        if let Ok(Said::Outdated(reign)) = said {
+            self.ruled.hear(reign);
+        }
+        said
+    }
+
     /// What the leader does with what is brought to it.
     async fn hear(&self, talk: &Talk) -> Said {
         match talk {
+            Talk::Change(command) if reign::is_weighty(&command.request) => {
+                self.propose_and_hold(command.clone()).await
+            }
             Talk::Change(command) => self.propose(command.clone()).await,
             Talk::Renew(node, session) => self.renew((*node, *session)).await,
             _ => Said::Failed("only changes and renewals are brought to a leader".into()),
@@ -289,16 +345,61 @@ impl Registry {
 
     /// Proposes a change, if this node leads.
     pub(crate) async fn propose(&self, command: Command) -> Said {
-        let writing = pin!(within(&self.host, self.raft.client_write(command)));
-        match select(writing, pin!(self.host.sleep(ATTEMPT))).await {
-            Either::Left((Ok(response), _)) => {
-                Said::Answer(response.data.and_then(|outcome| outcome.with(self.maps())))
+        self.in_an_attempt(async { self.write(command).await.map_or_else(|said| said, |(_, answer)| answer) }).await
+    }
+
+    /// The same, answered once as many machines have it as `reign`, rule 4, asks for.
+    async fn propose_and_hold(&self, command: Command) -> Said {
+        let held = async {
+            match self.write(command).await {
+                Ok((index, answer)) => {
+                    self.held(index).await;
+                    answer
+                }
+                Err(said) => said,
             }
-            Either::Left((Err(RaftError::APIError(ClientWriteError::ForwardToLeader(to))), _)) => {
-                Said::Follows(to.leader_id)
+        };
+        self.in_an_attempt(held).await
+    }
+
+    async fn in_an_attempt(&self, said: impl Future<Output = Said>) -> Said {
+        match select(pin!(said), pin!(self.host.sleep(ATTEMPT))).await {
+            Either::Left((said, _)) => said,
+            Either::Right(_) => Said::Failed("too few machines answer".into()),
+        }
+    }
+
+    /// Has it agreed on; the entry's index with the answer.
+    async fn write(&self, command: Command) -> Result<(u64, Said), Said> {
+        match within(&self.host, self.raft.client_write(command)).await {
+            Ok(response) => {
+                let answer = Said::Answer(response.data.and_then(|outcome| outcome.with(self.maps())));
+                Ok((response.log_id.index, answer))
             }
-            Either::Left((Err(error), _)) => Said::Failed(error.to_string()),
-            Either::Right(_) => Said::Failed("too few voters answer".into()),
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(to))) => Err(Said::Follows(to.leader_id)),
+            Err(error) => Err(Said::Failed(error.to_string())),
+        }
+    }
+
+    /// Returns when as many machines have the entry as the class asks for, or live.
+    async fn held(&self, index: u64) {
+        let own = self.host.node().0;
+        let mut metrics = inside(&self.host, || self.raft.metrics());
+        loop {
+            let is_held = {
+                let now = metrics.borrow_and_update();
+                let matched = |node: u32| now.replication.as_ref().and_then(|all| all.get(&node).copied()).flatten();
+                let has = |node: u32| matched(node).is_some_and(|matched| matched.index >= index);
+                reign::is_held(&self.maps(), own, has)
+            };
+            if is_held {
+                return;
+            }
+            let (changed, newer) = (pin!(metrics.changed()), pin!(self.newer(self.maps().epoch)));
+            if let Either::Left((Err(_), _)) = select(changed, newer).await {
+                // The library has ended.
+                return std::future::pending().await;
+            }
         }
     }
 
@@ -339,7 +440,8 @@ impl Registry {
 
     /// The term that this node leads.
     pub(crate) fn leading(&self) -> Option<u64> {
-        self.metrics(|metrics| (metrics.state == ServerState::Leader).then_some(metrics.current_term))
+        let term = self.metrics(|metrics| (metrics.state == ServerState::Leader).then_some(metrics.current_term));
+        term.filter(|_| self.ruled.over().is_none())
     }
 
     /// Whether this node alone votes.
@@ -432,8 +534,8 @@ impl Handler for Consensus {
         let registry = self.0.clone();
         Box::pin(async move {
             let said = match request.open::<ConsensusMessage>() {
-                Ok(message) => match postcard::from_bytes(&message.0) {
-                    Ok(talk) => registry.talk(talk).await,
+                Ok(message) => match postcard::from_bytes::<Message<Talk>>(&message.0) {
+                    Ok(message) => registry.talk_of(message).await,
                     Err(_) => Said::Failed("that is rubbish".into()),
                 },
                 Err(_) => Said::Failed("that is no message of a registry".into()),
@@ -444,7 +546,45 @@ impl Handler for Consensus {
     }
 }
 
+/// Refuses to begin where another machine is of a newer reign.
+async fn expect_reign(host: &Host, own: &Standing) -> Result<(), RegistryStart> {
+    let answers = promotion::ask_others(host, own).await;
+    let newest = answers.into_iter().filter_map(|answer| Some((answer.age?.reign, answer.node))).max();
+    match newest.filter(|(reign, _)| *reign > own.maps().reign) {
+        Some(newer) => Err(over(own, newer)),
+        None => Ok(()),
+    }
+}
+
+/// The reign of which `own` tells is over, as another machine says.
+fn over(own: &Standing, (reign, node): (Reign, u32)) -> RegistryStart {
+    let founder = promotion::called(own.maps(), &[reign.node].into());
+    RegistryStart::Over { reign, node, founder, may_follow: reign::may_follow(own.maps(), reign) }
+}
+
+/// What is answered when another reign counts: the life of whoever renews a lease here is over.
+fn ended(request: &RegistryRequest, reign: Reign) -> RegistryError {
+    match request {
+        RegistryRequest::Renew { node, session } => RegistryError::Over(*node, *session),
+        _ => RegistryError::Unavailable(format!(
+            "node {} was promoted without this machine, which begins anew",
+            reign.node
+        )),
+    }
+}
+
 impl Registry {
+    /// Only registries of one reign agree with each other.
+    async fn talk_of(&self, message: Message<Talk>) -> Said {
+        self.ruled.hear(message.reign);
+        match (self.ruled.over(), message.talk) {
+            (Some(_), _) => Said::Failed("another machine was promoted without this one, which begins anew".into()),
+            (None, _) if message.reign < self.ruled.reign => Said::Outdated(self.ruled.reign),
+            (None, Talk::Stand) => Said::Stands(self.standing().map(|standing| standing.age())),
+            (None, talk) => self.talk(talk).await,
+        }
+    }
+
     async fn talk(&self, talk: Talk) -> Said {
         let failed = |why: String| Said::Failed(why);
         match talk {
@@ -470,7 +610,7 @@ impl Registry {
                 let done = within(&self.host, self.raft.handle_transfer_leader(request)).await;
                 done.map_or_else(|error| failed(error.to_string()), Said::Transfer)
             }
-            talk @ (Talk::Change(_) | Talk::Renew(..)) => self.hear(&talk).await,
+            talk @ (Talk::Change(_) | Talk::Renew(..) | Talk::Stand) => self.hear(&talk).await,
         }
     }
 }

@@ -90,11 +90,12 @@ pub(crate) struct Opened {
 }
 
 impl Store {
-    /// Makes a store that holds `kept` on `disks`, whatever was there.
+    /// Makes a store that holds `kept` on `disks`, whatever was there. Other targets that `kept` says have a copy count too:
+    /// what they hold must not be taken for the newest once they are back.
     pub async fn create(mut kept: Kept, disks: &[(TargetId, Disk)]) -> Result<Arc<Store>, ReplicaError> {
         let (replicas, found) = open_all(disks).await?;
         let generation = found.iter().map(|(_, found)| found.generation).max().unwrap_or(0);
-        kept.copies = disks.iter().map(|(target, _)| *target).collect();
+        kept.also_on(disks);
         let copies = Copies { replicas, failed: BTreeMap::new(), generation, records: 0, log_bytes: 0 };
         let store = Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies) };
         let mut copies = store.copies.lock().await;
@@ -106,20 +107,10 @@ impl Store {
     /// Reads what the copies on `disks` hold, and brings all of them up to it.
     pub async fn open(disks: &[(TargetId, Disk)]) -> Result<Opened, RegistryStart> {
         let (replicas, found) = open_all(disks).await.map_err(RegistryStart::Foreign)?;
-        let newest = found.iter().map(|(_, found)| found).max_by_key(|found| found.place());
-        let newest = newest.ok_or(RegistryStart::Nothing)?;
-        let mut kept = newest.read().ok_or(RegistryStart::Contradiction)?;
-        let copies = found.iter().filter(|(target, _)| kept.copies.contains(target)).count();
-        let total = kept.copies.len();
-        let needed = total - usize::from(kept.spare).min(total.saturating_sub(1));
-        if copies < needed {
-            return Err(RegistryStart::TooFew { found: copies, total, needed });
-        }
+        let (newest, mut kept) = newest_of(&found)?;
         let outdated = found.iter().filter(|(_, found)| !found.is_explained_by_a_crash(newest));
         let outdated: Vec<_> = outdated.map(|(target, _)| *target).collect();
-        let added = disks.iter().map(|(target, _)| *target).filter(|target| !kept.copies.contains(target));
-        let added: Vec<_> = added.collect();
-        kept.copies.extend(added);
+        kept.also_on(disks);
         let (generation, records) = (newest.generation, newest.records.len() as u32);
         let copies = Copies { replicas, failed: BTreeMap::new(), generation, records, log_bytes: 0 };
         let store = Arc::new(Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies) });
@@ -128,6 +119,12 @@ impl Store {
         drop(copies);
         stored.map_err(|error| RegistryStart::Unwritten(error.to_string()))?;
         Ok(Opened { store, outdated })
+    }
+
+    /// Reads what the copies on `disks` hold, and changes nothing.
+    pub async fn read(disks: &[(TargetId, Disk)]) -> Result<Kept, RegistryStart> {
+        let (_, found) = open_all(disks).await.map_err(RegistryStart::Foreign)?;
+        newest_of(&found).map(|(_, kept)| kept)
     }
 
     /// What is kept now.
@@ -229,7 +226,27 @@ impl Store {
     }
 }
 
+/// What the newest copy holds, if so many were read that no newer one can be missing.
+fn newest_of(found: &[(TargetId, Found)]) -> Result<(&Found, Kept), RegistryStart> {
+    let newest = found.iter().map(|(_, found)| found).max_by_key(|found| found.place());
+    let newest = newest.ok_or(RegistryStart::Nothing)?;
+    let kept = newest.read().ok_or(RegistryStart::Contradiction)?;
+    let copies = found.iter().filter(|(target, _)| kept.copies.contains(target)).count();
+    let total = kept.copies.len();
+    let needed = total - usize::from(kept.spare).min(total.saturating_sub(1));
+    if copies < needed {
+        return Err(RegistryStart::TooFew { found: copies, total, needed });
+    }
+    Ok((newest, kept))
+}
+
 impl Kept {
+    fn also_on(&mut self, disks: &[(TargetId, Disk)]) {
+        let added = disks.iter().map(|(target, _)| *target).filter(|target| !self.copies.contains(target));
+        let added: Vec<_> = added.collect();
+        self.copies.extend(added);
+    }
+
     fn happen(&mut self, event: Event) {
         match event {
             Event::Vote(vote) => self.vote = Some(vote),

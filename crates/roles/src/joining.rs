@@ -10,25 +10,48 @@ use protocol::id::TargetId;
 use protocol::maps::Maps;
 use protocol::registry::RegistryRequest;
 use registry::{Registry, RegistryStart};
+use tracing::warn;
 
 /// How long a machine that begins waits for others that are beginning, too.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(250);
 
+/// Notes who else is in the cluster, for a start at which the replica does not tell.
+pub type Note<'a> = &'a (dyn Fn(&Maps) -> Result<(), String> + Sync);
+
 /// Starts the registry's replica on this node; on a machine that was let in by `peers` and has none yet, an empty one, which
-/// the cluster fills.
+/// the cluster fills. So also where another machine was promoted without this one, if nothing that this one ever answered
+/// can be lost by that.
 pub async fn start_registry(
     host: &Host,
     peers: &[NodeId],
     disks: Vec<(TargetId, Disk)>,
+    note: Note<'_>,
 ) -> Result<Arc<Registry>, String> {
     match Registry::start(host, disks.clone()).await {
         Err(RegistryStart::Nothing | RegistryStart::Empty) if !peers.is_empty() => {
             let maps = ask(host, peers).await?.maps();
             Registry::join(host, maps, disks).await.map_err(|error| error.to_string())
         }
+        Err(over @ RegistryStart::Over { may_follow: false, .. }) => Err(abandoned(&over)),
+        Err(RegistryStart::Over { node, founder, .. }) => {
+            let maps = ask(host, &[NodeId(node)]).await?.maps();
+            // From here on a crash leaves a replica that tells nothing.
+            note(&maps)?;
+            warn!("{founder} was promoted while this machine was off: it follows, and what it missed is rebuilt");
+            Registry::follow(host, maps, disks).await.map_err(|error| error.to_string())
+        }
         started => started.map_err(|error| error.to_string()),
     }
+}
+
+/// What a machine is told that went on by itself.
+fn abandoned(over: &RegistryStart) -> String {
+    format!(
+        "{over}, after this one had gone on without that one: what was fsynced in that time may lie here alone, and is not in \
+         the file system that goes on. Nothing here was changed. To give it up and take part again, remove this machine with \
+         `dazzle node remove` on another one, and `dazzle join` with another, empty directory"
+    )
 }
 
 /// Has the cluster of `peers` number this machine's targets, which people call `names`. What was done before a crash is found

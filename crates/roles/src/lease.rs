@@ -22,7 +22,7 @@ pub(crate) async fn begin(cluster: &Cluster, address: String) -> Result<Session,
             .to_owned(),
         error => format!(
             "the cluster did not take this node in: {error}. Start the other machines too; more than half of those that vote \
-             must run"
+             must run; where they are lost for good, `dazzle registry promote` on this machine goes on without them"
         ),
     })?;
     cluster.refresh().await.map_err(|error| error.to_string())?;

@@ -28,6 +28,13 @@ pub enum Question {
     },
     /// Rebuild what is missing.
     Repair,
+    /// Whether this machine may go on without its quorum; then, unless that is only planned, the daemon ends for it.
+    Promote {
+        /// The machines that are off.
+        off: Vec<String>,
+        /// Only say.
+        plan: bool,
+    },
     /// What draining would cost and leave.
     DrainPlan {
         /// What is to be emptied.

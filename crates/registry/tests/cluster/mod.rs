@@ -10,7 +10,8 @@ use host::{Disk, Host, NodeId};
 use protocol::id::TargetId;
 use protocol::maps::TargetEntry;
 use protocol::registry::{RegistryReply, RegistryRequest};
-use registry::{Registry, RegistryStart, Session, change};
+use registry::promotion::{self, PromotionError};
+use registry::{Registry, RegistryStart, Session, Standing, change};
 
 /// A cluster and its machines, dead or alive. Clones are the same.
 #[derive(Clone)]
@@ -77,6 +78,34 @@ impl Cluster {
         let ghosts = (member.registry.take(), member.session.take());
         drop(members);
         drop(ghosts);
+    }
+
+    /// Founds the next reign on a node whose daemon was stopped, if that may be, and starts it.
+    pub async fn promote(&self, node: u32, off: &[u32]) -> Result<Arc<Registry>, PromotionError> {
+        let host = self.world.host(NodeId(node));
+        let (disks, off, asking) = (plugged(&self.members()[&node].disks), off.iter().copied().collect(), host.clone());
+        let promoted = self.world.spawn(&host, async move {
+            let standing = Standing::read(&disks).await.expect("there is a replica");
+            let answers = promotion::ask_others(&asking, &standing).await;
+            promotion::judge((node, &standing), &off, &answers)?;
+            promotion::promote(node, &disks).await.expect("the disks take it");
+            Ok(())
+        });
+        promoted.await.expect("nobody stops it meanwhile")?;
+        Ok(self.start(node).await)
+    }
+
+    /// Starts a node again whose reign is over, as one that follows `other`.
+    pub async fn follow(&self, node: u32, other: u32) -> Result<(), RegistryStart> {
+        let (host, maps) = (self.world.host(NodeId(node)), self.registry(other).maps());
+        let (cluster, disks, following) = (self.clone(), plugged(&self.members()[&node].disks), host.clone());
+        let followed = self.world.spawn(&host, async move {
+            let registry = Registry::follow(&following, maps, disks).await?;
+            cluster.members().get_mut(&node).unwrap().registry = Some(registry);
+            cluster.begin(following, vec![NodeId(node)]).await;
+            Ok(())
+        });
+        followed.await.expect("nobody stops it while it starts")
     }
 
     /// What a node does when it starts: its registry, and then its session, however long that takes.

@@ -1,0 +1,239 @@
+//! The machines that vote are lost, and another one is promoted. The dangers: two that lead at once, which is the worst there
+//! is; a change that was answered and is not there, which is a lost fsync; a number that was given twice.
+
+mod cluster;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cluster::Cluster;
+use host::NodeId;
+use host::sim::{self, Stop, World};
+use protocol::id::LogId;
+use protocol::maps::{NodeState, Writer};
+use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
+use registry::RegistryStart;
+use registry::promotion::PromotionError;
+
+fn open(node: u32) -> RegistryRequest {
+    RegistryRequest::OpenLog { node, writer: Writer::Client }
+}
+
+/// Opens a log where `node` is; its number.
+async fn opened(cluster: &Cluster, node: u32) -> Option<LogId> {
+    match cluster.started(node)?.answer(open(node)).await {
+        Ok(RegistryReply::Log(log, ..)) => Some(log),
+        _ => None,
+    }
+}
+
+/// Two machines, of which the first votes.
+async fn two(world: &World, host: &host::Host) -> Cluster {
+    let cluster = Cluster::create(world, host, 2, 1).await;
+    cluster.start(1).await;
+    cluster.join(2).await;
+    opened(&cluster, 2).await.expect("both live");
+    assert_eq!(cluster.registry(2).voters(), [1]);
+    cluster
+}
+
+/// Stops a node hard and starts its machine again, without its daemon.
+fn restart(world: &World, cluster: &Cluster, node: u32) {
+    if world.runs(NodeId(node)) {
+        world.crash(NodeId(node), Stop::PowerLoss);
+    }
+    cluster.forget(node);
+    world.restart(NodeId(node));
+}
+
+/// Keeps opening logs on both until the first dies, at some time or other; those that were opened.
+async fn open_until_death(world: &World, cluster: &Cluster) -> BTreeSet<LogId> {
+    let logs = std::sync::Arc::new(std::sync::Mutex::new(BTreeSet::new()));
+    for node in [1, 2] {
+        let (cluster, logs, host) = (cluster.clone(), logs.clone(), world.host(NodeId(node)));
+        let mut dice = world.dice();
+        drop(world.spawn(&host.clone(), async move {
+            loop {
+                host.sleep(Duration::from_millis(dice.below(40))).await;
+                let log = opened(&cluster, node).await;
+                logs.lock().unwrap().extend(log);
+            }
+        }));
+    }
+    world.sleep(Duration::from_micros(world.dice().below(3_000_000))).await;
+    world.crash(NodeId(1), if world.dice().coin() { Stop::Kill } else { Stop::PowerLoss });
+    logs.lock().unwrap().clone()
+}
+
+#[test]
+fn all_that_was_answered_is_there_where_the_learner_goes_on() {
+    sim::explore(0..40, async |world, host| {
+        let cluster = two(&world, &host).await;
+        let before = open_until_death(&world, &cluster).await;
+        restart(&world, &cluster, 2);
+        let registry = cluster.promote(2, &[1]).await.expect("the other is off");
+        let known: BTreeSet<LogId> = registry.maps().logs.keys().copied().collect();
+        assert!(before.is_subset(&known), "lost: {:?}", before.difference(&known));
+        let next = opened(&cluster, 2).await.expect("it leads alone");
+        assert!(before.iter().all(|log| *log < next));
+        assert_eq!(registry.maps().nodes[&1].state, NodeState::Gone);
+        assert!((0..4096).all(|slot| registry.maps().slot(slot).node == 2));
+        assert!(registry.maps().dead_logs().all(|log| log < next), "what sessions of before wrote is to be sealed");
+    });
+}
+
+#[test]
+fn the_old_voter_follows_by_itself_when_it_comes_back() {
+    sim::explore(0..20, async |world, host| {
+        let cluster = two(&world, &host).await;
+        open_until_death(&world, &cluster).await;
+        restart(&world, &cluster, 2);
+        cluster.promote(2, &[1]).await.expect("the other is off");
+        opened(&cluster, 2).await.expect("it leads alone");
+        restart(&world, &cluster, 1);
+        let refused = start(&world, &cluster, 1).await;
+        assert!(matches!(refused, Err(RegistryStart::Over { node: 2, may_follow: true, .. })), "{refused:?}");
+        cluster.follow(1, 2).await.expect("it answered nothing that the other does not know");
+        let log = opened(&cluster, 1).await.expect("both agree");
+        until(&world, "the first knows what the second does", || {
+            cluster.registry(1).maps().logs.contains_key(&log) && cluster.registry(2).maps().logs.contains_key(&log)
+        })
+        .await;
+        assert_eq!(cluster.registry(1).leader(), Some(2));
+        assert_eq!((cluster.registry(1).voters(), cluster.registry(2).voters()), (vec![2], vec![2]));
+        // And the other way about, with what is learnt by then.
+        world.crash(NodeId(2), Stop::PowerLoss);
+        restart(&world, &cluster, 1);
+        let registry = cluster.promote(1, &[2]).await.expect("the other is off");
+        assert!(registry.maps().logs.contains_key(&log));
+    });
+}
+
+#[test]
+fn two_that_lead_without_each_other_become_one_as_soon_as_they_meet() {
+    sim::explore(0..20, async |world, host| {
+        let cluster = two(&world, &host).await;
+        // Whoever promotes says that the first is off, and it is not: it is cut off.
+        world.cut(NodeId(1), NodeId(2));
+        restart(&world, &cluster, 2);
+        cluster.promote(2, &[1]).await.expect("nothing is heard of the first");
+        let mut logs = [Vec::new(), Vec::new()];
+        let end = world.now() + 4 * LEASE;
+        while world.now() < end {
+            for node in [1, 2] {
+                logs[node as usize - 1].extend(opened(&cluster, node).await);
+            }
+            world.sleep(Duration::from_millis(100)).await;
+        }
+        assert!(!logs[0].is_empty(), "without the second, the first goes on when its lease has run out");
+        assert!(logs[0].iter().all(|log| !logs[1].contains(log)), "no number is given twice");
+        let (session, session_2) = (cluster.session(1).unwrap(), cluster.session(2).unwrap());
+        world.heal(NodeId(1), NodeId(2));
+        until(&world, "the first has ended", || session.is_over()).await;
+        let refused = cluster.registry(1).answer(open(1)).await;
+        assert!(matches!(refused, Err(RegistryError::Unavailable(_))), "{refused:?}");
+        assert!(session_2.holds(world.host(NodeId(2)).now()));
+        assert!(opened(&cluster, 2).await.is_some());
+        // What it answered meanwhile nobody else has: it does not give that up by itself.
+        restart(&world, &cluster, 1);
+        let refused = start(&world, &cluster, 1).await;
+        assert!(matches!(refused, Err(RegistryStart::Over { may_follow: false, .. })), "{refused:?}");
+        let refused = cluster.follow(1, 2).await;
+        assert!(matches!(refused, Err(RegistryStart::Over { may_follow: false, .. })), "{refused:?}");
+    });
+}
+
+#[test]
+fn nothing_is_answered_that_the_learner_lacks_until_its_lease_has_run_out() {
+    sim::explore(0..10, async |world, host| {
+        let cluster = two(&world, &host).await;
+        world.cut(NodeId(1), NodeId(2));
+        let cut = world.now();
+        let asked = world.spawn(&host, {
+            let cluster = cluster.clone();
+            async move { opened(&cluster, 1).await }
+        });
+        asked.await.expect("it lives").expect("it goes on alone in the end");
+        assert!(world.now().since(cut) + Duration::from_millis(1100) >= LEASE, "{:?}", world.now().since(cut));
+        assert!(world.now().since(cut) < Duration::from_secs(5), "{:?}", world.now().since(cut));
+        assert_eq!(cluster.registry(1).maps().nodes[&2].state, NodeState::Gone);
+    });
+}
+
+#[test]
+fn one_of_three_goes_on_when_two_are_lost_and_the_newest_is_promoted() {
+    sim::explore(0..10, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 2, 1).await;
+        cluster.start(1).await;
+        for _ in 0..3 {
+            cluster.join(2).await;
+        }
+        cluster.await_voters(1, 3).await;
+        until(&world, "the learner has learnt", || cluster.registry(4).voters() == [1, 2, 3]).await;
+        let refused = try_promoting(&world, &cluster, 4, &[1, 2, 3]).await;
+        assert!(matches!(refused, Err(PromotionError::Answers { .. })), "{refused:?}");
+        cluster.start(4).await;
+        // The last of those that vote hears nothing of some changes, which the others agree on.
+        world.isolate(NodeId(3));
+        let lost = opened(&cluster, 1).await.expect("two of three agree");
+        until(&world, "the learner has it", || cluster.registry(4).maps().logs.contains_key(&lost)).await;
+        world.crash(NodeId(1), Stop::PowerLoss);
+        world.crash(NodeId(2), Stop::PowerLoss);
+        world.heal_all();
+        let refused = try_promoting(&world, &cluster, 3, &[1, 2]).await;
+        assert!(matches!(refused, Err(PromotionError::Newer { node: 4, .. })), "{refused:?}");
+        let refused = try_promoting(&world, &cluster, 4, &[1, 2, 3]).await;
+        assert!(refused.is_ok(), "nobody answers: {refused:?}");
+        let registry = cluster.registry(4);
+        assert!(registry.maps().logs.contains_key(&lost));
+        // All others follow or are refused, each by what it has answered; none leads.
+        for node in [1, 2, 3] {
+            restart(&world, &cluster, node);
+            let refused = start(&world, &cluster, node).await;
+            assert!(matches!(refused, Err(RegistryStart::Over { .. })), "{refused:?}");
+        }
+        assert_eq!(registry.leader(), Some(4));
+    });
+}
+
+#[test]
+fn wrong_promotions_change_nothing() {
+    sim::explore(0..5, async |world, host| {
+        let cluster = two(&world, &host).await;
+        let answers = try_promoting(&world, &cluster, 2, &[1]).await;
+        assert!(matches!(answers, Err(PromotionError::Answers { node: 1, .. })), "{answers:?}");
+        world.crash(NodeId(1), Stop::PowerLoss);
+        let unnamed = try_promoting(&world, &cluster, 2, &[]).await;
+        assert!(
+            matches!(&unnamed, Err(PromotionError::Unnamed { unnamed, .. }) if *unnamed == [1].into()),
+            "{unnamed:?}"
+        );
+        restart(&world, &cluster, 1);
+        let alone = cluster.promote(1, &[]).await.err();
+        assert_eq!(alone, Some(PromotionError::Alone));
+        cluster.start(1).await;
+        assert_eq!(cluster.registry(1).maps().reign.number, 0);
+        cluster.start(2).await;
+        opened(&cluster, 2).await.expect("they are as before");
+    });
+}
+
+async fn try_promoting(world: &World, cluster: &Cluster, node: u32, off: &[u32]) -> Result<(), PromotionError> {
+    restart(world, cluster, node);
+    cluster.promote(node, off).await.map(drop)
+}
+
+async fn start(world: &World, cluster: &Cluster, node: u32) -> Result<(), RegistryStart> {
+    let host = world.host(NodeId(node));
+    world.spawn(&host, cluster.clone().run(host.clone())).await.expect("nobody stops it while it starts")
+}
+
+async fn until(world: &World, what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..300 {
+        if is_so() {
+            return;
+        }
+        world.sleep(Duration::from_millis(100)).await;
+    }
+    panic!("after 30 s: not {what}");
+}
