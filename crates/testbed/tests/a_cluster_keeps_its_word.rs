@@ -42,6 +42,8 @@ use story::{CELL_BYTES, CELLS, Confession, Counts, Told};
 const FAULTS_MAX: Duration = Duration::from_secs(25);
 /// How soon after the last fault all daemons run and every target has all it should have.
 const MENDED_MAX: Duration = Duration::from_secs(180);
+/// How soon a machine that was promoted has begun: nobody refuses its calls, so it waits for answers that do not come.
+const PROMOTED_MAX: Duration = Duration::from_secs(60);
 /// How often a check is asked for.
 const CHECKS_MAX: u32 = 4;
 /// How soon everybody then has looked at everything.
@@ -145,6 +147,42 @@ async fn tell_a_story(world: World, host: Host, blows: Blows, total: &Cell<Count
     total.set(total.get() + known.counts);
 }
 
+/// Two machines, of which one votes and dies; the other is promoted; then the first comes back.
+async fn tell_of_a_promotion(world: World, host: Host, total: &Cell<Counts>) {
+    let mut dice = world.dice();
+    let targets = vec![1 + dice.below(2) as u32, 1 + dice.below(2) as u32];
+    let rack = Rack::create(&world, &host, Shape { targets, parity: 1, patience: Duration::from_secs(600) }).await;
+    let told = Told::new(&world, make_shared(&world, &rack, 2).await);
+    let _confession = Confession(told.clone());
+    let mut harm = Harm::new(&world, &rack, &told, Blows::Kills);
+    let mut programs = Programs::default();
+    programs.begin(&world, &rack, &told, &mut dice);
+    harm.promote_second().await;
+    let promoted = world.now();
+    while rack.roles(1).is_none() {
+        let took = world.now().since(promoted);
+        assert!(took < PROMOTED_MAX, "seed {}: it does not go on for {took:?}: {:?}", world.seed(), rack.ended(1));
+        world.sleep(Duration::from_millis(200)).await;
+    }
+    for turn in 0..40 {
+        if turn == 20 {
+            rack.start(0);
+        }
+        programs.begin(&world, &rack, &told, &mut dice);
+        world.sleep(Duration::from_millis(200)).await;
+        harm.tend();
+    }
+    told.lock().over = true;
+    until_mended(&world, &rack, &mut harm).await;
+    assert_eq!(rack.roles(0).and_then(|roles| roles.registry.clone()).expect("it follows").leader(), Some(2));
+    look_at_all(&world, &rack, &told, &mut dice).await;
+    check(&world, &rack, &mut dice).await;
+    let mut known = told.lock();
+    known.check_cells();
+    known.end_era();
+    total.set(total.get() + known.counts);
+}
+
 async fn until_mended(world: &World, rack: &Rack, harm: &mut Harm) {
     let until = world.now() + MENDED_MAX;
     while world.now() < until {
@@ -224,6 +262,14 @@ fn killed_frozen_and_cut_off_machines_lose_nothing_that_was_answered() {
 #[test]
 fn machines_without_power_lose_nothing_that_was_fsynced() {
     explore(Blows::PowerLosses, 150);
+}
+
+#[test]
+fn a_machine_that_is_promoted_has_all_that_was_answered() {
+    let total = Cell::new(Counts::default());
+    let worlds = std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    sim::explore(0..worlds, async |world, host| tell_of_a_promotion(world, host, &total).await);
+    println!("{worlds} clusters of two, every promise kept: {:?}", total.get());
 }
 
 #[test]

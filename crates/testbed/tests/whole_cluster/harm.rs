@@ -138,6 +138,21 @@ impl Harm {
         }
     }
 
+    /// The only machine that votes dies, and the other one is promoted; the first comes back later.
+    pub async fn promote_second(&mut self) {
+        while !self.is_safe().await || !self.is_calm() {
+            self.tend();
+            self.world.sleep(Duration::from_millis(100)).await;
+        }
+        self.world.sleep(Duration::from_millis(self.dice.below(3000))).await;
+        self.crash(0, Stop::PowerLoss);
+        self.world.sleep(Duration::from_millis(self.dice.below(6000))).await;
+        self.crash(1, Stop::Kill);
+        self.rack.promote(1, 0).await;
+        self.rack.start(1);
+        self.note("the second machine is promoted".into());
+    }
+
     fn crash_all(&mut self) {
         let stop = if self.blows == Blows::PowerLosses && self.dice.coin() { Stop::PowerLoss } else { Stop::Kill };
         for index in 0..self.rack.count() {

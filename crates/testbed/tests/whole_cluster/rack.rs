@@ -13,7 +13,7 @@ use manager::ManagerOptions;
 use protocol::id::TargetId;
 use protocol::maps::{TargetEntry, TargetState};
 use protocol::registry::{RegistryReply, RegistryRequest};
-use registry::{Registry, change};
+use registry::{Registry, Standing, change, promotion};
 use roles::targets::own_disks;
 use roles::{Above, Roles, RolesOptions, joining};
 use storage::TargetOptions;
@@ -211,6 +211,20 @@ impl Rack {
             };
             rack.enter((index, life), stage);
         }));
+    }
+
+    /// Promotes a machine whose daemon is down, without another one, which is off.
+    pub async fn promote(&self, index: usize, off: usize) {
+        let (node, off) = (self.node(index), [self.node(off).0].into());
+        let disks = plugged(&self.lock()[index].disks);
+        let host = self.world.restart(node);
+        let promoting = self.world.spawn(&host.clone(), async move {
+            let standing = Standing::read(&disks).await.expect("it has a replica");
+            let answers = promotion::ask_others(&host, &standing).await;
+            promotion::judge((node.0, &standing), &off, &answers).expect("nobody answers");
+            promotion::promote(node.0, &disks).await.expect("the disks are sound")
+        });
+        promoting.await.expect("nobody stops it");
     }
 
     fn enter(&self, (index, life): (usize, u32), stage: Stage) {
