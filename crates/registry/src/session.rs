@@ -2,7 +2,8 @@
 //! it holds. On every node, with a replica or without one.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use event_listener::Event;
@@ -10,7 +11,8 @@ use futures_util::future::{Either, select};
 use host::{Address, Host, Moment, NodeId, Port};
 use protocol::registry::{DRIFT, LEASE, REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 
-/// How often the lease is renewed: two renewals may be lost before it runs out.
+/// How often the lease is renewed: two renewals may be lost before it runs out. None waits for the one before: where links
+/// are full, answers are late.
 const RENEWAL: Duration = Duration::from_secs(1);
 /// How long one node is waited for before the next is asked.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -28,6 +30,8 @@ struct Shared {
     number: u64,
     /// The registries that may be asked, the nearest first.
     ask: Vec<NodeId>,
+    /// Which of them is asked first: who did not answer is not the next time.
+    first: AtomicUsize,
     lease: Mutex<Lease>,
     changed: Event,
 }
@@ -57,8 +61,9 @@ impl Session {
                 Ok(RegistryReply::Session(number, _)) => {
                     let lease = Mutex::new(Lease { until: Moment(0), over: false });
                     let (host, changed) = (host.clone(), Event::new());
-                    let session = Session(Arc::new(Shared { host, node, number, ask: ask.clone(), lease, changed }));
-                    session.renew().await;
+                    let (ask, first) = (ask.clone(), AtomicUsize::new(0));
+                    let session = Session(Arc::new(Shared { host, node, number, ask, first, lease, changed }));
+                    renew(Arc::downgrade(&session.0)).await;
                     session.keep();
                     return Ok(session);
                 }
@@ -133,30 +138,42 @@ impl Session {
         host.clone().spawn(async move {
             loop {
                 host.sleep(RENEWAL).await;
-                let Some(shared) = weak.upgrade() else { return };
-                let session = Session(shared);
-                session.renew().await;
-                if session.is_over() {
+                if weak.upgrade().is_none_or(|shared| shared.lease().over) {
                     return;
                 }
+                host.spawn(renew(weak.clone()));
             }
         });
     }
+}
 
-    /// Asks for the lease once. It counts from before it was asked for.
-    async fn renew(&self) {
-        let sent = self.0.host.now();
-        let Shared { node, number: session, .. } = *self.0;
-        match in_turn(&self.0.host, &self.0.ask, || RegistryRequest::Renew { node, session }).await {
-            Ok(_) => self.0.extend(sent + (LEASE - DRIFT)),
-            Err(RegistryError::Over(..) | RegistryError::Removed(_)) => self.0.finish(),
-            // Perhaps the next one is heard.
-            Err(_) => {}
-        }
+/// Asks for the lease once. It counts from before it was asked for; an answer that comes when it would be over is not waited for.
+async fn renew(session: Weak<Shared>) {
+    let Some((host, ask, request)) = session.upgrade().map(|shared| shared.renewal()) else { return };
+    let sent = host.now();
+    let asking = pin!(in_turn(&host, &ask, || request.clone()));
+    let answer = match select(asking, pin!(host.sleep(LEASE))).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => Err(RegistryError::Unavailable("no answer in time".into())),
+    };
+    let Some(shared) = session.upgrade() else { return };
+    match answer {
+        Ok(_) => shared.extend(sent + (LEASE - DRIFT)),
+        Err(RegistryError::Over(..) | RegistryError::Removed(_)) => shared.finish(),
+        // Perhaps the next one is heard.
+        Err(_) => drop(shared.first.fetch_add(1, Ordering::Relaxed)),
     }
 }
 
 impl Shared {
+    /// Whom to ask for the lease, in turn, and what.
+    fn renewal(&self) -> (Host, Vec<NodeId>, RegistryRequest) {
+        let mut ask = self.ask.clone();
+        let first = self.first.load(Ordering::Relaxed) % ask.len().max(1);
+        ask.rotate_left(first);
+        (self.host.clone(), ask, RegistryRequest::Renew { node: self.node, session: self.number })
+    }
+
     fn lease(&self) -> MutexGuard<'_, Lease> {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
