@@ -35,10 +35,12 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
     let mut next = maps.clone();
     let outcome = match request {
         RegistryRequest::Maps | RegistryRequest::Watch { .. } => Ok(Outcome::Maps),
-        RegistryRequest::Renew { node, session } => nodes::current(&next, node, session).map(|()| Outcome::Lease),
+        RegistryRequest::Renew { node, session, .. } => nodes::current(&next, node, session).map(|()| Outcome::Lease),
         RegistryRequest::AddNode { name, address, stores } => nodes::add(&mut next, name, address, stores),
         RegistryRequest::AddTargets { node, names } => nodes::add_targets(&mut next, node, names),
-        RegistryRequest::Begin { node, after, address } => nodes::begin(&mut next, node, after, address),
+        RegistryRequest::Begin { node, after, address, keeps } => {
+            nodes::begin(&mut next, (node, after), address, keeps)
+        }
         RegistryRequest::End { node, session } | RegistryRequest::Expire { node, session } => {
             nodes::end(&mut next, node, session)
         }

@@ -206,7 +206,7 @@ mod tests {
             matches!(step(&mut maps, other), Err(RegistryError::InUse(_))),
             "nor does anything go by the back door"
         );
-        step(&mut maps, RegistryRequest::Begin { node: 4, after: 1, address: String::new() })
+        step(&mut maps, RegistryRequest::Begin { node: 4, after: 1, address: String::new(), keeps: None })
             .expect("the node is there still");
         assert_eq!(in_groups(&maps), [1, 2, 3]);
         seal(&mut maps, log);
@@ -231,7 +231,7 @@ mod tests {
         drain(&mut maps, 3, Drain::Careful).expect("two are left");
         remove(&mut maps, 3).expect("nothing was written there");
         assert_eq!(step(&mut maps, removal.clone()), Ok(Outcome::Maps));
-        let begin = RegistryRequest::Begin { node: 3, after: 1, address: String::new() };
+        let begin = RegistryRequest::Begin { node: 3, after: 1, address: String::new(), keeps: None };
         assert_eq!(step(&mut maps, begin), Err(RegistryError::Removed(3)));
         assert_eq!(step(&mut maps, removal), Err(RegistryError::Removed(3)));
         let add = RegistryRequest::AddNode { name: String::new(), address: String::new(), stores: true };

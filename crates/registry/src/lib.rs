@@ -49,4 +49,4 @@ mod watch;
 
 pub use replica::{Replica, ReplicaError};
 pub use service::{Registry, RegistryStart};
-pub use session::Session;
+pub use session::{Life, Session};

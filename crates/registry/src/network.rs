@@ -35,7 +35,7 @@ pub(crate) enum Talk {
     /// A change, for the leader.
     Change(Command),
     /// A renewal of a node's session, for the leader.
-    Renew(u32, u64),
+    Renew(u32, u64, Duration),
 }
 
 /// What it answers.

@@ -6,13 +6,18 @@
 //!    (`drain`) only where the others alone would be less redundant.
 //! 3. A session's number rises with each life of its node; what names an older one is refused. A session begins behind the
 //!    one that its node knew of: a request that was made twice begins one.
+//!    It may take over the log of its node's client, if the session before was not over: only then has nobody sealed it, nor
+//!    been given what its client holds.
 //! 4. No two nodes that can be called have one name, or had one address when they were added.
 
-use protocol::id::TargetId;
-use protocol::maps::{Maps, NodeEntry, NodeState, TargetEntry, TargetState};
+use std::collections::BTreeMap;
+
+use protocol::id::{LogId, TargetId};
+use protocol::maps::{LogEntry, LogState, Maps, NodeEntry, NodeState, TargetEntry, TargetState, Writer};
 use protocol::registry::RegistryError;
 
 use crate::change::{Outcome, Reply, find_or_form};
+use crate::leases::Holder;
 use crate::{drain, slots, stop};
 
 /// More nodes and targets than this no maps hold: every map names them all.
@@ -82,7 +87,7 @@ pub(crate) fn add_targets(maps: &mut Maps, node: u32, names: Vec<String>) -> Rep
 }
 
 /// A node lives, with a new session. What it missed while it was gone, its targets are behind with.
-pub(crate) fn begin(maps: &mut Maps, node: u32, after: u64, address: String) -> Reply {
+pub(crate) fn begin(maps: &mut Maps, (node, after): Holder, address: String, keeps: Option<LogId>) -> Reply {
     if address.len() > NAME_SIZE_MAX {
         return Err(RegistryError::Unknown("node with so long an address".into()));
     }
@@ -92,10 +97,11 @@ pub(crate) fn begin(maps: &mut Maps, node: u32, after: u64, address: String) -> 
     if entry.session != after {
         return Err(RegistryError::Begun(node, entry.session));
     }
-    entry.session += 1;
-    entry.state = NodeState::Alive;
-    entry.address = address;
-    let session = entry.session;
+    let session = after + 1;
+    if let Some(log) = keeps {
+        keep(&mut maps.logs, (entry, node), log)?;
+    }
+    (entry.session, entry.state, entry.address) = (session, NodeState::Alive, address);
     for target in maps.targets.values_mut().filter(|target| target.node == node) {
         if target.state == TargetState::Failed {
             target.state = TargetState::Behind;
@@ -105,6 +111,23 @@ pub(crate) fn begin(maps: &mut Maps, node: u32, after: u64, address: String) -> 
     slots::forget_wishes(maps, node);
     slots::inherit(maps);
     Ok(Outcome::Session(session))
+}
+
+/// The next session of a node goes on with a log of the present one, if that is not over: then nobody seals the log.
+fn keep(
+    logs: &mut BTreeMap<LogId, LogEntry>,
+    (entry, node): (&NodeEntry, u32),
+    log: LogId,
+) -> Result<(), RegistryError> {
+    let over = RegistryError::Over(node, entry.session);
+    let is_own = |log: &&mut LogEntry| (log.node, log.session, log.writer) == (node, entry.session, Writer::Client);
+    let log = logs.get_mut(&log).filter(is_own).ok_or(over.clone())?;
+    if entry.state == NodeState::Gone || !matches!(log.state, LogState::Open(_)) {
+        return Err(over);
+    }
+    log.session += 1;
+    log.version += 1;
+    Ok(())
 }
 
 /// A session is over, by a clean stop or because its lease ran out. Where no other storing node lives, nobody can write
@@ -174,7 +197,7 @@ mod tests {
 
     fn begin(maps: &mut Maps, node: u32) -> u64 {
         let after = maps.nodes[&node].session;
-        match step(maps, RegistryRequest::Begin { node, after, address: format!("10.0.0.{node}:1") }) {
+        match step(maps, RegistryRequest::Begin { node, after, address: format!("10.0.0.{node}:1"), keeps: None }) {
             Ok(Outcome::Session(session)) => session,
             other => panic!("{other:?}"),
         }
@@ -217,7 +240,7 @@ mod tests {
     #[test]
     fn a_late_request_to_begin_does_not_end_the_session_that_an_earlier_one_began() {
         let mut maps = cluster(2);
-        let request = RegistryRequest::Begin { node: 2, after: 1, address: "10.0.0.2:1".into() };
+        let request = RegistryRequest::Begin { node: 2, after: 1, address: "10.0.0.2:1".into(), keeps: None };
         assert_eq!(step(&mut maps, request.clone()), Ok(Outcome::Session(2)));
         let before = maps.clone();
         assert_eq!(step(&mut maps, request.clone()), Err(RegistryError::Begun(2, 2)));
@@ -240,8 +263,30 @@ mod tests {
         assert_eq!(step(&mut maps, add("d", "10.0.0.10:1")), Ok(Outcome::Node(5)));
         assert_eq!(maps.nodes.keys().collect::<Vec<_>>(), [&1, &2, &5]);
         assert!(maps.targets.values().all(|target| target.node < 3));
-        let late = RegistryRequest::Begin { node: 3, after: 0, address: String::new() };
+        let late = RegistryRequest::Begin { node: 3, after: 0, address: String::new(), keeps: None };
         assert_eq!(step(&mut maps, late), Err(RegistryError::Removed(3)));
+    }
+
+    #[test]
+    fn the_next_session_goes_on_with_a_log_only_while_the_present_one_is_not_over() {
+        let mut maps = cluster(3);
+        let open = |maps: &mut Maps, node, writer| match step(maps, RegistryRequest::OpenLog { node, writer }) {
+            Ok(Outcome::Log(log, _)) => log,
+            other => panic!("{other:?}"),
+        };
+        let (own, journal) = (open(&mut maps, 2, Writer::Client), open(&mut maps, 2, Writer::Manager));
+        let others = open(&mut maps, 3, Writer::Client);
+        let again = |after, log| RegistryRequest::Begin { node: 2, after, address: String::new(), keeps: Some(log) };
+        for log in [journal, others, LogId(99)] {
+            assert_eq!(step(&mut maps, again(1, log)), Err(RegistryError::Over(2, 1)));
+        }
+        assert_eq!(step(&mut maps, again(1, own)), Ok(Outcome::Session(2)));
+        assert_eq!(maps.dead_logs().collect::<Vec<_>>(), [journal]);
+        assert_eq!(step(&mut maps, again(1, own)), Err(RegistryError::Begun(2, 2)), "asked twice");
+        assert_eq!(step(&mut maps, again(2, own)), Ok(Outcome::Session(3)));
+        let _ = step(&mut maps, RegistryRequest::Expire { node: 2, session: 3 });
+        assert_eq!(step(&mut maps, again(3, own)), Err(RegistryError::Over(2, 3)), "others may seal it");
+        assert_eq!(maps.dead_logs().collect::<Vec<_>>(), [own, journal]);
     }
 
     #[test]

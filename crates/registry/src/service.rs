@@ -233,7 +233,7 @@ impl Registry {
                     Either::Right(_) => Ok(RegistryReply::Maps(self.maps())),
                 }
             }
-            RegistryRequest::Renew { node, session } => self.carry(Talk::Renew(node, session)).await,
+            RegistryRequest::Renew { node, session, pause } => self.carry(Talk::Renew(node, session, pause)).await,
             RegistryRequest::Expire { .. } => {
                 Err(RegistryError::Unknown("node but its leader that expires others".into()))
             }
@@ -282,7 +282,7 @@ impl Registry {
     async fn hear(&self, talk: &Talk) -> Said {
         match talk {
             Talk::Change(command) => self.propose(command.clone()).await,
-            Talk::Renew(node, session) => self.renew((*node, *session)).await,
+            Talk::Renew(node, session, pause) => self.renew((*node, *session), *pause).await,
             _ => Said::Failed("only changes and renewals are brought to a leader".into()),
         }
     }
@@ -303,10 +303,10 @@ impl Registry {
     }
 
     /// Renews a lease, if this node leads; see `leases`, rules 2 and 3.
-    async fn renew(&self, holder: Holder) -> Said {
+    async fn renew(&self, holder: Holder, pause: Duration) -> Said {
         let Some(term) = self.leading() else { return Said::Follows(self.leader()) };
         let over = || Said::Answer(Err(RegistryError::Over(holder.0, holder.1)));
-        match self.leases_of(term, |leases| leases.renewed(holder, self.host.now())) {
+        match self.leases_of(term, |leases| leases.renewed(holder, pause, self.host.now())) {
             None => return Said::Follows(None),
             Some(false) => return over(),
             Some(true) => {}

@@ -12,7 +12,7 @@ use protocol::checksum::crc;
 use protocol::id::TargetId;
 use protocol::maps::{Drain, NodeState, Writer};
 use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
-use registry::{Registry, RegistryStart, Session};
+use registry::{Life, Registry, RegistryStart, Session};
 
 fn open(node: u32) -> RegistryRequest {
     RegistryRequest::OpenLog { node, writer: Writer::Client }
@@ -115,7 +115,7 @@ fn a_node_that_is_drained_gives_its_vote_and_its_slots_away_and_is_forgotten() {
         world.restart(NodeId(leaver));
         let host = world.host(NodeId(leaver));
         let ask = staying.iter().copied().map(NodeId).collect();
-        let refused = Session::begin(&host, ask, (leaver, 1), String::new()).await;
+        let refused = Session::begin(&host, ask, Life { node: leaver, after: 1, address: String::new(), keeps: None }).await;
         assert_eq!(refused.err(), Some(RegistryError::Removed(leaver)));
         world.crash(NodeId(staying[1]), Stop::PowerLoss);
         on.answer(open(staying[0])).await.expect("two of three agree");
@@ -257,7 +257,7 @@ fn the_format_of_before_is_refused_by_its_name() {
         space.write(0, vec![old.into()]).await.unwrap();
         let started = Registry::start(&host, vec![(TargetId(0), disk.plug())]).await;
         let why = started.err().expect("it is not read").to_string();
-        assert!(why.contains("version 1") && why.contains("version 6"), "{why}");
+        assert!(why.contains("version 1") && why.contains("version 7"), "{why}");
     });
 }
 

@@ -91,7 +91,7 @@ impl Roles {
         let replaced = replace_blank(&cluster, &disks, options.target).await?;
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
-        let session = lease::begin(&cluster, options.address).await?;
+        let session = lease::begin(&cluster, options.address, None).await?;
         cluster.follow();
         let absent = absent_targets(&cluster.maps(), lost);
         let serving: Vec<_> = storage.targets().into_iter().map(|target| target.id()).collect();
