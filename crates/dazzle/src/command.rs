@@ -17,6 +17,7 @@ mod guard;
 mod join;
 mod lab;
 mod repair;
+mod restart;
 mod status;
 mod token;
 mod up;
@@ -55,6 +56,8 @@ enum Command {
     Token(token::TokenCommand),
     /// Unmount, store everything, stop the daemon.
     Down(down::Down),
+    /// Restart the daemon, as after an upgrade: the mount and open files stay.
+    Restart(restart::Restart),
     /// Targets: drain them, keep them after all, remove them.
     Target(drain::TargetCommand),
     /// Machines: drain them, keep them after all, remove them.
@@ -111,6 +114,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Join(join) => join.run(),
         Command::Token(token) => token.run(),
         Command::Down(down) => down.run(),
+        Command::Restart(restart) => restart.run(),
         Command::Target(target) => target.run(),
         Command::Node(node) => node.run(),
         Command::Status(status) => status.run(),

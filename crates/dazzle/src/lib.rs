@@ -28,6 +28,7 @@ mod node;
 mod oracle;
 mod plan;
 mod redundancy;
+mod succession;
 mod targets;
 
 pub use command::{Arguments, run};

@@ -57,6 +57,8 @@ impl Oracle for NodeOracle {
                     let users = if force { Users::Dismiss } else { Users::Respect };
                     parts.stop(mount, users).await.map(|()| Value::Null)
                 }
+                Question::Restart => parts.restart(mount).await,
+                Question::Life => Ok(json!({"session": parts.roles.session(), "inherited": parts.inherited})),
                 Question::StopAll { force } => parts.stop_all(mount, force).await,
             }
         })
@@ -76,7 +78,7 @@ impl Oracle for NodeOracle {
 
 /// Whether the daemon ends when it has answered.
 fn stops(question: &Question) -> bool {
-    matches!(question, Question::Stop { .. } | Question::StopAll { .. })
+    matches!(question, Question::Stop { .. } | Question::StopAll { .. } | Question::Restart)
 }
 
 async fn status(parts: &Parts) -> Result<Value, String> {

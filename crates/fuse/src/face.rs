@@ -9,6 +9,7 @@
 //! | `access` | access times, as `relatime` has them |
 //! | `set_ids` | which files may have set-id bits |
 //! | `holders`, `waits` | who may hold locks; who waits for one, and may be interrupted |
+//! | `heritage` | what is left to the next process on the same mount |
 //! | `under_way` | which pages requests under way may have locked |
 //! | `told` | what the kernel was last told of directories and special files, which may be gone while someone uses them |
 //!
@@ -28,6 +29,7 @@ mod call_backs;
 mod content;
 mod directories;
 mod errors;
+mod heritage;
 mod holders;
 mod locks;
 mod names;
@@ -46,6 +48,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use call_backs::{Notifier, Told};
+pub use heritage::FaceHeritage;
 use client::{Above, Client};
 use host::{BoxFuture, Host};
 use protocol::file::{self, Caller, Time};

@@ -7,6 +7,7 @@
 //! | [`targets`] | the machine's targets at the start: which disks are there, whose they are, which lack something |
 //! | [`joining`] | a machine's way into a cluster that is there |
 //! | [`Above`] | what stands above the client, when all machines stop `together` |
+//! | [`Inherited`] | what an earlier process of the machine left, when it was restarted with files open |
 //! | [`audit`] | what `check` and `repair` do, in the whole cluster |
 //!
 //! *Never*: files, sockets, settings, the real clock; what stands above a client.
@@ -15,8 +16,10 @@ pub mod audit;
 pub mod joining;
 mod lease;
 mod roles;
+mod succession;
 pub mod targets;
 mod together;
 
 pub use roles::{Roles, RolesOptions};
+pub use succession::{Inherited, NoWill, Parting};
 pub use together::{Above, Stays};

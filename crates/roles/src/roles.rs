@@ -3,7 +3,8 @@
 //!
 //! Invariants
 //! 1. Nothing here answers for the node before its session has begun, or after its lease ran out.
-//! 2. A target serves before the registry says so; one that does not serve is said to have failed.
+//! 2. What an earlier process held, this one holds from the moment on at which it answers managers, or not at all.
+//! 3. A target serves before the registry says so; one that does not serve is said to have failed.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -24,6 +25,7 @@ use storage::{Storage, Target, TargetOptions};
 use tracing::{error, info, warn};
 
 use crate::lease;
+use crate::succession::Inherited;
 use crate::targets::{Absent, Lost, absent_targets, mark, replace_blank, settle_targets};
 
 /// How often targets are looked at whether they have failed, and the session whether it is over.
@@ -60,7 +62,7 @@ pub struct Roles {
     /// The registry's replica, on a machine that stores.
     pub registry: Option<Arc<Registry>>,
     /// This life of the node, and whether it ends it by itself.
-    session: Session,
+    pub(crate) session: Session,
     leaving: AtomicBool,
     /// Its targets.
     pub storage: Storage,
@@ -86,12 +88,14 @@ impl Roles {
         registry: Option<Arc<Registry>>,
         (disks, mut lost): (Vec<(TargetId, Disk)>, Lost),
         options: RolesOptions,
+        inherited: Option<Inherited>,
     ) -> Result<Roles, String> {
         let host = cluster.host().clone();
         let replaced = replace_blank(&cluster, &disks, options.target).await?;
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
-        let session = lease::begin(&cluster, options.address, None).await?;
+        let kept = inherited.as_ref().map(|inherited| inherited.heritage.log());
+        let session = lease::begin(&cluster, options.address, kept).await?;
         cluster.follow();
         let absent = absent_targets(&cluster.maps(), lost);
         let serving: Vec<_> = storage.targets().into_iter().map(|target| target.id()).collect();
@@ -101,11 +105,20 @@ impl Roles {
             info!(?replaced, "empty targets take the place of lost ones");
         }
         let reader = LogReader::new(cluster.clone());
-        let manager = Manager::start(cluster.clone(), reader.clone(), options.manager)
-            .await
-            .map_err(|error| error.to_string())?;
-        let client =
-            Client::start(cluster.clone(), reader.clone(), options.client).await.map_err(|error| error.to_string())?;
+        // Before the manager, which asks it what it holds.
+        let resumed = match inherited {
+            Some(inherited) => Some(inherited.resume(&cluster, &reader, options.client).await?),
+            None => None,
+        };
+        let managing = ManagerOptions { kept, ..options.manager };
+        let manager =
+            Manager::start(cluster.clone(), reader.clone(), managing).await.map_err(|error| error.to_string())?;
+        let client = match resumed {
+            Some(client) => client,
+            None => Client::start(cluster.clone(), reader.clone(), options.client)
+                .await
+                .map_err(|error| error.to_string())?,
+        };
         let cleaner = Cleaner::start(cluster.clone(), reader, options.cleaner).await;
         let rebuilder = Rebuilder::start(cluster.clone(), options.rebuild);
         let scrubber = options.scrub.map(|scrub| Scrubber::start(cluster.clone(), scrub));
@@ -158,7 +171,7 @@ impl Roles {
     }
 
     /// The number of this life's session.
-    pub(crate) fn session(&self) -> u64 {
+    pub fn session(&self) -> u64 {
         self.session.number()
     }
 

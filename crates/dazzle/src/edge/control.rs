@@ -62,6 +62,10 @@ pub enum Question {
         #[serde(default)]
         force: bool,
     },
+    /// Let another process go on in this one's place, with all that programs have open.
+    Restart,
+    /// Which life of the node this is.
+    Life,
     /// Have all machines of the cluster stop, after storing everything.
     StopAll {
         /// Even if programs have files open anywhere.

@@ -315,7 +315,7 @@ async fn begin(
     let (disks, lost) = own_disks(disks).await?;
     let registry = joining::start_registry(&host, &peers, disks.clone()).await?;
     let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
-    let roles = Roles::start(cluster, Some(registry), (disks, lost), options).await?;
+    let roles = Roles::start(cluster, Some(registry), (disks, lost), options, None).await?;
     roles.client.answer_managers(Arc::new(NothingAbove));
     Ok(roles)
 }
