@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use cleaner::CleanerOptions;
-use client::{ClientOptions, NothingAbove};
+use client::{Client, ClientOptions, Heritage, NothingAbove};
 use futures_util::future::join_all;
 use host::sim::{DiskOptions, SimDisk, Stop, World};
 use host::{BoxFuture, Disk, Host, NodeId};
@@ -15,7 +15,7 @@ use protocol::maps::{TargetEntry, TargetState};
 use protocol::registry::{RegistryReply, RegistryRequest};
 use registry::{Registry, change};
 use roles::targets::own_disks;
-use roles::{Above, Roles, RolesOptions, joining};
+use roles::{Above, Inherited, Roles, RolesOptions, joining};
 use storage::TargetOptions;
 
 const CLUSTER: u128 = 0xda22_1e02;
@@ -184,8 +184,18 @@ impl Rack {
         all.is_some_and(|all| all.iter().all(whole))
     }
 
+    /// Has another process go on in a daemon's place, with what that left. All of the old process is gone.
+    pub fn follow(&self, index: usize, heritage: Heritage) {
+        self.crash(index, Stop::Kill);
+        self.start_with(index, Some(heritage));
+    }
+
     /// Starts a machine's daemon.
     pub fn start(&self, index: usize) {
+        self.start_with(index, None);
+    }
+
+    fn start_with(&self, index: usize, heritage: Option<Heritage>) {
         let (node, life, disks) = {
             let machine = &mut self.lock()[index];
             machine.life += 1;
@@ -197,7 +207,7 @@ impl Rack {
         let peers = if index == 0 { Vec::new() } else { vec![NodeId(1)] };
         drop(self.world.spawn(&host, async move {
             let disks = disks.iter().map(|(target, disk)| (*target, Ok(disk.plug()))).collect();
-            let stage = match begin(starting.clone(), peers, disks, options).await {
+            let stage = match begin(starting.clone(), peers, disks, options, heritage).await {
                 Ok(roles) => {
                     let roles = Arc::new(roles);
                     rack.enter((index, life), Stage::Runs(roles.clone()));
@@ -311,11 +321,17 @@ async fn begin(
     peers: Vec<NodeId>,
     disks: Vec<(TargetId, Result<Disk, host::DiskError>)>,
     options: RolesOptions,
+    heritage: Option<Heritage>,
 ) -> Result<Roles, String> {
+    let is_anew = heritage.is_none();
+    let above = |_: &Client| Ok(Arc::new(NothingAbove) as Arc<dyn client::Above>);
+    let inherited = heritage.map(|heritage| Inherited { heritage, above: Box::new(above) });
     let (disks, lost) = own_disks(disks).await?;
     let registry = joining::start_registry(&host, &peers, disks.clone()).await?;
     let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
-    let roles = Roles::start(cluster, Some(registry), (disks, lost), options, None).await?;
-    roles.client.answer_managers(Arc::new(NothingAbove));
+    let roles = Roles::start(cluster, Some(registry), (disks, lost), options, inherited).await?;
+    if is_anew {
+        roles.client.answer_managers(Arc::new(NothingAbove));
+    }
     Ok(roles)
 }
