@@ -231,7 +231,7 @@ impl Rack {
         drop(ghost);
     }
 
-    async fn until_started(&self, index: usize) {
+    pub async fn until_started(&self, index: usize) {
         for _ in 0..600 {
             if self.roles(index).is_some() {
                 return;
