@@ -632,6 +632,14 @@ lab_stops() {
     check_on_all "$lab" 1 2 3 4 && "$dazzle" lab down "$lab"
 }
 
+# Every daemon in turn is restarted under load, on a host without disks too; no program on any host notices.
+lab_restarts() {
+    "$dazzle" lab up "$work/restarted" --hosts 3 --clients 1 || return 1
+    "$programs/restarts.py" "$dazzle" "$work/restarted" --rounds "${ROUNDS:-1}" --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" ||
+        return 1
+    check_on_all "$work/restarted" 1 2 3 4 && "$dazzle" lab down "$work/restarted"
+}
+
 # Hosts are taken away on purpose, and one that is lost is replaced by an empty one, while a program writes.
 lab_drain() {
     local lab=$work/drained expected

@@ -92,6 +92,7 @@ run lab-mounts "three hosts see each other's changes at once" many_mounts
 run lab-kills "hosts of three are killed, frozen and cut off in turn under load" lab_kills
 run lab-losses "as many hosts as parity makes up for are killed at once, and then all" lab_losses
 run lab-stops "all hosts stop together, with nothing lost, unless programs use a mount" lab_stops
+run lab-restarts "every daemon is restarted under load, and programs keep what they have open" lab_restarts
 run lab-drain "a host of four is drained and removed under load, a lost one replaced by an empty one" lab_drain
 run devices "preallocated files and block devices as targets" devices
 
