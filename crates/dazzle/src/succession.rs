@@ -1,8 +1,7 @@
 //! A restart that programs do not notice but by a pause: this program, as it is on disk by now, takes the place of the process, which
 //! keeps its number, and with it the mount, open files and locks (`docs/decisions/0025-restarts-keep-what-is-open.md`).
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use client::{Above, Client, Heritage, NothingAbove};
 use fuse::FaceHeritage;
 use host::Host;
 use roles::{Inherited, NoWill};
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tracing::{error, info};
 
@@ -22,23 +20,27 @@ use crate::node::Parts;
 /// How long calls of programs may take that are under way, before the mount changes hands.
 const HOLD_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Of what is left: raised with every change of what belongs to it, also in `client::Heritage` and `fuse::FaceHeritage`. Another
+/// version of the program begins anew then.
+const VERSION: u32 = 1;
+
 /// What one process leaves to the next.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Will {
     heritage: Heritage,
     mount: Option<(LeftMount, FaceHeritage)>,
 }
 
-/// The mount that was taken over, once the client runs above which it stands.
-pub(crate) type Adopted = Arc<OnceLock<Arc<Mount>>>;
-
 impl Will {
-    /// Puts its bytes where they survive the process: that place, and all descriptors that the next process needs.
-    pub(crate) fn write(&self) -> std::io::Result<(OwnedFd, Vec<RawFd>)> {
-        let place = process::leave_bytes(&postcard::to_stdvec(self).map_err(std::io::Error::other)?)?;
-        let mounted = self.mount.iter().flat_map(|(mount, _)| mount.descriptors()).copied();
-        let kept = mounted.chain([place.as_raw_fd()]).collect();
-        Ok((place, kept))
+    /// Puts its bytes where they survive the process.
+    pub(crate) fn write(&self) -> std::io::Result<OwnedFd> {
+        let written = (VERSION, &self.heritage, &self.mount);
+        process::leave_bytes(&postcard::to_stdvec(&written).map_err(std::io::Error::other)?)
+    }
+
+    /// The descriptors of the mount.
+    pub(crate) fn mounted(&self) -> &[RawFd] {
+        self.mount.as_ref().map_or(&[], |(mount, _)| mount.descriptors())
     }
 }
 
@@ -48,18 +50,25 @@ pub(crate) struct Inheritance {
     mount: Option<(ClaimedMount, FaceHeritage)>,
 }
 
-impl Inheritance {
-    /// Takes over what was written at `place`.
-    pub(crate) fn take(place: RawFd) -> std::io::Result<Inheritance> {
-        let bytes = process::inherited_bytes(place)?;
-        let Will { heritage, mount } = postcard::from_bytes(&bytes).map_err(std::io::Error::other)?;
-        let mount = mount.map(|(mount, face)| mount.claim().map(|mount| (mount, face))).transpose()?;
-        Ok(Inheritance { heritage, mount })
-    }
+/// The mount that was taken over, once the client runs above which it stands.
+pub(crate) type Adopted = Arc<OnceLock<Arc<Mount>>>;
 
-    /// Where the mount is that nobody serves now.
-    pub(crate) fn mounted_on(&self) -> Option<PathBuf> {
-        self.mount.as_ref().map(|(mount, _)| mount.path().to_owned())
+impl Inheritance {
+    /// Takes over what was written at `place`, and the descriptors of the mount. What is not taken over is closed.
+    pub(crate) fn take(place: RawFd, mounted: &[RawFd]) -> std::io::Result<Inheritance> {
+        let devices = mounted.iter().map(|&device| process::inherited(device)).collect::<Vec<_>>();
+        let bytes = process::inherited_bytes(place)?;
+        let devices = devices.into_iter().collect::<std::io::Result<Vec<_>>>()?;
+        let (version, bytes) = postcard::take_from_bytes::<u32>(&bytes).map_err(std::io::Error::other)?;
+        if version != VERSION {
+            let why =
+                format!("what the program before left has version {version}, and this one knows version {VERSION}");
+            return Err(std::io::Error::other(why));
+        }
+        let left: (Heritage, Option<(LeftMount, FaceHeritage)>) =
+            postcard::from_bytes(bytes).map_err(std::io::Error::other)?;
+        let (heritage, mount) = left;
+        Ok(Inheritance { heritage, mount: mount.map(|(mount, face)| (mount.claim(devices), face)) })
     }
 
     /// What the roles go on with, and where the mount will be found then.

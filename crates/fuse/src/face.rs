@@ -48,8 +48,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use call_backs::{Notifier, Told};
-pub use heritage::FaceHeritage;
 use client::{Above, Client};
+pub use heritage::FaceHeritage;
 use host::{BoxFuture, Host};
 use protocol::file::{self, Caller, Time};
 use protocol::id::InodeId;

@@ -68,19 +68,16 @@ impl Shared {
     }
 
     /// Goes on with a log at rest.
-    pub(crate) async fn resume(
-        cluster: Cluster,
-        rest: Rest,
-        options: WriterOptions,
-    ) -> Result<Arc<Shared>, LogError> {
+    pub(crate) async fn resume(cluster: Cluster, rest: Rest, options: WriterOptions) -> Result<Arc<Shared>, LogError> {
         let refreshed = cluster.refresh().await;
         let maps = refreshed.map_err(|error| LogError::Unavailable(error.to_string()))?;
         let is_open = |entry: &&LogEntry| entry.state == LogState::Open(rest.epoch);
         let known = maps.logs.get(&rest.log).filter(is_open).ok_or(LogError::Fenced(rest.log))?;
         // A run that its writer did not hear of has none of its stripes.
-        let unfinished = known.layout.split_last().filter(|(newest, older)| {
-            newest.number == rest.run && older.iter().any(|run| run.end.is_none())
-        });
+        let unfinished = known
+            .layout
+            .split_last()
+            .filter(|(newest, older)| newest.number == rest.run && older.iter().any(|run| run.end.is_none()));
         let unfinished = unfinished.map(|(newest, _)| newest.from);
         let opened = opened(&maps, (rest.log, rest.epoch), rest.room)?;
         let state = State::resumed(opened, maps.parity, rest, unfinished);
@@ -89,8 +86,7 @@ impl Shared {
 
     async fn begin(cluster: Cluster, mut state: State, options: WriterOptions) -> Result<Arc<Shared>, LogError> {
         let log = state.opened.log;
-        let targets: BTreeSet<_> =
-            state.opened.groups.iter().flat_map(|group| group.targets.iter().copied()).collect();
+        let targets: BTreeSet<_> = state.opened.groups.iter().flat_map(|group| group.targets.iter().copied()).collect();
         let stats = join_all(targets.iter().map(|&target| cluster.ask(target, StorageRequest::Stat))).await;
         for (&target, stat) in targets.iter().zip(stats) {
             match stat {
@@ -177,9 +173,15 @@ impl Shared {
     }
 
     pub(crate) async fn close(this: &Arc<Shared>) -> Result<(), LogError> {
-        Shared::complete(this).await?;
-        this.lock().fault.get_or_insert(LogError::Closed);
-        Ok(())
+        loop {
+            Shared::complete(this).await?;
+            let mut state = this.lock();
+            // What was appended meanwhile is closed in; what comes later is refused.
+            if state.acknowledged(Durability::Disk) >= state.end() {
+                state.fault.get_or_insert(LogError::Closed);
+                return Ok(());
+            }
+        }
     }
 
     pub(crate) async fn rest(this: &Arc<Shared>) -> Result<Rest, LogError> {

@@ -484,6 +484,8 @@ pub(crate) fn failed(error: LogError) -> ManagerError {
     match error {
         LogError::Full => ManagerError::NoRoom,
         LogError::TooLarge { .. } => ManagerError::TooLarge,
+        // This manager has stopped: whoever has the slots next is asked the same again.
+        LogError::Closed => ManagerError::NotMine,
         other => ManagerError::Failed(other.to_string()),
     }
 }

@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "only some of it is needed here")]
 mod rack;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,6 +47,23 @@ where
     world.spawn(&world.host(rack.node(index)), work(client)).await.expect("nobody dies")
 }
 
+/// A program on another machine, which uses slots of all: none of its calls fails.
+async fn work(client: Client, host: host::Host, ends: Arc<AtomicBool>) {
+    for number in 0.. {
+        if ends.load(Ordering::Relaxed) {
+            return;
+        }
+        let name = Bytes::from(format!("work-{number}"));
+        let inode = client.create_open(InodeId::ROOT, name.clone(), file()).await.expect("it can be made").inode;
+        client.write(inode, WriteAt::Offset(0), Bytes::from("work")).await.expect("it can be written");
+        client.fsync(inode, false).await.expect("it can be stored");
+        assert_eq!(read(&client, inode).await.expect("it can be read"), b"work");
+        client.unlink(InodeId::ROOT, name).await.expect("it can be removed");
+        client.close(inode).await;
+        host.sleep(Duration::from_millis(5)).await;
+    }
+}
+
 async fn restart(world: &World, rack: &Rack, index: usize) {
     let roles = rack.roles(index).expect("it runs");
     let session = roles.session();
@@ -63,48 +82,71 @@ async fn tell_a_story(world: World, host: host::Host) {
     let rack = Rack::create(&world, &host, shape).await;
     // Slots are handed over until all machines have as many.
     world.sleep(LONG).await;
-    let (gone, shared, kept) = on(&world, &rack, HERE, async |client| {
-        let mut made = Vec::new();
-        for name in ["gone", "shared", "kept"] {
-            made.push(client.create_open(InodeId::ROOT, Bytes::from(name), file()).await.unwrap().inode);
-        }
-        client.open(made[0]).await.unwrap();
-        for (inode, bytes) in made.iter().zip(["nobody can name this", "before", "cached"]) {
-            client.write(*inode, WriteAt::Offset(0), Bytes::from(bytes)).await.unwrap();
-        }
+    let (gone, kept, locked) = on(&world, &rack, HERE, async |client| {
+        let make = async |name: &'static str, bytes: &'static str| {
+            let inode = client.create_open(InodeId::ROOT, Bytes::from(name), file()).await.unwrap().inode;
+            client.write(inode, WriteAt::Offset(0), Bytes::from(bytes)).await.unwrap();
+            inode
+        };
+        let (gone, kept) = (make("gone", "nobody can name this").await, make("kept", "cached").await);
+        client.open(gone).await.unwrap();
         client.unlink(InodeId::ROOT, Bytes::from("gone")).await.unwrap();
-        client.lock(made[1], exclusive(&client, 5)).await.unwrap();
-        (made[0], made[1], made[2])
+        // Of slots of all machines, so that the one that is restarted manages some of them.
+        let mut locked = Vec::new();
+        for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+            let inode = make(name, "locked").await;
+            client.lock(inode, exclusive(&client, 5)).await.unwrap();
+            locked.push(inode);
+        }
+        (gone, kept, locked)
     })
     .await;
+    let is_held = |round: u32| {
+        let locked = locked.clone();
+        on(&world, &rack, THERE, async move |client| {
+            for inode in locked {
+                let asked = client.lock(inode, exclusive(&client, 9)).await;
+                assert_eq!(asked, Err(ManagerError::Locked.into()), "round {round}: it is held");
+            }
+        })
+    };
+    let ends = Arc::new(AtomicBool::new(false));
+    let (there, client) = (world.host(rack.node(THERE)), rack.roles(THERE).expect("it runs").client.clone());
+    let working = world.spawn(&there.clone(), work(client, there, ends.clone()));
     for round in 0..2 {
-        let waits = on(&world, &rack, THERE, async move |client| {
-            client.lock(shared, exclusive(&client, 9)).await
-        });
-        assert_eq!(waits.await, Err(ManagerError::Locked.into()), "round {round}: it is held");
+        is_held(round).await;
         restart(&world, &rack, HERE).await;
+        // Cached again, as much as it may be.
+        on(&world, &rack, HERE, async move |client| assert_eq!(read(&client, kept).await.unwrap(), b"cached")).await;
         world.sleep(LONG).await;
     }
+    ends.store(true, Ordering::Relaxed);
+    working.await.expect("nobody dies");
     // What others write is seen, and what was written here.
     on(&world, &rack, THERE, async move |client| {
         assert_eq!(read(&client, kept).await.unwrap(), b"cached");
         client.write(kept, WriteAt::Offset(0), Bytes::from("change")).await.unwrap();
-        assert_eq!(client.lock(shared, exclusive(&client, 9)).await, Err(ManagerError::Locked.into()));
     })
     .await;
+    is_held(2).await;
+    let held = locked.clone();
     on(&world, &rack, HERE, async move |client| {
         assert_eq!(read(&client, kept).await.unwrap(), b"change");
         assert_eq!(read(&client, gone).await.unwrap(), b"nobody can name this");
         client.close(gone).await;
         assert_eq!(read(&client, gone).await.unwrap(), b"nobody can name this", "it was opened twice");
         client.close(gone).await;
-        client.unlock(shared, exclusive(&client, 5)).await.unwrap();
+        for inode in held {
+            client.unlock(inode, exclusive(&client, 5)).await.unwrap();
+        }
     })
     .await;
     world.sleep(LONG).await;
     on(&world, &rack, THERE, async move |client| {
         assert_eq!(read(&client, gone).await, Err(ManagerError::Stale.into()), "nobody has it open");
-        client.lock(shared, exclusive(&client, 9)).await.expect("it was given up");
+        for inode in locked {
+            client.lock(inode, exclusive(&client, 9)).await.expect("it was given up");
+        }
     })
     .await;
 }

@@ -10,6 +10,7 @@ use clap::Args;
 use tracing::error;
 
 use super::{Failure, Outcome, lock_path};
+use crate::config::Config;
 use crate::edge::mount::{self, Users};
 use crate::edge::process::{self, DirectoryLock};
 use crate::node::{self, Ending};
@@ -43,8 +44,8 @@ pub(super) struct Daemon {
     /// Take the place of one whose lease was lost: wait for its end, and try until the cluster can be joined again.
     #[arg(long, conflicts_with = "foreground")]
     again: bool,
-    /// Go on with what the process before wrote there, and with its lock: numbers of descriptors.
-    #[arg(long, num_args = 2, value_names = ["WILL", "LOCK"])]
+    /// Go on with what the process before left: numbers of descriptors, of what it wrote, its lock, and its mount.
+    #[arg(long, num_args = 2.., value_names = ["WILL", "LOCK", "MOUNT"])]
     inherit: Option<Vec<i32>>,
 }
 
@@ -62,21 +63,25 @@ impl Daemon {
             DirectoryLock::wait(&lock_path(&self.dir))?;
         }
         let (lock, inheritance) = match self.inherit.as_deref() {
-            Some(&[will, lock]) => (Some(DirectoryLock::inherit(lock)?), Some(Inheritance::take(will)?)),
+            // First of all, so that what is not taken over is closed.
+            Some(&[will, lock, ref mount @ ..]) => {
+                (Some(DirectoryLock::inherit(lock)?), Some(Inheritance::take(will, mount)))
+            }
             _ => (DirectoryLock::take(&lock_path(&self.dir))?, None),
         };
         let Some(lock) = lock else {
             return self.tell(Err(Failure::from(format!("another daemon runs for {}", self.dir.display()))));
         };
         let runtime = process::runtime()?;
-        let mounted = inheritance.as_ref().and_then(Inheritance::mounted_on);
-        let node = match runtime.block_on(node::Node::start(&self.dir, runtime.handle(), inheritance)) {
+        let started = match inheritance.transpose() {
+            Ok(inheritance) => runtime.block_on(node::Node::start(&self.dir, runtime.handle(), inheritance)),
+            Err(error) => Err(error.to_string()),
+        };
+        let node = match started {
             Ok(node) => node,
             Err(error) if self.inherit.is_some() => {
                 error!(error, "the daemon cannot go on with what was open; it begins anew");
-                if let Some(Err(error)) = mounted.map(|point| mount::unmount(&point, Users::Dismiss)) {
-                    error!(%error, "the mount that nobody serves stays");
-                }
+                self.abandon_mount();
                 return self.succeed();
             }
             Err(error) if self.again => {
@@ -105,17 +110,24 @@ impl Daemon {
 
     /// Has this program, as it is on disk by now, go on as this process. Returns only if it does not.
     fn be_followed(&self, will: &Will, lock: &DirectoryLock) -> Outcome {
-        let (place, mut kept) = will.write()?;
-        let numbers = [place.as_raw_fd(), lock.descriptor()];
-        kept.push(lock.descriptor());
-        let [will, lock] = numbers.map(|number| number.to_string());
-        let mut arguments = vec![OsStr::new("daemon"), self.dir.as_os_str(), OsStr::new("--inherit")];
-        arguments.extend([OsStr::new(&will), OsStr::new(&lock)]);
-        if self.foreground {
-            arguments.push(OsStr::new("--foreground"));
-        }
+        let place = will.write()?;
+        let mut kept = vec![place.as_raw_fd(), lock.descriptor()];
+        kept.extend_from_slice(will.mounted());
+        let numbers: Vec<String> = kept.iter().map(ToString::to_string).collect();
+        let mut arguments = vec![OsStr::new("daemon"), self.dir.as_os_str()];
+        arguments.extend(self.foreground.then_some(OsStr::new("--foreground")));
+        arguments.push(OsStr::new("--inherit"));
+        arguments.extend(numbers.iter().map(OsStr::new));
         let error = process::become_successor(&arguments, &kept);
         Err(Failure::from(format!("no other program could take the place of this one: {error}")))
+    }
+
+    /// Takes away what the process before had mounted, and nobody serves now.
+    fn abandon_mount(&self) {
+        let Some(point) = Config::load(&self.dir).ok().and_then(|config| config.mount) else { return };
+        if let Err(error) = mount::unmount(&point, Users::Dismiss) {
+            error!(%error, "the mount that nobody serves stays");
+        }
     }
 
     /// Starts another daemon in the place of this one, which ends: nothing of a life that is over goes into the next.

@@ -29,7 +29,7 @@ use super::buffers::{Buffer, BufferPool};
 use super::gate::{Gate, Passage};
 use super::guard;
 use super::mount::{self, MountError, UnmountError, Users};
-use super::{process, telling};
+use super::telling;
 
 /// Most requests end in memory on the thread that read them; the others are there for those that wait for a disk.
 const SERVING_THREADS: usize = 8;
@@ -114,6 +114,7 @@ pub struct Mount {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LeftMount {
     path: PathBuf,
+    #[serde(skip)]
     descriptors: Vec<RawFd>,
     session: Session,
 }
@@ -125,35 +126,21 @@ pub struct ClaimedMount {
     session: Session,
 }
 
-impl ClaimedMount {
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
 impl LeftMount {
     /// A call is aborted when the descriptor is closed that it was read from: all are kept.
     pub fn descriptors(&self) -> &[RawFd] {
         &self.descriptors
     }
 
-    /// Takes the descriptors.
-    pub fn claim(self) -> std::io::Result<ClaimedMount> {
-        let LeftMount { path, descriptors, session } = self;
-        let devices = descriptors.into_iter().map(process::inherited).collect::<Result<_, _>>()?;
-        Ok(ClaimedMount { path, devices, session })
+    /// The same mount with its descriptors, in the process that has them now.
+    pub fn claim(self, devices: Vec<OwnedFd>) -> ClaimedMount {
+        ClaimedMount { path: self.path, devices, session: self.session }
     }
 }
 
 impl Mount {
     /// Mounts on `path` and serves until [`Mount::unmount`] or until somebody else unmounts.
-    pub fn serve(
-        path: PathBuf,
-        source: &Path,
-        face: Arc<dyn Face>,
-        runtime: Handle,
-    ) -> Result<Mount, MountError> {
+    pub fn serve(path: PathBuf, source: &Path, face: Arc<dyn Face>, runtime: Handle) -> Result<Mount, MountError> {
         // What others change the client has the kernel forget; on its own guesses the kernel would drop what is good.
         let wishes = Wishes { alone: true, ..Wishes::default() };
         let options = MountOptions {
