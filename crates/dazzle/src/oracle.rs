@@ -190,6 +190,7 @@ fn target_state(state: TargetState) -> &'static str {
         TargetState::Whole => "whole",
         TargetState::Behind => "behind",
         TargetState::Failed => "missing",
+        TargetState::New => "new",
         TargetState::Removed => "removed",
     }
 }

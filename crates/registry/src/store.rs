@@ -145,6 +145,19 @@ impl Store {
         self.mend(&mut copies).await
     }
 
+    /// Keeps a copy on one more target from now on, or on the disk that takes the place of a target's.
+    pub async fn adopt(&self, target: TargetId, disk: &Disk) -> io::Result<()> {
+        let mut copies = self.copies.lock().await;
+        let opening = in_time(WRITE_PATIENCE, Replica::open(disk)).await.unwrap_or(Err(ReplicaError::Hung));
+        let (replica, found) = opening.map_err(io::Error::other)?;
+        // What lies there is written over, and generations rise.
+        copies.generation = copies.generation.max(found.map_or(0, |found| found.generation));
+        copies.replicas.retain(|(other, _)| *other != target);
+        copies.replicas.push((target, replica));
+        self.kept().take_copy(target);
+        self.mend(&mut copies).await
+    }
+
     /// Goes on without copies on targets that were taken away: a start must neither ask for them nor believe them. The last
     /// copy stays.
     pub async fn leave(&self, gone: &BTreeSet<TargetId>) -> io::Result<()> {
@@ -230,6 +243,12 @@ impl Store {
 }
 
 impl Kept {
+    fn take_copy(&mut self, target: TargetId) {
+        if !self.copies.contains(&target) {
+            self.copies.push(target);
+        }
+    }
+
     fn happen(&mut self, event: Event) {
         match event {
             Event::Vote(vote) => self.vote = Some(vote),

@@ -98,8 +98,9 @@ pub async fn settle_targets(cluster: &Cluster, serving: &[TargetId], outdated: &
     let node = cluster.host().node().0;
     for (target, entry) in cluster.maps().present().filter(|(_, entry)| entry.node == node) {
         let state = match (serving.contains(&target), entry.state) {
+            (false, TargetState::New) => TargetState::New,
             (false, _) => TargetState::Failed,
-            (true, TargetState::Failed) => TargetState::Behind,
+            (true, TargetState::Failed | TargetState::New) => TargetState::Behind,
             (true, _) if outdated.contains(&target) => TargetState::Behind,
             (true, state) => state,
         };
