@@ -18,6 +18,7 @@ mod join;
 mod lab;
 mod repair;
 mod status;
+mod target;
 mod token;
 mod up;
 mod why;
@@ -55,8 +56,8 @@ enum Command {
     Token(token::TokenCommand),
     /// Unmount, store everything, stop the daemon.
     Down(down::Down),
-    /// Targets: drain them, keep them after all, remove them.
-    Target(drain::TargetCommand),
+    /// Targets: add them, put empty disks in the place of lost ones, drain them, keep them after all, remove them.
+    Target(target::TargetCommand),
     /// Machines: drain them, keep them after all, remove them.
     Node(drain::NodeCommand),
     /// How it is: targets, slots, logs, memory, space, rates.

@@ -14,7 +14,7 @@ use protocol::maps::{Maps, NodeState, TargetState};
 use roles::targets::own_disks;
 use roles::{Above, Roles, RolesOptions, Stays, joining};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::{Mutex, Notify, OnceCell};
 use tracing::{error, info, warn};
 
 use crate::command::control_path;
@@ -57,6 +57,8 @@ pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
     pub(crate) config: Config,
     pub(crate) roles: Roles,
+    /// One target is added or replaced after the other.
+    pub(crate) supplying: Mutex<()>,
     /// Where other machines can be let in.
     gate: Option<Arc<Gate>>,
     /// How fast targets read and write.
@@ -107,8 +109,8 @@ impl Node {
             Some(point) => format!("{dir} is mounted on {}", point.display()),
             None => format!("{dir} runs; it is mounted nowhere (give --mount)"),
         };
-        let absent =
-            self.parts.roles.absent.iter().map(|absent| format!("\ngoes on without {}: {}", absent.name, absent.why));
+        let absent = self.parts.roles.absent().into_iter();
+        let absent = absent.map(|absent| format!("\ngoes on without {}: {}", absent.name, absent.why));
         let behind =
             self.parts.roles.cluster.maps().targets.values().filter(|entry| entry.state == TargetState::Behind).count();
         let advice = match behind {
@@ -198,8 +200,8 @@ impl Parts {
         if let Some(gate) = &gate {
             gate.open(roles.cluster.clone());
         }
-        let (dir, meter) = (dir.to_owned(), Meter::default());
-        Ok(Parts { dir, config, roles, gate, meter, stopped: OnceCell::new(), askers: AtomicUsize::new(0) })
+        let (dir, meter, supplying) = (dir.to_owned(), Meter::default(), Mutex::new(()));
+        Ok(Parts { dir, config, roles, supplying, gate, meter, stopped: OnceCell::new(), askers: AtomicUsize::new(0) })
     }
 
     /// A token, by which another machine can join.
@@ -368,7 +370,7 @@ async fn measure(parts: Arc<Parts>) {
 }
 
 /// What all targets together have read and written.
-fn traffic(targets: &[&Arc<storage::Target>]) -> Traffic {
+fn traffic(targets: &[Arc<storage::Target>]) -> Traffic {
     let counts = targets.iter().map(|target| target.traffic());
     counts.fold(Traffic::default(), |sum, (read, written)| Traffic {
         bytes_read: sum.bytes_read + read,

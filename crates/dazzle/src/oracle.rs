@@ -17,6 +17,7 @@ use roles::targets::called;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use crate::adding;
 use crate::drain;
 use crate::edge::control::{Oracle, Progress, Question};
 use crate::edge::fuse_device::Mount;
@@ -48,6 +49,14 @@ impl Oracle for NodeOracle {
                 Question::Why { path } => why(&parts, Path::new(&path)).await,
                 Question::Check { thorough } => crate::audit::check(&parts.roles, thorough, &progress).await,
                 Question::Repair => crate::audit::repair(&parts.roles, &progress).await,
+                Question::TargetAdd { path, limit, plan: true } => adding::plan_to_add(&parts, &path, limit).await,
+                Question::TargetAdd { path, limit, plan: false } => adding::add(&parts, &path, limit, &progress).await,
+                Question::TargetReplace { target, path, plan: true, .. } => {
+                    adding::plan_to_replace(&parts, &target, path.as_deref()).await
+                }
+                Question::TargetReplace { target, path, force, plan: false } => {
+                    adding::replace(&parts, &target, (path.as_deref(), force), &progress).await
+                }
                 Question::DrainPlan { whom } => drain::plan(&parts, &whom).await,
                 Question::Drain { whom, force, wait } => drain::drain(&parts, &whom, (force, wait), &progress).await,
                 Question::Keep { whom } => drain::keep(&parts, &whom).await,
@@ -178,11 +187,11 @@ fn slots_moving(maps: &Maps) -> Value {
 }
 
 /// Why a target does not serve, if it does not.
-fn why_absent(parts: &Parts, target: TargetId) -> Option<&str> {
+fn why_absent(parts: &Parts, target: TargetId) -> Option<String> {
     if let Some(serving) = parts.roles.storage.target(target) {
-        return serving.failure();
+        return serving.failure().map(str::to_owned);
     }
-    parts.roles.absent.iter().find(|absent| absent.target == target).map(|absent| absent.why.as_str())
+    parts.roles.absent().into_iter().find(|absent| absent.target == target).map(|absent| absent.why)
 }
 
 fn target_state(state: TargetState) -> &'static str {
