@@ -190,7 +190,8 @@ impl Parts {
             membership::introduce(&machine, &cluster, runtime);
             Roles::start(cluster, None, Default::default(), options(&config)).await?
         } else {
-            let (disks, lost) = own_disks(open_disks(dir, &config, runtime)).await?;
+            let opened = own_disks(open_disks(dir, &config, runtime)).await;
+            let (disks, lost) = opened.map_err(|error| membership::advise(&config, host.node(), error))?;
             let registry = joining::start_registry(&host, &peers, disks.clone()).await?;
             membership::expect_alone(&machine, &registry.maps(), host.node()).await?;
             membership::introduce_by_replica(&machine, &registry, runtime);

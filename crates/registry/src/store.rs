@@ -36,6 +36,8 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(8);
 /// How often copies are written anew when too few have what was promised.
 const MEND_TRIES: u32 = 20;
 const MEND_PAUSE: Duration = Duration::from_millis(250);
+/// Why too few copies could be written where none failed.
+const MISSING: &str = "targets are missing; bring them back, or put empty disks in their places";
 /// The library reads so many entries at once at most.
 const ENTRIES_READ_MAX: usize = 300;
 
@@ -237,7 +239,7 @@ impl Store {
             return Ok(());
         }
         let reasons: Vec<_> = copies.failed.values().cloned().collect();
-        let reasons = if reasons.is_empty() { "targets are missing".to_owned() } else { reasons.join("; ") };
+        let reasons = if reasons.is_empty() { MISSING.to_owned() } else { reasons.join("; ") };
         Err(io::Error::other(format!("{stored} of {needed} needed copies were stored: {reasons}")))
     }
 }

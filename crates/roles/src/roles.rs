@@ -24,7 +24,7 @@ use storage::{Storage, Target, TargetOptions};
 use tracing::{error, info, warn};
 
 use crate::lease;
-use crate::targets::{Absent, Lost, absent_targets, mark, replace_blank, settle_targets};
+use crate::targets::{Absent, Lost, absent_targets, mark, replace_blank, settle_targets, until_known};
 
 /// How often targets are looked at whether they have failed, and the session whether it is over.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -89,6 +89,7 @@ impl Roles {
         options: RolesOptions,
     ) -> Result<Roles, String> {
         let host = cluster.host().clone();
+        until_known(&cluster, &disks).await;
         let replaced = replace_blank(&cluster, &disks, options.target).await?;
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
