@@ -120,7 +120,7 @@ pub async fn settle_targets(cluster: &Cluster, serving: &[TargetId], outdated: &
         let state = match (serving.contains(&target), entry.state) {
             (false, TargetState::New) => TargetState::New,
             (false, _) => TargetState::Failed,
-            (true, TargetState::Failed | TargetState::New) => TargetState::Behind,
+            (true, TargetState::Failed) => TargetState::Behind,
             (true, _) if outdated.contains(&target) => TargetState::Behind,
             (true, state) => state,
         };
