@@ -678,7 +678,7 @@ replace_one() {
 lab_targets() {
     local lab=$work/supplied expected writer
     [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
-    "$dazzle" lab up "$lab" --hosts 3 --targets 3 && mkdir "$lab/mnt-3/crates" && fill_some "$lab/mnt-3/crates" || return 1
+    "$dazzle" lab up "$lab" --hosts 3 --disks 3 && mkdir "$lab/mnt-3/crates" && fill_some "$lab/mnt-3/crates" || return 1
     expected=$(digest "$lab/mnt-1/crates")
     count_until "$lab/enough" "$lab/mnt-2/counted" &
     writer=$!
