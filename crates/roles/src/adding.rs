@@ -44,7 +44,7 @@ impl Roles {
             Ok(_) => return Err("the registry answered another question".into()),
             Err(error) => return Err(format!("no target was added: {}", again(&error))),
         };
-        if maps.targets[&target].state != TargetState::New {
+        if maps.targets.get(&target).is_none_or(|entry| entry.state != TargetState::New) {
             let name = called(&maps, target);
             return Err(format!(
                 "target {} is called {name} already: if its disk is lost, `dazzle target replace` puts an empty one in its \
@@ -85,7 +85,7 @@ impl Roles {
     /// Whether a target serves what lies at its place. One whose files were deleted, or whose disk was exchanged, answers
     /// until its daemon ends, but not from there.
     async fn serves_from(&self, target: TargetId, place: Option<Disk>) -> bool {
-        if !self.storage.target(target).is_some_and(|serving| serving.failure().is_none()) {
+        if self.storage.target(target).is_none_or(|serving| serving.failure().is_some()) {
             return false;
         }
         let Some(place) = place else { return false };

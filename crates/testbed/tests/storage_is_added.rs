@@ -5,8 +5,8 @@
 //! The daemon's roles run on each machine of a simulated cluster, with a registry of its own. `DAZZLE_SEED` replays a world.
 
 mod files;
+#[allow(dead_code, reason = "this test uses a part of the rack")]
 #[path = "whole_cluster/rack.rs"]
-#[allow(dead_code)]
 mod rack;
 
 use std::time::Duration;
