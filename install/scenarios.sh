@@ -728,6 +728,8 @@ supplied() {
     expect 1 "there is no target 9" "$dazzle" target replace "$dir" 9 || return 1
     truncate -s 100M "$work/small" && expect 1 "needs at least 512" "$dazzle" target add "$dir" "$work/small" || return 1
     [ "$settings" = "$(cat "$dir/dazzle.toml")" ] || { echo "the settings changed"; return 1; }
+    expect 1 "not UTF-8" "$dazzle" target add "$dir" "$work/"$'\xff' || return 1
+    given_up "$dir" || return 1
     truncate -s 600M "$work/file" && "$dazzle" target add "$dir" "$work/file" || return 1
     "$dazzle" down "$dir" && rm -r "$dir/target-0" && "$dazzle" up "$dir" || return 1
     rm "$dir/target-1/"[a-z]*.* "$dir/target-1/"{target,data,intake}
@@ -739,7 +741,17 @@ supplied() {
     "$dazzle" target drain "$dir" target-2 && "$dazzle" target remove "$dir" target-2 && rm -r "$dir/target-2/"* || return 1
     "$dazzle" target add "$dir" "$dir/target-2" && "$dazzle" down "$dir" && "$dazzle" up "$dir" || return 1
     [ "$(digest "$dir-mount")" = "$expected" ] && "$dazzle" check "$dir" --thorough && end grown || return 1
-    rm -r "$dir/"target-* "$work/file" && expect 1 "Bring back all but 1 of them" "$dazzle" up "$dir"
+    rm -r "$dir/"target-* "$dir/later" "$work/file" && expect 1 "Bring back all but 1 of them" "$dazzle" up "$dir"
+}
+
+# Where the settings cannot be written a target has its number and is missed by nobody; it is gone on with, or given up.
+given_up() {
+    mkdir "$1/dazzle.new" && expect 1 "dazzle.toml" "$dazzle" target add "$1" "$1/never" || return 1
+    grep -q "^never: it has its number" <<<"$("$dazzle" status "$1")" || { echo "it is not told how to go on"; return 1; }
+    "$dazzle" status "$1" | grep -q " healthy, " || { echo "it is missed"; return 1; }
+    "$dazzle" target remove "$1" never && expect 1 "dazzle.toml" "$dazzle" target add "$1" "$1/later" || return 1
+    rmdir "$1/dazzle.new" && "$dazzle" target add "$1" "$1/later" || return 1
+    [ "$("$dazzle" status "$1" --json | grep -c "later\|never")" = 1 ] || { echo "a number was given in vain"; return 1; }
 }
 
 # Counts in a file, every number fsynced, until a file is there.

@@ -75,9 +75,15 @@ pub(crate) async fn plan_to_replace(parts: &Parts, name: &str, path: Option<&Pat
     let _one = parts.supplying.lock().await;
     let maps = refreshed(parts).await?;
     let target = find(parts, &maps, name)?;
+    let former = former_place(parts, target);
     Place::of(parts, &maps, target, path)?;
     let refill = refill(parts, &maps, target).await;
-    Ok(joined(json!({"name": called(&maps, target)}), refill.in_json()))
+    let name = called(&maps, target);
+    let refused = match parts.roles.serves_from(target, former).await {
+        true => Some(format!("{name} serves")),
+        false => refill.objection(&name),
+    };
+    Ok(joined(json!({"name": name, "refused": refused}), refill.in_json()))
 }
 
 /// Has an empty disk take the place of a target's, and waits until everything is there again. Who hangs up ends the waiting
@@ -94,14 +100,9 @@ pub(crate) async fn replace(
         let target = find(parts, &maps, name)?;
         let former = former_place(parts, target);
         let Place { config, path, limit, disk, made } = Place::of(parts, &maps, target, path)?;
-        let lost = refill(parts, &maps, target).await.bytes_lost;
-        if lost > 0 && !force {
-            return Err(format!(
-                "{} cannot be made again without what lies on {}: bring its disk back, or other targets that are missing; \
-                 or, if they are gone for good, --force gives that up. Nothing was changed",
-                Size(lost),
-                called(&maps, target)
-            ));
+        let objection = refill(parts, &maps, target).await.objection(&called(&maps, target));
+        if let Some(why) = objection.filter(|_| !force) {
+            return Err(format!("{why}; or, if that is gone for good, --force gives it up. Nothing was changed"));
         }
         let name = path.display().to_string();
         let note = async |target| write_down(parts, config, (target, path), limit);
@@ -140,6 +141,9 @@ impl Place {
                 full.display()
             ));
         }
+        let mut then = config.clone();
+        then.targets.push(TargetConfig { path: path.clone(), id: None, limit });
+        then.verify().map_err(|why| format!("{why}. Nothing was changed"))?;
         let spot = Spot::of(&full).map_err(failed)?;
         let others = config.targets.iter().filter(|other| other.id != own.map(|own| own.0) || own.is_none());
         let others = others.filter(|other| !may_be_taken(maps, other, &path));

@@ -11,7 +11,7 @@ use log::{ScrubStatus, stripes};
 use protocol::address::LogAddress;
 use protocol::fragment::Part;
 use protocol::id::{InodeId, TargetId};
-use protocol::maps::{LogState, Maps, NodeState, TargetState};
+use protocol::maps::{LogState, Maps, NodeState, TargetEntry, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 use roles::targets::called;
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
             "id": id.0, "name": called(&maps, id), "state": target_state(entry.state),
             "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
             "draining": entry.drains(), "left": entry.drains().then(|| Left::on(&maps, &states, &[id].into()).bytes),
-            "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written, "why": why_absent(parts, id),
+            "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written, "why": why_absent(parts, id, entry),
         }));
     }
     let groups: Vec<_> = maps
@@ -187,7 +187,11 @@ fn slots_moving(maps: &Maps) -> Value {
 }
 
 /// Why a target does not serve, if it does not.
-fn why_absent(parts: &Parts, target: TargetId) -> Option<String> {
+fn why_absent(parts: &Parts, target: TargetId, entry: &TargetEntry) -> Option<String> {
+    if entry.state == TargetState::New {
+        let again = "`dazzle target add` on its machine goes on with it, `dazzle target remove` gives it up";
+        return Some(format!("it has its number, and does not serve yet: {again}"));
+    }
     if let Some(serving) = parts.roles.storage.target(target) {
         return serving.failure().map(str::to_owned);
     }

@@ -12,6 +12,8 @@ use protocol::storage::TargetStat;
 use registry::change::{self, Outcome};
 use serde_json::{Value, json};
 
+use crate::config::Size;
+
 /// What a new target gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gain {
@@ -60,7 +62,7 @@ pub(crate) struct Refill {
     /// What was to lie there.
     left: Left,
     /// Data bytes of which the others have too little.
-    pub(crate) bytes_lost: u64,
+    bytes_lost: u64,
     /// How long it takes at least.
     seconds: u64,
 }
@@ -73,6 +75,17 @@ impl Refill {
         let seconds = left.bytes_data.div_ceil(rate.max(1).saturating_mul(machines));
         let lost = states.iter().filter(|state| needs(maps, state, target));
         Refill { left, bytes_lost: lost.map(|state| u64::from(state.length)).sum(), seconds }
+    }
+
+    /// What speaks against it: what lies there may be all that there is of something.
+    pub(crate) fn objection(&self, name: &str) -> Option<String> {
+        let lost = Size(self.bytes_lost);
+        (self.bytes_lost > 0).then(|| {
+            format!(
+                "{lost} cannot be made again without what lies on {name}: bring its disk back, or other targets that are \
+                 missing"
+            )
+        })
     }
 
     pub(crate) fn in_json(&self) -> Value {
@@ -143,11 +156,12 @@ mod tests {
         let refill = plan(&maps, &state);
         assert_eq!((refill.left.stripes, refill.left.bytes, refill.seconds, refill.bytes_lost), (1, 1 << 20, 3, 0));
         state.missing = vec![Damage { id: fragment(), target: TargetId(4) }];
-        assert_eq!(plan(&maps, &state).bytes_lost, 0, "it may lack there already");
+        assert_eq!(plan(&maps, &state).objection("t4"), None, "it may lack there already");
         assert_eq!(lacking(&maps, std::slice::from_ref(&state), TargetId(4)), 1 << 20);
         assert_eq!(lacking(&maps, std::slice::from_ref(&state), TargetId(3)), 0);
         state.missing.push(Damage { id: fragment(), target: TargetId(1) });
         assert_eq!(plan(&maps, &state).bytes_lost, 3 << 20, "another lacks its part, too");
+        assert!(plan(&maps, &state).objection("t4").is_some_and(|why| why.starts_with("3 MiB cannot be made again")));
         state.missing.clear();
         maps.targets.get_mut(&TargetId(2)).expect("one of four").state = TargetState::Failed;
         assert_eq!(plan(&maps, &state).bytes_lost, 3 << 20, "another is away");

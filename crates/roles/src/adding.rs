@@ -84,7 +84,7 @@ impl Roles {
 
     /// Whether a target serves what lies at its place. One whose files were deleted, or whose disk was exchanged, answers
     /// until its daemon ends, but not from there.
-    async fn serves_from(&self, target: TargetId, place: Option<Disk>) -> bool {
+    pub async fn serves_from(&self, target: TargetId, place: Option<Disk>) -> bool {
         if self.storage.target(target).is_none_or(|serving| serving.failure().is_some()) {
             return false;
         }

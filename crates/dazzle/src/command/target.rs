@@ -78,7 +78,10 @@ impl TargetCommand {
                     true => print_refill(answer),
                     false => say!("{}: everything is there again", name(answer)),
                 });
-                Ok(())
+                match answer["refused"].as_str() {
+                    Some(why) => Err(Failure::from(format!("it would be refused: {why}"))),
+                    None => Ok(()),
+                }
             }
         }
     }
@@ -87,6 +90,10 @@ impl TargetCommand {
 /// The path from the root, without links but for the last name, which may be one that outlives the device's own.
 fn whole_path(path: &Path) -> Result<PathBuf, Failure> {
     let path = std::path::absolute(path)?;
+    if path.to_str().is_none() {
+        let path = path.display();
+        return Err(Failure::from(format!("{path} is not UTF-8, and settings are text; name another path")));
+    }
     Ok(match (path.parent().map(Path::canonicalize), path.file_name()) {
         (Some(Ok(parent)), Some(name)) => parent.join(name),
         _ => path,
