@@ -1,4 +1,4 @@
-//! What a target that is added gives, and what putting an empty disk in the place of one would cost: what `--plan` prints. Pure.
+//! What a target that is added gives, and what an empty disk in the place of one would cost: what `--plan` prints. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
