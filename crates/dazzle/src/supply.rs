@@ -137,14 +137,24 @@ mod tests {
 
     #[test]
     fn a_plan_to_add_says_for_how_much_there_is_room_then() {
-        let (maps, _) = cluster(3);
         let stat = TargetStat { bytes_total: 100 << 20, bytes_free: 50 << 20, ..TargetStat::default() };
-        let stats: BTreeMap<_, _> = maps.targets.keys().map(|&target| (target, stat)).collect();
-        let gain = Gain::of(&maps, (1, 1, "new".into()), 200 << 20, stats.clone()).expect("it can be added");
-        assert!(gain.room.0 > 0 && gain.room.1 > gain.room.0, "{gain:?}");
-        assert_eq!(gain.safety.0, Some(Safety { machines: 1, targets: 1 }));
-        assert_eq!(gain.safety.1, gain.safety.0);
-        let over = Gain::of(&maps, (1, 2, "new".into()), 200 << 20, stats);
+        let gain = |maps: &Maps, session| {
+            let stats = maps.targets.keys().map(|&target| (target, stat)).collect();
+            Gain::of(maps, (1, session, "new".into()), 200 << 20, stats)
+        };
+        let targets = (0..3).map(|id| (TargetId(id), TargetEntry::new(1, String::new()))).collect();
+        let alone = gain(&change::new_cluster(1, targets, 1, 1), 1).expect("it can be added");
+        assert!(alone.room.0 > 0 && alone.room.1 > alone.room.0, "{alone:?}");
+        assert_eq!(alone.safety, (Some(Safety { machines: 0, targets: 1 }), Some(Safety { machines: 0, targets: 1 })));
+        let (maps, _) = cluster(3);
+        let beside = gain(&maps, 1).expect("it can be added");
+        assert_eq!(
+            beside.room,
+            (100 << 20, 100 << 20),
+            "a part of every stripe lies on each machine: two have no more room"
+        );
+        assert_eq!(beside.safety.1, Some(Safety { machines: 1, targets: 1 }));
+        let over = gain(&maps, 2);
         assert!(over.is_err_and(|why| why.contains("session")), "a session that is over adds nothing");
     }
 
