@@ -19,6 +19,7 @@ mod lab;
 mod repair;
 mod restart;
 mod status;
+mod target;
 mod token;
 mod up;
 mod why;
@@ -58,8 +59,8 @@ enum Command {
     Down(down::Down),
     /// Restart the daemon, as after an upgrade: the mount and open files stay.
     Restart(restart::Restart),
-    /// Targets: drain them, keep them after all, remove them.
-    Target(drain::TargetCommand),
+    /// Targets: add them, put empty disks in the place of lost ones, drain them, keep them after all, remove them.
+    Target(target::TargetCommand),
     /// Machines: drain them, keep them after all, remove them.
     Node(drain::NodeCommand),
     /// How it is: targets, slots, logs, memory, space, rates.

@@ -60,6 +60,8 @@ pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
     pub(crate) config: Config,
     pub(crate) roles: Roles,
+    /// One target is added or replaced after the other.
+    pub(crate) supplying: Mutex<()>,
     /// Where other machines can be let in.
     gate: Option<Arc<Gate>>,
     /// Whether it goes on with what another process left.
@@ -119,8 +121,8 @@ impl Node {
             Some(point) => format!("{dir} is mounted on {}", point.display()),
             None => format!("{dir} runs; it is mounted nowhere (give --mount)"),
         };
-        let absent =
-            self.parts.roles.absent.iter().map(|absent| format!("\ngoes on without {}: {}", absent.name, absent.why));
+        let absent = self.parts.roles.absent().into_iter();
+        let absent = absent.map(|absent| format!("\ngoes on without {}: {}", absent.name, absent.why));
         let behind =
             self.parts.roles.cluster.maps().targets.values().filter(|entry| entry.state == TargetState::Behind).count();
         let advice = match behind {
@@ -208,7 +210,8 @@ impl Parts {
             membership::introduce(&machine, &cluster, runtime);
             Roles::start(cluster, None, Default::default(), options(&config), inherited).await?
         } else {
-            let (disks, lost) = own_disks(open_disks(dir, &config, runtime)).await?;
+            let opened = own_disks(open_disks(dir, &config, runtime)).await;
+            let (disks, lost) = opened.map_err(|error| membership::advise(&config, host.node(), error))?;
             let registry = joining::start_registry(&host, &peers, disks.clone()).await?;
             membership::expect_alone(&machine, &registry.maps(), host.node()).await?;
             membership::introduce_by_replica(&machine, &registry, runtime);
@@ -218,9 +221,10 @@ impl Parts {
         if let Some(gate) = &gate {
             gate.open(roles.cluster.clone());
         }
-        let (dir, meter) = (dir.to_owned(), Meter::default());
+        let (dir, meter, supplying) = (dir.to_owned(), Meter::default(), Mutex::new(()));
         let (stopped, ending, askers) = (OnceCell::new(), Mutex::default(), AtomicUsize::new(0));
-        Ok(Parts { dir, config, roles, gate, inherited: is_successor, meter, stopped, ending, askers })
+        let inherited = is_successor;
+        Ok(Parts { dir, config, roles, supplying, gate, inherited, meter, stopped, ending, askers })
     }
 
     /// A token, by which another machine can join.
@@ -404,7 +408,7 @@ async fn measure(parts: Arc<Parts>) {
 }
 
 /// What all targets together have read and written.
-fn traffic(targets: &[&Arc<storage::Target>]) -> Traffic {
+fn traffic(targets: &[Arc<storage::Target>]) -> Traffic {
     let counts = targets.iter().map(|target| target.traffic());
     counts.fold(Traffic::default(), |sum, (read, written)| Traffic {
         bytes_read: sum.bytes_read + read,

@@ -93,6 +93,8 @@ impl Parts {
     /// killed.
     pub(crate) async fn bequeath(&self, mount: Option<&Arc<Mount>>) -> Result<Will, NoWill> {
         let goes_on = |why: String| NoWill::GoesOn(format!("the daemon is not restarted, and goes on: {why}"));
+        let supplying = self.supplying.try_lock();
+        let _none = supplying.map_err(|_| goes_on("a target is being added or replaced; try again then".into()))?;
         // What the next process could not begin with is found before anything is given up.
         Config::load(&self.dir).map_err(|error| goes_on(error.to_string()))?;
         let tried = tokio::task::spawn_blocking(process::try_own_program).await;

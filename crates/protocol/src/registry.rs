@@ -106,6 +106,18 @@ pub enum RegistryRequest {
         /// What people call them: their paths on that node.
         names: Vec<String>,
     },
+    /// A new target of a node that lives, which is written to once it serves; the node stores from then on. The answer gives
+    /// its number: asked again, the same one. Its name tells it from others of that node.
+    AddTarget {
+        /// The node.
+        node: u32,
+        /// Its session.
+        session: u64,
+        /// What people call it: its path on that node.
+        name: String,
+    },
+    /// Another disk takes the place of a target's: what people call it from now on.
+    RenameTarget(TargetId, String),
     /// Whether targets are to be emptied, or to stay after all.
     Drain(Vec<TargetId>, Drain),
     /// Takes targets away on which nothing lies that anybody needs, as the asker found with the maps of this epoch.

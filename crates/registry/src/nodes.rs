@@ -8,7 +8,8 @@
 //!    one that its node knew of: a request that was made twice begins one.
 //!    It may take over the log of its node's client, if the session before was not over: only then has nobody sealed it, nor
 //!    been given what its client holds.
-//! 4. No two nodes that can be called have one name, or had one address when they were added.
+//! 4. A target that is added to a living node is in no group before it has served.
+//! 5. No two nodes that can be called have one name, or had one address when they were added.
 
 use std::collections::BTreeMap;
 
@@ -84,6 +85,39 @@ pub(crate) fn add_targets(maps: &mut Maps, node: u32, names: Vec<String>) -> Rep
     }
     form(maps);
     Ok(Outcome::Targets(first))
+}
+
+/// A new target of a node that lives. Nobody misses it, and nothing is written to it, until it serves; it is behind then, and
+/// whole once it was found to lack nothing. Asked again, nothing changes: names tell the targets of a node apart.
+pub(crate) fn add_target(maps: &mut Maps, (node, session): (u32, u64), name: String) -> Reply {
+    current(maps, node, session)?;
+    if let Some((known, _)) = maps.present().find(|(_, entry)| entry.node == node && entry.name == name) {
+        return Ok(Outcome::Targets(known));
+    }
+    if maps.targets.len() >= TARGETS_MAX || name.len() > NAME_SIZE_MAX {
+        return Err(RegistryError::Unknown("place for such a target".into()));
+    }
+    let target = maps.next_target;
+    maps.next_target = TargetId(target.0 + 1);
+    maps.targets.insert(target, TargetEntry { state: TargetState::New, ..TargetEntry::new(node, name) });
+    // Its last target may have been taken away.
+    maps.nodes.get_mut(&node).expect("it is current").stores = true;
+    Ok(Outcome::Targets(target))
+}
+
+/// What people call a target from now on.
+pub(crate) fn rename_target(maps: &mut Maps, target: TargetId, name: String) -> Reply {
+    if name.len() > NAME_SIZE_MAX {
+        return Err(RegistryError::Unknown("target with so long a name".into()));
+    }
+    let node = maps.present().find(|(id, _)| *id == target).map(|(_, entry)| entry.node);
+    let node = node.ok_or(RegistryError::Unknown("target".into()))?;
+    let is_alike = |(id, entry): (TargetId, &TargetEntry)| id != target && entry.node == node && entry.name == name;
+    if maps.present().any(is_alike) {
+        return Err(RegistryError::InUse(format!("another target of that node is called {name}")));
+    }
+    maps.targets.get_mut(&target).expect("it is present").name = name;
+    Ok(Outcome::Maps)
 }
 
 /// A node lives, with a new session. What it missed while it was gone, its targets are behind with.
@@ -177,8 +211,8 @@ pub(crate) fn form(maps: &mut Maps) {
 }
 
 fn fail_targets(maps: &mut Maps, node: u32) {
-    let there = |target: &&mut TargetEntry| target.node == node && target.state != TargetState::Removed;
-    maps.targets.values_mut().filter(there).for_each(|target| target.state = TargetState::Failed);
+    let served = |target: &&mut TargetEntry| target.node == node && target.serves();
+    maps.targets.values_mut().filter(served).for_each(|target| target.state = TargetState::Failed);
 }
 
 #[cfg(test)]
@@ -234,6 +268,62 @@ mod tests {
         assert_eq!(in_groups(&maps), [0, 1]);
         begin(&mut maps, 2);
         assert_eq!(in_groups(&maps), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_target_that_is_added_is_written_to_when_it_serves_and_missed_by_nobody_before() {
+        let mut maps = cluster(2);
+        let add = |name: &str| RegistryRequest::AddTarget { node: 2, session: 1, name: name.into() };
+        assert_eq!(step(&mut maps, add("c")), Ok(Outcome::Targets(TargetId(4))));
+        assert_eq!(step(&mut maps, add("c")), Ok(Outcome::Targets(TargetId(4))), "asked again");
+        assert_eq!(maps.targets.len(), 5);
+        assert_eq!(in_groups(&maps), [0, 1, 2, 3]);
+        assert_eq!(step(&mut maps, RegistryRequest::End { node: 2, session: 1 }), Ok(Outcome::Maps));
+        assert_eq!(begin(&mut maps, 2), 2);
+        assert_eq!(maps.targets[&TargetId(4)].state, TargetState::New, "nobody waits for it");
+        assert!(matches!(step(&mut maps, add("d")), Err(RegistryError::Over(2, 1))), "a former life adds nothing");
+        let set = |state| RegistryRequest::SetTarget(TargetId(4), state);
+        step(&mut maps, set(TargetState::Behind)).expect("it serves");
+        assert!(!in_groups(&maps).contains(&4));
+        step(&mut maps, set(TargetState::Whole)).expect("it lacks nothing");
+        assert!(in_groups(&maps).contains(&4));
+        assert!(matches!(step(&mut maps, set(TargetState::New)), Err(RegistryError::InUse(_))), "it is new once");
+    }
+
+    #[test]
+    fn a_new_target_is_no_place_for_what_the_others_hold_and_may_be_given_up() {
+        let mut maps = cluster(1);
+        let add = RegistryRequest::AddTarget { node: 1, session: 2, name: "c".into() };
+        assert_eq!(step(&mut maps, add), Ok(Outcome::Targets(TargetId(2))));
+        let all = RegistryRequest::Drain(vec![TargetId(0), TargetId(1)], protocol::maps::Drain::Careful);
+        assert!(matches!(step(&mut maps, all), Err(RegistryError::InUse(_))));
+        let seen = maps.epoch;
+        assert_eq!(step(&mut maps, RegistryRequest::RemoveTargets(vec![TargetId(2)], seen)), Ok(Outcome::Maps));
+        assert!(!maps.targets.contains_key(&TargetId(2)), "nothing names it");
+    }
+
+    #[test]
+    fn a_node_whose_last_target_was_taken_away_stores_again_with_another() {
+        let mut maps = cluster(3);
+        let own = vec![TargetId(4), TargetId(5)];
+        step(&mut maps, RegistryRequest::Drain(own.clone(), protocol::maps::Drain::Careful)).expect("others are left");
+        let seen = maps.epoch;
+        step(&mut maps, RegistryRequest::RemoveTargets(own, seen)).expect("nothing lies there");
+        assert!(!maps.nodes[&3].stores);
+        let add = RegistryRequest::AddTarget { node: 3, session: 1, name: "a".into() };
+        assert_eq!(step(&mut maps, add), Ok(Outcome::Targets(TargetId(6))), "the name is free again");
+        assert!(maps.nodes[&3].stores);
+    }
+
+    #[test]
+    fn a_target_is_called_by_the_path_of_the_disk_that_took_its_place() {
+        let mut maps = cluster(2);
+        let rename = |target, name: &str| RegistryRequest::RenameTarget(TargetId(target), name.into());
+        assert_eq!(step(&mut maps, rename(2, "c")), Ok(Outcome::Maps));
+        assert_eq!(maps.targets[&TargetId(2)].name, "c");
+        assert!(matches!(step(&mut maps, rename(3, "c")), Err(RegistryError::InUse(_))));
+        assert_eq!(step(&mut maps, rename(0, "c")), Ok(Outcome::Maps), "on another machine");
+        assert!(matches!(step(&mut maps, rename(9, "d")), Err(RegistryError::Unknown(_))));
     }
 
     /// Whoever gets no answer in time asks another registry, and both requests arrive in the end.

@@ -180,6 +180,11 @@ impl Registry {
         }
     }
 
+    /// Keeps a copy on one more target of this node from now on, or on the disk that takes the place of a target's.
+    pub async fn adopt(&self, target: TargetId, disk: &Disk) -> Result<(), String> {
+        within(&self.host, self.store.adopt(target, disk)).await.map_err(|error| error.to_string())
+    }
+
     /// Keeps no copy on targets that were taken out of the cluster.
     pub(crate) async fn leave_removed(&self, maps: &Maps) {
         let copies = self.store.kept().copies.clone();

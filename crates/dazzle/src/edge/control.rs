@@ -2,13 +2,15 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use host::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
+
+use crate::config::Size;
 
 /// What a daemon is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -28,6 +30,26 @@ pub enum Question {
     },
     /// Rebuild what is missing.
     Repair,
+    /// One more target for this machine.
+    TargetAdd {
+        /// Where: relative to the file system's directory, or absolute.
+        path: PathBuf,
+        /// The most that it may take of the file system it lies in.
+        limit: Option<Size>,
+        /// Change nothing; tell what it would give.
+        plan: bool,
+    },
+    /// An empty disk in the place of a target that does not serve.
+    TargetReplace {
+        /// Which, by name or number.
+        target: String,
+        /// Where the disk is; where the target was, unless given.
+        path: Option<PathBuf>,
+        /// Even if there is something that the others cannot make again.
+        force: bool,
+        /// Change nothing; tell what would be made again.
+        plan: bool,
+    },
     /// What draining would cost and leave.
     DrainPlan {
         /// What is to be emptied.

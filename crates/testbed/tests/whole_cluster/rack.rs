@@ -65,6 +65,9 @@ enum Stage {
     Ended(String),
 }
 
+/// How taking a disk in ended.
+pub type Taking = std::pin::Pin<Box<dyn Future<Output = Result<Result<TargetId, String>, host::sim::Crashed>>>>;
+
 /// A life of a machine's daemon: which machine, and the how manieth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Life(pub NodeId, pub u32);
@@ -151,6 +154,37 @@ impl Rack {
     /// Its disks, to do harm to.
     pub fn disks(&self, index: usize) -> Vec<SimDisk> {
         self.lock()[index].disks.iter().map(|(_, disk)| disk.clone()).collect()
+    }
+
+    /// A disk that is in a machine, and that no settings name yet.
+    pub fn spare_disk(&self, index: usize, name: &str) -> SimDisk {
+        self.world.add_disk(self.node(index), name, DiskOptions::default())
+    }
+
+    /// The target whose disk the settings of a machine say this is.
+    pub fn target_on(&self, index: usize, disk: &SimDisk) -> Option<TargetId> {
+        let machine = &self.lock()[index];
+        machine.disks.iter().find(|(_, known)| known.name() == disk.name()).map(|(target, _)| *target)
+    }
+
+    /// A new target on `disk`, or that disk in the place of `former`, as the daemon has it done. Ends with the machine.
+    pub fn take_in(&self, index: usize, disk: &SimDisk, former: Option<TargetId>) -> Taking {
+        let roles = self.roles(index).expect("its daemon runs");
+        let (rack, taken, name, plug) = (self.clone(), disk.clone(), disk.name(), disk.plug());
+        let place = former.and_then(|former| self.lock()[index].disks.iter().find(|(id, _)| *id == former).cloned());
+        let place = place.map(|(_, disk)| disk.plug());
+        let note = async move |target| {
+            let settings = &mut rack.lock()[index].disks;
+            settings.retain(|(known, _)| *known != target);
+            settings.push((target, taken));
+            Ok(())
+        };
+        Box::pin(self.world.spawn(&self.world.host(self.node(index)), async move {
+            match former {
+                None => roles.add_target(name, plug, note).await,
+                Some(former) => roles.replace_target((former, name), place, plug, note).await.map(|()| former),
+            }
+        }))
     }
 
     /// The roles of a machine whose daemon has started.
