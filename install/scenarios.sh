@@ -528,9 +528,10 @@ no_quorum() {
     token=$("$dazzle" token create "$work/m1") || return 1
     expect 1 "more than half of those that vote must run" timeout 20 "$dazzle" node drain "$work/m1" two &
     drain=$!
+    expect 1 "The same command may be given again" timeout 20 "$dazzle" target add "$work/m1" "$work/m1/more" || return 1
     refused 1 "more than half of those that vote must run" "$(machine 1)" "$token" && wait "$drain" || return 1
     grep -q "waits: more than half" <<<"$(timeout 5 "$dazzle" status "$work/m1")" || { echo "status does not tell"; return 1; }
-    "$dazzle" up "$work/m2" && "$dazzle" up "$work/m3" || return 1
+    "$dazzle" up "$work/m2" && "$dazzle" up "$work/m3" && "$dazzle" target add "$work/m1" "$work/m1/more" || return 1
     "$dazzle" join "$(machine 1)" "$token" "$work/new" --name new --address "$(machine 7)" || return 1
     [ "$(members | grep -o ":new" | wc -l)" = 1 ] || { echo "it is not a member once: $(members)"; return 1; }
 }
@@ -632,6 +633,14 @@ lab_stops() {
     check_on_all "$lab" 1 2 3 4 && "$dazzle" lab down "$lab"
 }
 
+# Every daemon in turn is restarted under load, on a host without disks too; no program on any host notices.
+lab_restarts() {
+    "$dazzle" lab up "$work/restarted" --hosts 3 --clients 1 || return 1
+    "$programs/restarts.py" "$dazzle" "$work/restarted" --rounds "${ROUNDS:-1}" --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" ||
+        return 1
+    check_on_all "$work/restarted" 1 2 3 4 && "$dazzle" lab down "$work/restarted"
+}
+
 # The one of two hosts that votes dies. The other is promoted and has all that was fsynced; the first follows when it is back.
 lab_promote() {
     local lab=$work/promoted expected
@@ -718,6 +727,86 @@ replace_one() {
     for host in 1 2 3 4; do
         [ "$(digest "$lab/mnt-$host/crates")" = "$2" ] || { echo "bytes differ on host $host"; return 1; }
     done
+}
+
+# A host gets more targets under load, two at once; one loses the files of a target while it runs, one a disk while it is down.
+lab_targets() {
+    local lab=$work/supplied expected writer
+    [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
+    "$dazzle" lab up "$lab" --hosts 3 --disks 3 && mkdir "$lab/mnt-3/crates" && fill_some "$lab/mnt-3/crates" || return 1
+    expected=$(digest "$lab/mnt-1/crates")
+    count_until "$lab/enough" "$lab/mnt-2/counted" &
+    writer=$!
+    two_more "$lab" && two_lost "$lab" || { touch "$lab/enough"; return 1; }
+    touch "$lab/enough"
+    wait "$writer" || { echo "the writer failed"; return 1; }
+    seq "$(tail -n 1 "$lab/mnt-1/counted")" | cmp - "$lab/mnt-3/counted" || return 1
+    check_on_all "$lab" 1 2 3 || return 1
+    # Now any host may be lost.
+    "$dazzle" lab kill "$lab" 1 || return 1
+    [ "$(digest "$lab/mnt-2/crates")" = "$expected" ] || { echo "bytes differ without host 1"; return 1; }
+    umount -l "$lab/mnt-1" && "$dazzle" lab start "$lab" 1 && check_on_all "$lab" 1 2 3 && "$dazzle" lab down "$lab"
+}
+
+two_more() {
+    local lab=$1 other
+    "$dazzle" target add "$lab/host-2" "$lab/host-2/more" --plan | grep -q "to move *nothing" || return 1
+    "$dazzle" target add "$lab/host-2" "$lab/host-2/more" &
+    other=$!
+    "$dazzle" target add "$lab/host-2" "$lab/host-2/most" && wait "$other" || { echo "two targets were not added"; return 1; }
+    expect 1 "is the place of target" "$dazzle" target add "$lab/host-2" "$lab/host-2/more" || return 1
+    head -c 60M /dev/urandom >"$lab/mnt-1/later" && sync "$lab/mnt-1/later" || return 1
+    grep -q "host-2:more" <<<"$("$dazzle" why "$lab/mnt-1/later")" || { echo "nothing was written to it"; return 1; }
+}
+
+two_lost() {
+    local lab=$1
+    expect 1 "is on another machine" "$dazzle" target replace "$lab/host-1" host-2:target-1 || return 1
+    expect 1 "serves: to put another disk" "$dazzle" target replace "$lab/host-2" target-1 || return 1
+    rm "$lab/host-2/target-1/"* && "$dazzle" target replace "$lab/host-2" target-1 || return 1
+    "$dazzle" lab kill "$lab" 3 && umount -l "$lab/mnt-3" && rm -r "$lab/host-3/target-0" || return 1
+    "$dazzle" lab start "$lab" 3 && mkdir "$lab/host-3/instead" || return 1
+    "$dazzle" target replace "$lab/host-3" target-0 --plan | grep -q "lost *nothing" || { echo "too much is lost"; return 1; }
+    "$dazzle" target replace "$lab/host-3" target-0 "$lab/host-3/instead"
+}
+
+# One machine gets a target, loses others, and replaces them while it runs; wrong places are refused and change nothing.
+supplied() {
+    local dir=$work/grown expected settings
+    fresh grown --targets 4 && fill_some "$dir-mount" && expected=$(digest "$dir-mount") || return 1
+    settings=$(cat "$dir/dazzle.toml")
+    ln -s "$dir/target-1" "$work/by-another-name" && mkdir "$dir/target-1/deeper" || return 1
+    for place in "$dir/target-1" "$work/by-another-name" "$dir/target-1/deeper" "$dir" "$dir-mount"; do
+        expect 1 "Nothing was changed" "$dazzle" target add "$dir" "$place" || return 1
+    done
+    expect 1 "does not exist" "$dazzle" target add "$dir" "$work/nowhere" || return 1
+    expect 1 "there is no target 9" "$dazzle" target replace "$dir" 9 || return 1
+    truncate -s 100M "$work/small" && expect 1 "needs at least 512" "$dazzle" target add "$dir" "$work/small" || return 1
+    [ "$settings" = "$(cat "$dir/dazzle.toml")" ] || { echo "the settings changed"; return 1; }
+    expect 1 "not UTF-8" "$dazzle" target add "$dir" "$work/"$'\xff' || return 1
+    given_up "$dir" || return 1
+    truncate -s 600M "$work/file" && "$dazzle" target add "$dir" "$work/file" || return 1
+    "$dazzle" down "$dir" && rm -r "$dir/target-0" && "$dazzle" up "$dir" || return 1
+    rm "$dir/target-1/"[a-z]*.* "$dir/target-1/"{target,data,intake}
+    expect 1 "cannot be made again" "$dazzle" target replace "$dir" target-1 || return 1
+    "$dazzle" target replace "$dir" target-0 && rm -r "$dir/target-1/"* && "$dazzle" target replace "$dir" target-1 || return 1
+    [ "$(digest "$dir-mount")" = "$expected" ] || { echo "bytes differ"; return 1; }
+    kill_daemon "$dir" && "$dazzle" up "$dir" && [ "$(digest "$dir-mount")" = "$expected" ] || return 1
+    # A removed one makes room for another in its place.
+    "$dazzle" target drain "$dir" target-2 && "$dazzle" target remove "$dir" target-2 && rm -r "$dir/target-2/"* || return 1
+    "$dazzle" target add "$dir" "$dir/target-2" && "$dazzle" down "$dir" && "$dazzle" up "$dir" || return 1
+    [ "$(digest "$dir-mount")" = "$expected" ] && "$dazzle" check "$dir" --thorough && end grown || return 1
+    rm -r "$dir/"target-* "$dir/later" "$work/file" && expect 1 "Bring back all but 1 of them" "$dazzle" up "$dir"
+}
+
+# Where the settings cannot be written a target has its number and is missed by nobody; it is gone on with, or given up.
+given_up() {
+    mkdir "$1/dazzle.new" && expect 1 "dazzle.toml" "$dazzle" target add "$1" "$1/never" || return 1
+    grep -q "^never: it has its number" <<<"$("$dazzle" status "$1")" || { echo "it is not told how to go on"; return 1; }
+    "$dazzle" status "$1" | grep -q " healthy, " || { echo "it is missed"; return 1; }
+    "$dazzle" target remove "$1" never && expect 1 "dazzle.toml" "$dazzle" target add "$1" "$1/later" || return 1
+    rmdir "$1/dazzle.new" && "$dazzle" target add "$1" "$1/later" || return 1
+    [ "$("$dazzle" status "$1" --json | grep -c "later\|never")" = 1 ] || { echo "a number was given in vain"; return 1; }
 }
 
 # Counts in a file, every number fsynced, until a file is there.

@@ -76,7 +76,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         Some(LogState::Open(epoch) | LogState::Sealing(epoch)) => epoch,
         _ => FenceEpoch(feed.word()),
     };
-    match feed.choice(17) {
+    match feed.choice(19) {
         0 => RegistryRequest::OpenLog { node: feed.word(), writer: Writer::Client },
         1 => {
             let groups = feed.run().iter().map(|&id| GroupId(id.into())).collect();
@@ -108,8 +108,14 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         }
         14 => RegistryRequest::RemoveTargets(feed.run().iter().map(|&id| TargetId(id.into())).collect(), maps.epoch),
         15 => RegistryRequest::RemoveNode(feed.word()),
+        16 => {
+            let node = feed.word();
+            let session = maps.nodes.get(&node).map_or(0, |entry| entry.session);
+            RegistryRequest::AddTarget { node, session, name: feed.number().to_string() }
+        }
+        17 => RegistryRequest::RenameTarget(TargetId(feed.word()), feed.number().to_string()),
         _ => {
-            let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed][usize::from(feed.choice(3))];
+            let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed, TargetState::New][usize::from(feed.choice(4))];
             RegistryRequest::SetTarget(TargetId(feed.word()), state)
         }
     }

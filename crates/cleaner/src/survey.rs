@@ -138,7 +138,7 @@ async fn edge(cluster: &Cluster, maps: &Maps, log: LogId, newest: StripeNumber) 
 
 /// Whether no target that may come back holds anything of `log`. Unlike a listing, this knows who was silent.
 pub async fn is_gone(cluster: &Cluster, maps: &Maps, log: LogId) -> bool {
-    let kept = maps.present().filter(|(_, entry)| entry.state != TargetState::Failed);
+    let kept = maps.serving();
     let request = StorageRequest::Tail { log, from: StripeNumber(0) };
     let answers = join_all(kept.map(|(target, _)| cluster.ask(target, request.clone()))).await;
     answers.iter().all(|answer| matches!(answer, Ok(StorageReply::Fragments(list)) if list.is_empty()))

@@ -92,6 +92,7 @@ impl Handler for Door {
     fn handle(&self, _from: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
         let (inner, above) = (self.inner.clone(), self.above.clone());
         Box::pin(async move {
+            let _answering = inner.answering.read().await;
             let answer = match request.open::<ClientRequest>() {
                 Ok(request) => inner.answer(&*above, request).await,
                 Err(_) => ClientAnswer::Failed("no request to a client".into()),

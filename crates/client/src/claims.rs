@@ -23,6 +23,13 @@ impl Inner {
         claims
     }
 
+    /// All that is held of a slot.
+    pub(crate) fn claim_all(&self, slot: SlotId) -> Claims {
+        let mut claims = Claims::default();
+        self.claim_slot(slot, InodeId::new(slot, 0), &mut claims);
+        claims
+    }
+
     fn claim_slot(&self, slot: SlotId, from: InodeId, claims: &mut Claims) {
         let turn = self.tokens.next_turn();
         // Nothing is noted as granted while these are locked.

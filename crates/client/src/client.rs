@@ -15,6 +15,7 @@ use protocol::storage::Room;
 use crate::ClientError;
 use crate::cache::Cache;
 use crate::held_locks::OwnLocks;
+use crate::heritage::Heritage;
 use crate::journals::Journals;
 use crate::numbers::CallNumbers;
 use crate::opens::OpenFile;
@@ -70,6 +71,8 @@ pub(crate) struct Inner {
     /// There is something to send, or it became urgent.
     pub(crate) outbox_filled: Event,
     pub(crate) budget: Budget,
+    /// Held while a manager is answered.
+    pub(crate) answering: Arc<async_lock::RwLock<()>>,
     tickets: AtomicU64,
     stopped: AtomicBool,
 }
@@ -89,7 +92,28 @@ impl Client {
     /// Opens a log of the client's own and begins to serve.
     pub async fn start(cluster: Cluster, reader: LogReader, options: ClientOptions) -> Result<Client, ClientError> {
         let log = LogWriter::open(cluster.clone(), Writer::Client, Room::Data, options.log).await?;
+        Ok(Client::begin(cluster, (reader, log), options, None).await)
+    }
+
+    /// Goes on with what an earlier process of this node left.
+    pub async fn resume(
+        cluster: Cluster,
+        reader: LogReader,
+        options: ClientOptions,
+        heritage: Heritage,
+    ) -> Result<Client, ClientError> {
+        let log = LogWriter::resume(cluster.clone(), heritage.rest, options.log).await?;
+        Ok(Client::begin(cluster, (reader, log), options, Some(heritage)).await)
+    }
+
+    async fn begin(
+        cluster: Cluster,
+        (reader, log): (LogReader, LogWriter),
+        options: ClientOptions,
+        heritage: Option<Heritage>,
+    ) -> Client {
         reader.attach(&log);
+        let tickets = heritage.as_ref().map_or(1, |heritage| heritage.next_ticket);
         let inner = Arc::new(Inner {
             host: cluster.host().clone(),
             cluster,
@@ -108,21 +132,22 @@ impl Client {
             outbox_moved: Event::new(),
             outbox_filled: Event::new(),
             budget: Budget::new(options.dirty_bytes as u64),
-            tickets: AtomicU64::new(1),
+            answering: Arc::default(),
+            tickets: AtomicU64::new(tickets),
             stopped: AtomicBool::new(false),
         });
+        if let Some(heritage) = heritage {
+            inner.inherit(heritage);
+        }
         inner.refresh_space().await;
         inner.clone().begin_background();
-        Ok(Client(inner))
+        Client(inner)
     }
 
     /// Writes everything out, waits until managers have it, and closes the log. Calls after that fail.
     pub async fn stop(&self) -> Result<(), ClientError> {
         self.settle().await?;
-        self.0.stopped.store(true, Ordering::Release);
-        self.0.outbox_filled.notify(usize::MAX);
-        self.0.budget.wake();
-        self.0.tokens.moved.notify(usize::MAX);
+        self.0.end();
         self.0.log.close().await?;
         Ok(())
     }
@@ -139,6 +164,19 @@ impl Inner {
     pub(crate) fn ticket(&self) -> u64 {
         // Managers keep tickets of all nodes of an inode together.
         (u64::from(self.host.node().0) << 40) | self.tickets.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The number of the next ticket.
+    pub(crate) fn next_ticket(&self) -> u64 {
+        self.tickets.load(Ordering::Relaxed)
+    }
+
+    /// Calls fail from now on, and what goes on beside them ends.
+    pub(crate) fn end(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.outbox_filled.notify(usize::MAX);
+        self.budget.wake();
+        self.tokens.moved.notify(usize::MAX);
     }
 
     pub(crate) fn is_stopped(&self) -> bool {

@@ -89,6 +89,16 @@ impl OwnLocks {
         self.forget_if_idle(inode, owner);
     }
 
+    /// Whether nothing is asked for nor given up.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.0.values().all(|owned| owned.asking == 0 && owned.giving == 0)
+    }
+
+    /// An earlier process held this.
+    pub(crate) fn inherit(&mut self, inode: InodeId, lock: Lock) {
+        self.0.entry((inode, lock.owner)).or_default().held.take(lock);
+    }
+
     /// Everything that is held in a slot, in order of inodes.
     pub(crate) fn of_slot(&self, slot: SlotId) -> impl Iterator<Item = (InodeId, Lock)> {
         let least = LockOwner { node: 0, owner: 0 };

@@ -18,7 +18,7 @@
 //!
 //! The others await: `ask` (managers), `names`, `attributes`, `opens`, `reads`, `writes`, `flush` (log and deltas),
 //! `shape` (allocate, punch, copy), `locks`, `statfs`, `background`, `pins` (working under tokens), `call_backs` (giving them
-//! up); `whole` carries work to its end.
+//! up), `heritage` (what the next process goes on with); `whole` carries work to its end.
 //!
 //! Two things make this simple. A log address means the same bytes for ever, so what was read by address is never
 //! stale, and a plan to read taken under the file's lock is a snapshot. And appending is a step in memory: bytes are
@@ -37,6 +37,7 @@ mod error;
 mod file;
 mod flush;
 mod held_locks;
+mod heritage;
 mod journals;
 mod lease;
 mod locks;
@@ -58,6 +59,7 @@ mod writes;
 pub use call_backs::{Above, Calls, NothingAbove};
 pub use client::{Client, ClientMemory, ClientOptions};
 pub use error::ClientError;
+pub use heritage::{Heritage, Silence};
 pub use shape::{Allocate, AllocateMode, SeekKind};
 pub use space::{Statfs, usable};
 pub use writes::WriteAt;

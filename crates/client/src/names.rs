@@ -11,13 +11,21 @@ use crate::whole::whole;
 
 /// How often a file is made that is gone before its maker has it open.
 const MAKE_TRIES: u32 = 4;
+/// How often a name is looked up whose inode is gone before all is known of it.
+const LOOKUP_TRIES: u32 = 8;
 
 impl Client {
     /// Finds a name.
     pub async fn lookup(&self, directory: InodeId, name: Bytes) -> Result<Attributes, ClientError> {
-        let lost = self.0.tokens.lost();
-        let reply = self.0.ask(directory, ManagerRequest::Lookup { directory, name }).await?;
-        let (attributes, _) = entry(reply)?;
+        for _ in 1..LOOKUP_TRIES {
+            let (attributes, lost) = self.0.find_name(directory, name.clone()).await?;
+            match self.0.completed(attributes, lost).await {
+                // Whoever removed it meanwhile may have put another one in its place.
+                Err(ClientError::Manager(ManagerError::Stale)) => {}
+                other => return other,
+            }
+        }
+        let (attributes, lost) = self.0.find_name(directory, name).await?;
         self.0.completed(attributes, lost).await
     }
 
@@ -165,6 +173,13 @@ impl Client {
 }
 
 impl Inner {
+    /// What a name is now, and how much was given up before it was asked for.
+    async fn find_name(&self, directory: InodeId, name: Bytes) -> Result<(Attributes, u64), ClientError> {
+        let lost = self.tokens.lost();
+        let (attributes, _) = entry(self.ask(directory, ManagerRequest::Lookup { directory, name }).await?)?;
+        Ok((attributes, lost))
+    }
+
     async fn make(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {
         let reply = self.change(directory, &[directory], request).await?;
         let Answer::Entry(attributes, _) = reply.answer else { return Err(ClientError::Foreign("create")) };

@@ -33,6 +33,16 @@ impl CallNumbers {
         CallNumber { numbers: self, number }
     }
 
+    /// The number of the next call.
+    pub(crate) fn next(&self) -> u64 {
+        lock(&self.0).next
+    }
+
+    /// An earlier process gave all numbers before this one.
+    pub(crate) fn go_on_from(&self, number: u64) {
+        lock(&self.0).next = number;
+    }
+
     /// The first number that may still be sent; all before it are given up.
     pub(crate) fn below(&self) -> u64 {
         let numbers = lock(&self.0);

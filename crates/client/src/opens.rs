@@ -10,6 +10,7 @@ use protocol::manager::{Answer, ManagerReply, ManagerRequest, has_content};
 use crate::ClientError;
 use crate::client::{Client, Inner, lock};
 use crate::file::{Asked, File};
+use crate::heritage::Open;
 use crate::tokens::Turn;
 use crate::whole::whole;
 
@@ -46,6 +47,18 @@ impl State {
     /// Whether programs have it open.
     pub(crate) fn is_open(&self) -> bool {
         self.opens > 0
+    }
+
+    /// What the next process has to know of it; nothing if nobody has it open.
+    pub(crate) fn open(&self, inode: InodeId, failed: Option<String>) -> Option<Open> {
+        let State { opens: count, unlinked, .. } = *self;
+        self.is_open().then_some(Open { inode, count, unlinked, failed })
+    }
+
+    /// An earlier process left it open.
+    pub(crate) fn inherit(&mut self, open: Open) {
+        (self.opens, self.unlinked) = (open.count, open.unlinked);
+        self.failed = open.failed.map(ClientError::Unreachable);
     }
 
     /// Whether nobody will ever read what is written here.

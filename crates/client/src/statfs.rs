@@ -7,7 +7,6 @@ use futures_util::future::join_all;
 use host::NodeId;
 use protocol::id::TargetId;
 use protocol::manager::{Answer, ManagerRequest};
-use protocol::maps::TargetState;
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 
 use crate::ClientError;
@@ -41,7 +40,7 @@ impl Inner {
     /// What the targets that answer tell of themselves.
     pub(crate) async fn stats(&self) -> BTreeMap<TargetId, TargetStat> {
         let maps = self.cluster.maps();
-        let alive = maps.present().filter(|(_, entry)| entry.state != TargetState::Failed);
+        let alive = maps.serving();
         let calls = alive.map(async |(target, _)| (target, self.cluster.ask(target, StorageRequest::Stat).await));
         let mut stats = BTreeMap::new();
         for (target, answer) in join_all(calls).await {

@@ -88,6 +88,19 @@ impl SlotTokens {
         self.was_shared
     }
 
+    /// An earlier process held it whole, or it was given up once, or a token of an inode was held.
+    pub(crate) fn inherit_whole(&mut self) {
+        self.whole = true;
+    }
+
+    pub(crate) fn inherit_shared(&mut self) {
+        self.was_shared = true;
+    }
+
+    pub(crate) fn inherit(&mut self, token: Token) {
+        self.inodes.entry(token.inode).or_default().token = Some((token.mode, token.version));
+    }
+
     /// Whether what was granted to a question of that turn is known to whoever manages the slot: no call-back or claim came
     /// since, the answer to which did not tell of it.
     pub(crate) fn stands(&self, asked: Turn) -> bool {

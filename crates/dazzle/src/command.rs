@@ -18,7 +18,9 @@ mod join;
 mod lab;
 mod registry;
 mod repair;
+mod restart;
 mod status;
+mod target;
 mod token;
 mod up;
 mod why;
@@ -56,8 +58,10 @@ enum Command {
     Token(token::TokenCommand),
     /// Unmount, store everything, stop the daemon.
     Down(down::Down),
-    /// Targets: drain them, keep them after all, remove them.
-    Target(drain::TargetCommand),
+    /// Restart the daemon, as after an upgrade: the mount and open files stay.
+    Restart(restart::Restart),
+    /// Targets: add them, put empty disks in the place of lost ones, drain them, keep them after all, remove them.
+    Target(target::TargetCommand),
     /// Machines: drain them, keep them after all, remove them.
     Node(drain::NodeCommand),
     /// How it is: targets, slots, logs, memory, space, rates.
@@ -114,6 +118,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Join(join) => join.run(),
         Command::Token(token) => token.run(),
         Command::Down(down) => down.run(),
+        Command::Restart(restart) => restart.run(),
         Command::Target(target) => target.run(),
         Command::Node(node) => node.run(),
         Command::Status(status) => status.run(),

@@ -74,6 +74,10 @@ impl Leaver {
         self.targets.iter().all(|target| maps.targets.get(target).is_some_and(TargetEntry::drains))
     }
 
+    fn may_go(&self, maps: &Maps) -> bool {
+        self.targets.iter().all(|target| maps.targets.get(target).is_some_and(TargetEntry::may_go))
+    }
+
     /// How many slots its machine manages still.
     fn slots(&self, maps: &Maps) -> usize {
         self.node.map_or(0, |node| maps.slots.values().filter(|slot| slot.node == node).count())
@@ -130,7 +134,7 @@ pub(crate) async fn remove(parts: &Parts, whom: &Whom, force: bool, progress: &P
     if leaver.is_gone(&maps) && !leaver.targets.is_empty() {
         begin(parts, &maps, &leaver, force).await?;
         emptied(parts, &leaver, progress).await.or_else(|error| if force { Ok(()) } else { Err(error) })?;
-    } else if !leaver.drains(&maps) {
+    } else if !leaver.may_go(&maps) {
         let name = &leaver.name;
         return Err(format!("{name} is in use: `dazzle {command} drain` empties it first. Nothing was changed"));
     }

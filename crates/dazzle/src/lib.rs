@@ -9,12 +9,14 @@
 //! | `lab` | what a laboratory is: a cluster on one machine |
 //! | `oracle` | answers to what commands ask a running daemon; `audit`: to `check` and `repair` |
 //! | `drain`, `plan` | emptying targets and machines and taking them away; what that would cost |
+//! | `adding`, `supply` | targets that are added or replaced; what that would give and cost |
 //! | [`config`] | the settings |
 //! | `meter` | how fast bytes move |
 //! | `edge/` | the only code that names the runtime and the operating system |
 //!
 //! *Never*: any policy of a file system; that is decided in the parts.
 
+mod adding;
 mod audit;
 mod command;
 pub mod config;
@@ -29,6 +31,8 @@ mod oracle;
 mod plan;
 mod promotion;
 mod redundancy;
+mod succession;
+mod supply;
 mod targets;
 
 pub use command::{Arguments, run};

@@ -156,6 +156,23 @@ pub(crate) async fn expect_alone(machine: &RealMachine, maps: &Maps, own: NodeId
     }
 }
 
+/// An error of a start without any target, with what to do about it. What a machine voted for lay on its targets: an empty
+/// disk in their place must not make it vote again as if it never had.
+pub(crate) fn advise(config: &Config, node: NodeId, error: String) -> String {
+    let NodeId(node) = node;
+    match &config.cluster {
+        Some(_) => format!(
+            "{error}\nBring back one that is. If all are gone for good, the other machines make again what lay there: give \
+             `dazzle node remove DIR {node}` on one of them, then empty this directory and have it join anew with `dazzle join`"
+        ),
+        None => format!(
+            "{error}\nBring back all but {} of them: no other machine has what lies there. An empty disk can take the place of \
+             one only while others are there",
+            config.parity
+        ),
+    }
+}
+
 /// An error of the start, with what keeps other machines from being reached.
 pub(crate) fn explain(machine: &RealMachine, error: String) -> String {
     let complaints = machine.peers().into_iter().filter_map(|peer| Some((peer.node.0, peer.error?)));
@@ -253,6 +270,18 @@ impl Admission for Porter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ClusterConfig;
+
+    #[test]
+    fn who_finds_no_target_is_told_what_to_do() {
+        let mut config = Config::new(1, None, Vec::new());
+        let alone = advise(&config, NodeId(1), "nothing is there".into());
+        assert!(alone.starts_with("nothing is there\n") && alone.contains("all but 1 of them"), "{alone}");
+        let (name, address) = ("rack-3".to_owned(), "192.0.2.3:4747".to_owned());
+        config.cluster = Some(ClusterConfig { name, address, peers: Vec::new() });
+        let member = advise(&config, NodeId(3), "nothing is there".into());
+        assert!(member.contains("`dazzle node remove DIR 3`") && member.contains("`dazzle join`"), "{member}");
+    }
 
     #[tokio::test]
     async fn a_machine_that_has_not_begun_lets_nobody_in_and_spends_no_token() {

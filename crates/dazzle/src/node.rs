@@ -12,9 +12,9 @@ use log::{Cluster, RebuildOptions, ScrubOptions};
 use manager::ManagerOptions;
 use protocol::maps::{Maps, NodeState, TargetState};
 use roles::targets::own_disks;
-use roles::{Above, Roles, RolesOptions, Stays, joining};
+use roles::{Above, Inherited, NoWill, Roles, RolesOptions, Stays, joining};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::{Mutex, Notify, OnceCell};
 use tracing::{error, info, warn};
 
 use crate::command::control_path;
@@ -26,6 +26,7 @@ use crate::edge::{control, process};
 use crate::membership::{self, Gate};
 use crate::meter::{Meter, Traffic};
 use crate::oracle::NodeOracle;
+use crate::succession::{Inheritance, Will};
 use crate::targets::open_disks;
 
 /// The number of the node that makes a file system.
@@ -44,10 +45,12 @@ pub(crate) struct Node {
 }
 
 /// How a node's life ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Ending {
     /// As it was asked to.
     Stopped,
+    /// Another process is to go on with this.
+    Followed(Box<Will>),
     /// Others have what it managed; it may begin another life.
     Expelled,
 }
@@ -57,11 +60,17 @@ pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
     pub(crate) config: Config,
     pub(crate) roles: Roles,
+    /// One target is added or replaced after the other.
+    pub(crate) supplying: Mutex<()>,
     /// Where other machines can be let in.
     gate: Option<Arc<Gate>>,
+    /// Whether it goes on with what another process left.
+    pub(crate) inherited: bool,
     /// How fast targets read and write.
     pub(crate) meter: Meter,
     stopped: OnceCell<Result<(), String>>,
+    /// How this life ends, if another process is to follow.
+    ending: Mutex<Option<Ending>>,
     /// How many commands wait to be told that this machine, or all, have stopped.
     askers: AtomicUsize,
     /// It ends, stored or not, so that its machine is promoted: once that was decided, and then once that was answered.
@@ -70,11 +79,12 @@ pub(crate) struct Parts {
 }
 
 impl Node {
-    /// Starts all roles of the file system in `dir`, and mounts it where its settings say.
-    pub(crate) async fn start(dir: &Path, runtime: &Handle) -> Result<Node, String> {
+    /// Starts all roles of the file system in `dir`, and mounts it where its settings say; or goes on with what the process before
+    /// left, where it is mounted still.
+    pub(crate) async fn start(dir: &Path, runtime: &Handle, inheritance: Option<Inheritance>) -> Result<Node, String> {
         let config = Config::load(dir).map_err(|error| error.to_string())?;
         let (machine, gate) = membership::connect(dir, &config, runtime).await?;
-        let begun = Node::begin(dir, config, (machine.clone(), gate), runtime).await;
+        let begun = Node::begin(dir, config, (machine.clone(), gate), runtime, inheritance).await;
         begun.map_err(|error| membership::explain(&machine, error))
     }
 
@@ -83,11 +93,15 @@ impl Node {
         mut config: Config,
         (machine, gate): (Arc<RealMachine>, Option<Arc<Gate>>),
         runtime: &Handle,
+        inheritance: Option<Inheritance>,
     ) -> Result<Node, String> {
         let host = Host::new(machine.clone());
+        let divided = inheritance.map(|inheritance| inheritance.divide(host.clone(), runtime.clone()));
+        let (inherited, adopted) = divided.unzip();
         membership::settle_in((dir, &mut config), &host, runtime).await?;
-        let parts = Arc::new(Parts::start(dir, config, (machine, gate), runtime).await?);
+        let parts = Arc::new(Parts::start(dir, config, (machine, gate), runtime, inherited).await?);
         let mount = match &parts.config.mount {
+            _ if adopted.is_some() => adopted.and_then(|adopted| adopted.get().cloned()),
             Some(point) => Some(parts.mount(point, runtime)?),
             None => {
                 parts.roles.client.answer_managers(Arc::new(NothingAbove));
@@ -110,8 +124,8 @@ impl Node {
             Some(point) => format!("{dir} is mounted on {}", point.display()),
             None => format!("{dir} runs; it is mounted nowhere (give --mount)"),
         };
-        let absent =
-            self.parts.roles.absent.iter().map(|absent| format!("\ngoes on without {}: {}", absent.name, absent.why));
+        let absent = self.parts.roles.absent().into_iter();
+        let absent = absent.map(|absent| format!("\ngoes on without {}: {}", absent.name, absent.why));
         let behind =
             self.parts.roles.cluster.maps().targets.values().filter(|entry| entry.state == TargetState::Behind).count();
         let advice = match behind {
@@ -126,7 +140,13 @@ impl Node {
     pub(crate) async fn run(self) -> Ending {
         tokio::select! {
             // A command has stopped everything and has its answer.
-            () = self.stop.notified() => return Ending::Stopped,
+            () = self.stop.notified() => {
+                let ending = self.parts.ending.lock().await.take().unwrap_or(Ending::Stopped);
+                if matches!(ending, Ending::Expelled) {
+                    self.dismiss().await;
+                }
+                return ending;
+            }
             () = process::stop_signal() => info!("asked to stop by a signal"),
             () = self.unmounted() => info!("unmounted by somebody else"),
             () = self.parts.stopped_with_all(self.mount.clone()) => {
@@ -186,39 +206,44 @@ impl Parts {
         config: Config,
         (machine, gate): (Arc<RealMachine>, Option<Arc<Gate>>),
         runtime: &Handle,
+        inherited: Option<Inherited>,
     ) -> Result<Parts, String> {
         let host = Host::new(machine.clone());
         let peers = membership::peers(&config);
+        let is_successor = inherited.is_some();
         let roles = if config.targets.is_empty() {
             let cluster = joining::ask(&host, &peers).await?;
             membership::expect_alone(&machine, &cluster.maps(), host.node()).await?;
             membership::remember(dir, &config, &cluster.maps())?;
             membership::introduce(&machine, &cluster, runtime);
-            Roles::start(cluster, None, Default::default(), options(&config)).await?
+            Roles::start(cluster, None, Default::default(), options(&config), inherited).await?
         } else {
-            let (disks, lost) = own_disks(open_disks(dir, &config, runtime)).await?;
+            let opened = own_disks(open_disks(dir, &config, runtime)).await;
+            let (disks, lost) = opened.map_err(|error| membership::advise(&config, host.node(), error))?;
             membership::introduce_known(&machine, &disks).await;
             let note = |maps: &Maps| membership::remember(dir, &config, maps);
             let registry = joining::start_registry(&host, &peers, disks.clone(), &note).await?;
             membership::expect_alone(&machine, &registry.maps(), host.node()).await?;
             membership::introduce_by_replica(&machine, &registry, runtime);
             let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
-            Roles::start(cluster, Some(registry), (disks, lost), options(&config)).await?
+            Roles::start(cluster, Some(registry), (disks, lost), options(&config), inherited).await?
         };
         if let Some(gate) = &gate {
             gate.open(roles.cluster.clone());
         }
-        let (dir, meter) = (dir.to_owned(), Meter::default());
         Ok(Parts {
-            dir,
+            dir: dir.to_owned(),
             config,
             roles,
+            supplying: Mutex::new(()),
             gate,
-            meter,
+            inherited: is_successor,
+            meter: Meter::default(),
             stopped: OnceCell::new(),
-            askers: AtomicUsize::new(0),
+            ending: Mutex::default(),
             yields: AtomicBool::new(false),
             yielding: Notify::new(),
+            askers: AtomicUsize::new(0),
         })
     }
 
@@ -266,6 +291,21 @@ impl Parts {
         if self.yields.load(Ordering::Acquire) {
             self.yielding.notify_one();
         }
+    }
+
+    /// Ends all roles, and leaves what is open to another process.
+    pub(crate) async fn restart(&self, mount: Option<Arc<Mount>>) -> Result<serde_json::Value, String> {
+        let bequeath = async {
+            let ending = match self.bequeath(mount.as_ref()).await {
+                Ok(will) => Ending::Followed(Box::new(will)),
+                Err(NoWill::Ends(_)) => Ending::Expelled,
+                Err(NoWill::GoesOn(why)) => return Err(why),
+            };
+            *self.ending.lock().await = Some(ending);
+            Ok(Ok(()))
+        };
+        self.stopped.get_or_try_init(|| bequeath).await?.clone()?;
+        Ok(serde_json::json!({"session": self.roles.session()}))
     }
 
     /// Has all machines stop; how many did.
@@ -401,7 +441,7 @@ async fn measure(parts: Arc<Parts>) {
 }
 
 /// What all targets together have read and written.
-fn traffic(targets: &[&Arc<storage::Target>]) -> Traffic {
+fn traffic(targets: &[Arc<storage::Target>]) -> Traffic {
     let counts = targets.iter().map(|target| target.traffic());
     counts.fold(Traffic::default(), |sum, (read, written)| Traffic {
         bytes_read: sum.bytes_read + read,

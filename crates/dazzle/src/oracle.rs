@@ -11,12 +11,13 @@ use log::{ScrubStatus, stripes};
 use protocol::address::LogAddress;
 use protocol::fragment::Part;
 use protocol::id::{InodeId, TargetId};
-use protocol::maps::{LogState, Maps, NodeState, TargetState};
+use protocol::maps::{LogState, Maps, NodeState, TargetEntry, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
 use roles::targets::called;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use crate::adding;
 use crate::drain;
 use crate::edge::control::{Oracle, Progress, Question};
 use crate::edge::fuse_device::Mount;
@@ -50,6 +51,14 @@ impl Oracle for NodeOracle {
                 Question::Why { path } => why(&parts, Path::new(&path)).await,
                 Question::Check { thorough } => crate::audit::check(&parts.roles, thorough, &progress).await,
                 Question::Repair => crate::audit::repair(&parts.roles, &progress).await,
+                Question::TargetAdd { path, limit, plan: true } => adding::plan_to_add(&parts, &path, limit).await,
+                Question::TargetAdd { path, limit, plan: false } => adding::add(&parts, &path, limit, &progress).await,
+                Question::TargetReplace { target, path, plan: true, .. } => {
+                    adding::plan_to_replace(&parts, &target, path.as_deref()).await
+                }
+                Question::TargetReplace { target, path, force, plan: false } => {
+                    adding::replace(&parts, &target, (path.as_deref(), force), &progress).await
+                }
                 Question::DrainPlan { whom } => drain::plan(&parts, &whom).await,
                 Question::Drain { whom, force, wait } => drain::drain(&parts, &whom, (force, wait), &progress).await,
                 Question::Keep { whom } => drain::keep(&parts, &whom).await,
@@ -66,6 +75,8 @@ impl Oracle for NodeOracle {
                     let users = if force { Users::Dismiss } else { Users::Respect };
                     parts.stop(mount, users).await.map(|()| Value::Null)
                 }
+                Question::Restart => parts.restart(mount).await,
+                Question::Life => Ok(json!({"session": parts.roles.session(), "inherited": parts.inherited})),
                 Question::StopAll { force } => parts.stop_all(mount, force).await,
             }
         })
@@ -88,7 +99,7 @@ impl Oracle for NodeOracle {
 
 /// Whether the daemon ends when it has answered.
 fn stops(question: &Question) -> bool {
-    matches!(question, Question::Stop { .. } | Question::StopAll { .. })
+    matches!(question, Question::Stop { .. } | Question::StopAll { .. } | Question::Restart)
 }
 
 async fn status(parts: &Parts) -> Result<Value, String> {
@@ -107,7 +118,8 @@ async fn status(parts: &Parts) -> Result<Value, String> {
             "id": id.0, "name": called(&maps, id), "state": target_state(entry.state),
             "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
             "draining": entry.drains(), "left": entry.drains().then(|| Left::on(&maps, &states, &[id].into()).bytes),
-            "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written, "why": why_absent(parts, id),
+            "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written,
+            "why": why_absent(parts, id, entry),
         }));
     }
     let groups: Vec<_> = maps
@@ -190,11 +202,15 @@ fn slots_moving(maps: &Maps) -> Value {
 }
 
 /// Why a target does not serve, if it does not.
-fn why_absent(parts: &Parts, target: TargetId) -> Option<&str> {
-    if let Some(serving) = parts.roles.storage.target(target) {
-        return serving.failure();
+fn why_absent(parts: &Parts, target: TargetId, entry: &TargetEntry) -> Option<String> {
+    if entry.state == TargetState::New {
+        let again = "`dazzle target add` on its machine goes on with it, `dazzle target remove` gives it up";
+        return Some(format!("it has its number, and does not serve yet: {again}"));
     }
-    parts.roles.absent.iter().find(|absent| absent.target == target).map(|absent| absent.why.as_str())
+    if let Some(serving) = parts.roles.storage.target(target) {
+        return serving.failure().map(str::to_owned);
+    }
+    parts.roles.absent().into_iter().find(|absent| absent.target == target).map(|absent| absent.why)
 }
 
 fn target_state(state: TargetState) -> &'static str {
@@ -202,6 +218,7 @@ fn target_state(state: TargetState) -> &'static str {
         TargetState::Whole => "whole",
         TargetState::Behind => "behind",
         TargetState::Failed => "missing",
+        TargetState::New => "new",
         TargetState::Removed => "removed",
     }
 }

@@ -51,8 +51,8 @@
 //!
 //! # Restarting with files open
 //!
-//! The mount lives while one descriptor of it is open, so the old daemon leaves its descriptors with the service
-//! manager (systemd's FDSTORE) and the new one starts at step 4, without INIT: it must be told the `Session`. Closing a
+//! The mount lives while one descriptor of it is open, so the old program leaves its descriptors open for the one that
+//! takes its place in the process, and that starts at step 4, without INIT: it must be told the `Session`. Closing a
 //! descriptor aborts what was read from it and not answered (ECONNABORTED in the program), so **every** clone is left,
 //! not the original alone. The new daemon writes `Notification::Resend` first; what then comes again, from any
 //! descriptor, has `Request::is_resent` and a new `unique`, and the old one is void.

@@ -9,6 +9,7 @@
 //! | `access` | access times, as `relatime` has them |
 //! | `set_ids` | which files may have set-id bits |
 //! | `holders`, `waits` | who may hold locks; who waits for one, and may be interrupted |
+//! | `heritage` | what is left to the next process on the same mount |
 //! | `under_way` | which pages requests under way may have locked |
 //! | `told` | what the kernel was last told of directories and special files, which may be gone while someone uses them |
 //!
@@ -28,6 +29,7 @@ mod call_backs;
 mod content;
 mod directories;
 mod errors;
+mod heritage;
 mod holders;
 mod locks;
 mod names;
@@ -47,6 +49,7 @@ use std::time::Duration;
 
 pub use call_backs::{Notifier, Told};
 use client::{Above, Client};
+pub use heritage::FaceHeritage;
 use host::{BoxFuture, Host};
 use protocol::file::{self, Caller, Time};
 use protocol::id::InodeId;

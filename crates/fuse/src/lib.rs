@@ -50,7 +50,7 @@ pub mod request;
 
 pub use errno::Errno;
 pub use extension::{Extensions, SecurityLabel};
-pub use face::{Face, Notifier, Told};
+pub use face::{Face, FaceHeritage, Notifier, Told};
 pub use frame::Frame;
 pub use notify::Notification;
 pub use operation::Operation;

@@ -2,6 +2,8 @@
 //!
 //! The kernel sends INIT first and nothing else until it is answered. A flag is in force if both sides named it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::abi::{self, init};
 use crate::errno::Errno;
 use crate::frame::Frame;
@@ -17,7 +19,7 @@ const PAGES_WITHOUT_MAX_PAGES: u32 = 32;
 const MINOR_OLDEST: u32 = 31;
 
 /// A set of INIT flags, bits of `abi::init`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitFlags(pub u64);
 
 impl InitFlags {
@@ -124,7 +126,7 @@ pub enum Handshake {
 }
 
 /// What was agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     /// The smaller of both minor versions.
     pub minor: u32,

@@ -65,6 +65,9 @@ async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
     }
     {
         let mut state = shared.lock();
+        if let Some(fault) = &state.fault {
+            return Err(fault.clone());
+        }
         // The groups were chosen for the stripes of that run.
         if state.relaying || state.relay_due() || state.opened.run != run {
             return Err(LogError::Unavailable("a run is being added".into()));

@@ -56,4 +56,4 @@ pub use error::{LogError, ReadError, SealError};
 pub use reader::{Damage, LogReader};
 pub use rebuilder::{RebuildOptions, RebuildStatus, Rebuilder};
 pub use scrubber::{ScrubOptions, ScrubStatus, Scrubber};
-pub use writer::{Appended, BodyPart, LogWriter, Record, WriterOptions, WriterStatus};
+pub use writer::{Appended, BodyPart, LogWriter, Record, Rest, WriterOptions, WriterStatus};

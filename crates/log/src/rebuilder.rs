@@ -156,7 +156,7 @@ impl Rebuilder {
 
     /// The targets that should answer and do not.
     async fn silent(&self, maps: &Maps) -> BTreeSet<TargetId> {
-        let serving = maps.present().filter(|(_, entry)| entry.state != TargetState::Failed);
+        let serving = maps.serving();
         let serving: Vec<TargetId> = serving.map(|(target, _)| target).collect();
         let answers = join_all(serving.iter().map(|&target| self.cluster.ask(target, StorageRequest::Stat))).await;
         serving.into_iter().zip(answers).filter(|(_, answer)| answer.is_err()).map(|(target, _)| target).collect()

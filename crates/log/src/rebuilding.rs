@@ -12,14 +12,13 @@
 use std::collections::BTreeSet;
 
 use protocol::id::TargetId;
-use protocol::maps::{Maps, TargetState};
+use protocol::maps::{Maps, TargetEntry, TargetState};
 
 use crate::stripes::StripeState;
 
 /// The stripes that lack something on a target that serves, those first of which the least more may be lost.
 pub(crate) fn in_order(maps: &Maps, states: Vec<StripeState>) -> Vec<StripeState> {
-    let serving = [TargetState::Whole, TargetState::Behind];
-    let serves = |target| maps.targets.get(&target).is_some_and(|entry| serving.contains(&entry.state));
+    let serves = |target| maps.targets.get(&target).is_some_and(TargetEntry::serves);
     let lacks = |state: &StripeState| state.ended && state.missing.iter().any(|damage| serves(damage.target));
     let mut lacking: Vec<StripeState> = states.into_iter().filter(lacks).collect();
     let spare = |state: &StripeState| {
@@ -58,7 +57,7 @@ pub(crate) fn whole_again(
 mod tests {
     use protocol::fragment::{FragmentId, Geometry, Part};
     use protocol::id::{GroupId, LogId, RunNumber, StripeNumber};
-    use protocol::maps::{GroupEntry, TargetEntry};
+    use protocol::maps::GroupEntry;
 
     use super::*;
     use crate::Damage;

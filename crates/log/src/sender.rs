@@ -3,20 +3,21 @@
 //! A commit performs its sends in the caller's own task, so that on a healthy group it is one poll: two calls where
 //! k+1 answer at once. Bulk sends run in tasks of their own, begun when a fragment is full.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event_listener::Event;
 use futures_util::future::join_all;
 use protocol::address::Position;
-use protocol::id::LogId;
-use protocol::maps::{Maps, Run, Writer};
+use protocol::id::{FenceEpoch, LogId};
+use protocol::maps::{LogEntry, LogState, Maps, Run, Writer};
 use protocol::registry::{RegistryReply, RegistryRequest};
 use protocol::storage::{Durability, Room, StorageError, StorageReply, StorageRequest};
 
 use crate::due::{SyncTicket, Ticket, Work};
 use crate::lay::Group;
 use crate::state::{Note, Opened, State, Synced};
-use crate::writer::{Appended, Record, WriterOptions};
+use crate::writer::{Appended, Record, Rest, WriterOptions};
 use crate::{Cluster, LogError, following, relay};
 
 /// What all clones of a writer share.
@@ -38,6 +39,15 @@ pub(crate) fn groups_of(maps: &Maps, run: &Run) -> Option<Vec<Group>> {
     run.groups.iter().map(group).collect()
 }
 
+/// What a log is opened as that the maps know.
+fn opened(maps: &Maps, (log, epoch): (LogId, FenceEpoch), room: Room) -> Result<Opened, LogError> {
+    let unavailable = |why: &str| LogError::Unavailable(why.into());
+    let run = maps.logs.get(&log).and_then(|entry| entry.layout.last());
+    let run = run.ok_or_else(|| unavailable("the registry knows no layout of the log"))?;
+    let groups = groups_of(maps, run).ok_or_else(|| unavailable("a group of the log is unknown"))?;
+    Ok(Opened { log, epoch, room, run: run.number, groups })
+}
+
 impl Shared {
     pub(crate) async fn open(
         cluster: Cluster,
@@ -53,13 +63,30 @@ impl Shared {
             Ok(_) => return Err(unavailable("the registry opened no log".into())),
             Err(error) => return Err(unavailable(error.to_string())),
         };
-        let run = maps.logs.get(&log).and_then(|entry| entry.layout.last());
-        let run = run.ok_or_else(|| unavailable("the registry opened a log without a layout".into()))?;
-        let groups = groups_of(&maps, run).ok_or_else(|| unavailable("a group of the new log is unknown".into()))?;
-        let opened = Opened { log, epoch, room, run: run.number, groups };
-        let targets: std::collections::BTreeSet<_> =
-            opened.groups.iter().flat_map(|group| group.targets.iter().copied()).collect();
-        let mut state = State::new(opened, maps.parity);
+        let state = State::new(opened(&maps, (log, epoch), room)?, maps.parity);
+        Shared::begin(cluster, state, options).await
+    }
+
+    /// Goes on with a log at rest.
+    pub(crate) async fn resume(cluster: Cluster, rest: Rest, options: WriterOptions) -> Result<Arc<Shared>, LogError> {
+        let refreshed = cluster.refresh().await;
+        let maps = refreshed.map_err(|error| LogError::Unavailable(error.to_string()))?;
+        let is_open = |entry: &&LogEntry| entry.state == LogState::Open(rest.epoch);
+        let known = maps.logs.get(&rest.log).filter(is_open).ok_or(LogError::Fenced(rest.log))?;
+        // A run that its writer did not hear of has none of its stripes.
+        let unfinished = known
+            .layout
+            .split_last()
+            .filter(|(newest, older)| newest.number == rest.run && older.iter().any(|run| run.end.is_none()));
+        let unfinished = unfinished.map(|(newest, _)| newest.from);
+        let opened = opened(&maps, (rest.log, rest.epoch), rest.room)?;
+        let state = State::resumed(opened, maps.parity, rest, unfinished);
+        Shared::begin(cluster, state, options).await
+    }
+
+    async fn begin(cluster: Cluster, mut state: State, options: WriterOptions) -> Result<Arc<Shared>, LogError> {
+        let log = state.opened.log;
+        let targets: BTreeSet<_> = state.opened.groups.iter().flat_map(|group| group.targets.iter().copied()).collect();
         let stats = join_all(targets.iter().map(|&target| cluster.ask(target, StorageRequest::Stat))).await;
         for (&target, stat) in targets.iter().zip(stats) {
             match stat {
@@ -146,6 +173,36 @@ impl Shared {
     }
 
     pub(crate) async fn close(this: &Arc<Shared>) -> Result<(), LogError> {
+        loop {
+            Shared::complete(this).await?;
+            let mut state = this.lock();
+            // What was appended meanwhile is closed in; what comes later is refused.
+            if state.acknowledged(Durability::Disk) >= state.end() {
+                state.fault.get_or_insert(LogError::Closed);
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) async fn rest(this: &Arc<Shared>) -> Result<Rest, LogError> {
+        loop {
+            Shared::complete(this).await?;
+            // The run before may be at its end, and nothing else to come that says so.
+            Shared::pump(this);
+            let listener = {
+                let mut state = this.lock();
+                if let Some(rest) = state.rest() {
+                    state.fault.get_or_insert(LogError::Closed);
+                    return Ok(rest);
+                }
+                this.changed.listen()
+            };
+            listener.await;
+        }
+    }
+
+    /// Ends the last stripe, and waits until all is complete and durable.
+    async fn complete(this: &Arc<Shared>) -> Result<(), LogError> {
         this.lock().end_stripe();
         let end = this.lock().end();
         Shared::commit(this, end, Durability::Disk).await?;
@@ -168,9 +225,7 @@ impl Shared {
             listener.await;
         }
         let end = this.lock().end();
-        Shared::commit(this, end, Durability::Disk).await?;
-        this.lock().fault.get_or_insert(LogError::Closed);
-        Ok(())
+        Shared::commit(this, end, Durability::Disk).await
     }
 
     /// Begins tasks for the bulk sends that are due, and for a new run if a target failed.

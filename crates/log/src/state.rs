@@ -23,7 +23,7 @@ use crate::buffer::{Pool, StripeBytes};
 use crate::due::{SyncTicket, Ticket};
 use crate::lay::{Group, Lay};
 use crate::stripe::Stripe;
-use crate::writer::{Appended, BodyPart, Record, WriterStatus};
+use crate::writer::{Appended, BodyPart, Record, Rest, WriterStatus};
 
 /// After so many answers in a row that brought a fragment no further its target counts as failed.
 const SETBACKS_MAX: u8 = 3;
@@ -131,6 +131,31 @@ impl State {
             acknowledged: [Position::START; 2],
             record_size_max: stripe_size.min(RECORD_SIZE_MAX) - BLOCK_SIZE as u32,
         }
+    }
+
+    /// One that goes on with a log which its writer left at rest. Where the newest run begins, if the registry does not know
+    /// yet that the older ones end there.
+    pub(crate) fn resumed(opened: Opened, parity_wanted: u8, rest: Rest, unfinished: Option<StripeNumber>) -> State {
+        let Rest { next, previous_end, mark, end, .. } = rest;
+        State {
+            lowest_incomplete: next,
+            mark,
+            finish: unfinished.map(|end| Finish { run: opened.run, end, next }),
+            told: StripeNumber(next.0.saturating_sub(1)),
+            next,
+            previous_end,
+            end,
+            acknowledged: [end; 2],
+            ..State::new(opened, parity_wanted)
+        }
+    }
+
+    /// Where the log rests, if all of it is complete and durable, in one run alone.
+    pub(crate) fn rest(&self) -> Option<Rest> {
+        let rests = self.stripes.is_empty() && !self.relaying && self.finish.is_none();
+        let Opened { log, epoch, run, room, .. } = self.opened;
+        let (next, previous_end, mark, end) = (self.next, self.previous_end, self.mark, self.end);
+        rests.then_some(Rest { log, epoch, run, room, next, previous_end, mark, end })
     }
 
     pub(crate) fn record_size_max(&self) -> u32 {

@@ -9,7 +9,7 @@ use protocol::address::LogAddress;
 use protocol::checksum::block_checksums;
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, GroupId, LogId, RunNumber, StripeNumber, TargetId};
-use protocol::maps::{GroupEntry, LogState, Maps, TargetState};
+use protocol::maps::{GroupEntry, LogState, Maps};
 use protocol::storage::{Append, Durability, Room, StorageReply, StorageRequest, StoredFragment};
 
 use crate::gather::{Gathered, gather};
@@ -269,7 +269,7 @@ impl Whole {
         if is_cut_off(&maps, log, stripe) {
             return Ok(None);
         }
-        let whole = maps.present().filter(|(_, entry)| entry.state != TargetState::Failed);
+        let whole = maps.serving();
         let targets: Vec<_> = whole.map(|(target, _)| target).collect();
         let asks = targets.iter().map(|&target| fetch::held(cluster, target, log, (stripe, stripe)));
         let answers = join_all(asks).await;

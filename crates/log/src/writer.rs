@@ -4,10 +4,11 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use protocol::address::{LogAddress, Position};
-use protocol::id::LogId;
+use protocol::id::{FenceEpoch, LogId, RunNumber, StripeNumber};
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
+use serde::{Deserialize, Serialize};
 
 use crate::sender::Shared;
 use crate::{Cluster, LogError};
@@ -105,6 +106,22 @@ pub struct WriterStatus {
     pub parity_wanted: u8,
 }
 
+/// A log at rest: all of it is complete and durable, and its writer has ended. Another process of the same node goes on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rest {
+    /// The log.
+    pub log: LogId,
+    pub(crate) epoch: FenceEpoch,
+    /// The run that its last stripes lie in.
+    pub(crate) run: RunNumber,
+    pub(crate) room: Room,
+    pub(crate) next: StripeNumber,
+    /// Where the stripe before that ended.
+    pub(crate) previous_end: u32,
+    pub(crate) mark: Position,
+    pub(crate) end: Position,
+}
+
 /// One open log. Clones share it.
 #[derive(Clone)]
 pub struct LogWriter {
@@ -121,6 +138,17 @@ impl LogWriter {
     ) -> Result<LogWriter, LogError> {
         let shared = Shared::open(cluster, writer, room, options).await?;
         Ok(LogWriter { shared })
+    }
+
+    /// Goes on with a log at rest, which the registry gave to this node's present session.
+    pub async fn resume(cluster: Cluster, rest: Rest, options: WriterOptions) -> Result<LogWriter, LogError> {
+        let shared = Shared::resume(cluster, rest, options).await?;
+        Ok(LogWriter { shared })
+    }
+
+    /// Ends the last stripe, waits until all of the log is complete and durable, and takes nothing more.
+    pub async fn rest(&self) -> Result<Rest, LogError> {
+        Shared::rest(&self.shared).await
     }
 
     /// The log.

@@ -63,6 +63,8 @@ pub struct ManagerOptions {
     pub directory_part_bytes: u64,
     /// How long a target may be away before what lay on it counts as lost.
     pub patience: Duration,
+    /// The log of the session before that this node's client goes on with: it is not at its end.
+    pub kept: Option<LogId>,
 }
 
 impl Default for ManagerOptions {
@@ -75,6 +77,7 @@ impl Default for ManagerOptions {
             root_owner: (0, 0),
             directory_part_bytes: 4 << 20,
             patience: Duration::from_secs(600),
+            kept: None,
         }
     }
 }
@@ -481,6 +484,8 @@ pub(crate) fn failed(error: LogError) -> ManagerError {
     match error {
         LogError::Full => ManagerError::NoRoom,
         LogError::TooLarge { .. } => ManagerError::TooLarge,
+        // This manager has stopped: whoever has the slots next is asked the same again.
+        LogError::Closed => ManagerError::NotMine,
         other => ManagerError::Failed(other.to_string()),
     }
 }

@@ -82,7 +82,7 @@ impl Manager {
         reader: LogReader,
         options: ManagerOptions,
     ) -> Result<Arc<Manager>, StartError> {
-        seal_own(&cluster, cluster.host().node().0).await?;
+        seal_own(&cluster, cluster.host().node().0, options.kept).await?;
         let waiting = WriterOptions { bytes_waiting_max: WAITING_MAX, ..WriterOptions::default() };
         let writer = LogWriter::open(cluster.clone(), Writer::Manager, Room::Journal, waiting).await?;
         reader.attach(&writer);
@@ -233,10 +233,11 @@ impl Quiet {
     }
 }
 
-/// Seals what this node's earlier life wrote: whoever wrote there is dead, since we live.
-async fn seal_own(cluster: &Cluster, node: u32) -> Result<(), StartError> {
+/// Seals what this node's earlier life wrote: whoever wrote there is dead, since we live. But for the log that its client goes on
+/// with.
+async fn seal_own(cluster: &Cluster, node: u32, kept: Option<LogId>) -> Result<(), StartError> {
     let maps = cluster.refresh().await?;
-    for (&log, _) in maps.logs.iter().filter(|(_, entry)| entry.node == node) {
+    for (&log, _) in maps.logs.iter().filter(|&(&log, entry)| entry.node == node && Some(log) != kept) {
         seal(cluster, log).await?;
     }
     cluster.refresh().await?;

@@ -179,6 +179,11 @@ impl Maps {
         self.targets.iter().filter(|(_, entry)| entry.state != TargetState::Removed).map(|(&id, entry)| (id, entry))
     }
 
+    /// Those of them that should answer.
+    pub fn serving(&self) -> impl Iterator<Item = (TargetId, &TargetEntry)> {
+        self.targets.iter().filter(|(_, entry)| entry.serves()).map(|(&id, entry)| (id, entry))
+    }
+
     /// The owner of a slot.
     ///
     /// # Panics
@@ -289,6 +294,8 @@ pub enum TargetState {
     Behind,
     /// Gone.
     Failed,
+    /// It has a number and has never served: nothing lies there, and nobody misses it.
+    New,
     /// Taken away, empty. It is known only as long as a group of the past names it.
     Removed,
 }
@@ -297,6 +304,16 @@ impl TargetEntry {
     /// A new one, whole and to stay.
     pub fn new(node: u32, name: String) -> TargetEntry {
         TargetEntry { node, name, state: TargetState::Whole, drain: Drain::No }
+    }
+
+    /// Whether it should answer.
+    pub fn serves(&self) -> bool {
+        matches!(self.state, TargetState::Whole | TargetState::Behind)
+    }
+
+    /// Whether it may be taken away once nothing lies there.
+    pub fn may_go(&self) -> bool {
+        self.drains() || self.state == TargetState::New
     }
 
     /// Whether it is being emptied still.

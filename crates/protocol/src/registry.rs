@@ -106,6 +106,18 @@ pub enum RegistryRequest {
         /// What people call them: their paths on that node.
         names: Vec<String>,
     },
+    /// A new target of a node that lives, which is written to once it serves; the node stores from then on. The answer gives
+    /// its number: asked again, the same one. Its name tells it from others of that node.
+    AddTarget {
+        /// The node.
+        node: u32,
+        /// Its session.
+        session: u64,
+        /// What people call it: its path on that node.
+        name: String,
+    },
+    /// Another disk takes the place of a target's: what people call it from now on.
+    RenameTarget(TargetId, String),
     /// Whether targets are to be emptied, or to stay after all.
     Drain(Vec<TargetId>, Drain),
     /// Takes targets away on which nothing lies that anybody needs, as the asker found with the maps of this epoch.
@@ -121,6 +133,9 @@ pub enum RegistryRequest {
         after: u64,
         /// Where its daemon is called.
         address: String,
+        /// The log that its client goes on with, of the session before, which must not be over: a restart that programs do not
+        /// notice.
+        keeps: Option<LogId>,
     },
     /// Asks for the lease of a session for [`LEASE`] more.
     Renew {
@@ -128,6 +143,9 @@ pub enum RegistryRequest {
         node: u32,
         /// Its session.
         session: u64,
+        /// For so much longer than the lease it is not given up, [`PAUSE_MAX`] at most: the node starts anew. It has no lease for
+        /// that long.
+        pause: Duration,
     },
     /// A clean stop: the lease is given back.
     End {
@@ -247,6 +265,8 @@ pub struct ConsensusMessage(pub Bytes);
 /// How long a lease holds. Long enough for a node to survive two lost renewals or an election, short enough that a slot is
 /// taken over, and a program waits, for seconds only (DESIGN §6, §13).
 pub const LEASE: Duration = Duration::from_secs(3);
+/// How much longer than its lease a session is kept at most of a node that starts anew: programs wait for it as long.
+pub const PAUSE_MAX: Duration = Duration::from_secs(20);
 /// What a holder takes off its lease: two clocks that differ by a hundredth, ten times what a bad crystal does, still agree
 /// on who holds what (`docs/decisions/0014-consensus.md`).
 pub const DRIFT: Duration = Duration::from_millis(60);

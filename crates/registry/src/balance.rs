@@ -61,8 +61,9 @@ mod tests {
         let (mut maps, mut balance) = (new_cluster(1, targets, 1, 1), Balance::new(at(0)));
         assert!(!balance.is_due(&maps, at(90)), "it sees them for the first time");
         assert!(!balance.is_due(&maps, at(94)) && balance.is_due(&maps, at(95)));
-        maps =
-            apply(&maps, RegistryRequest::Begin { node: 2, after: 1, address: String::new() }).0.expect("a new life");
+        maps = apply(&maps, RegistryRequest::Begin { node: 2, after: 1, address: String::new(), keeps: None })
+            .0
+            .expect("a new life");
         let began = maps.clone();
         maps = apply(&maps, RegistryRequest::Balance).0.expect("all slots are one node's");
         assert!(!balance.is_due(&began, at(96)), "a node has begun another life");

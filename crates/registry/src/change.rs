@@ -35,10 +35,14 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
     let mut next = maps.clone();
     let outcome = match request {
         RegistryRequest::Maps | RegistryRequest::Watch { .. } => Ok(Outcome::Maps),
-        RegistryRequest::Renew { node, session } => nodes::current(&next, node, session).map(|()| Outcome::Lease),
+        RegistryRequest::Renew { node, session, .. } => nodes::current(&next, node, session).map(|()| Outcome::Lease),
         RegistryRequest::AddNode { name, address, stores } => nodes::add(&mut next, name, address, stores),
         RegistryRequest::AddTargets { node, names } => nodes::add_targets(&mut next, node, names),
-        RegistryRequest::Begin { node, after, address } => nodes::begin(&mut next, node, after, address),
+        RegistryRequest::AddTarget { node, session, name } => nodes::add_target(&mut next, (node, session), name),
+        RegistryRequest::RenameTarget(target, name) => nodes::rename_target(&mut next, target, name),
+        RegistryRequest::Begin { node, after, address, keeps } => {
+            nodes::begin(&mut next, (node, after), address, keeps)
+        }
         RegistryRequest::End { node, session } | RegistryRequest::Expire { node, session } => {
             nodes::end(&mut next, node, session)
         }
@@ -292,7 +296,11 @@ fn set_target(maps: &mut Maps, target: TargetId, state: TargetState) -> Reply {
         return Err(RegistryError::InUse("only what is being drained can be removed".into()));
     }
     let entry = maps.targets.get_mut(&target).filter(|entry| entry.state != TargetState::Removed);
-    entry.ok_or(RegistryError::Unknown("target".into()))?.state = state;
+    let entry = entry.ok_or(RegistryError::Unknown("target".into()))?;
+    if state == TargetState::New && entry.state != state {
+        return Err(RegistryError::InUse("a target that has served is not new".into()));
+    }
+    entry.state = state;
     nodes::form(maps);
     Ok(Outcome::Maps)
 }

@@ -22,7 +22,8 @@ pub(crate) fn set(maps: &mut Maps, targets: &[TargetId], drain: Drain) -> Reply 
         let entry = maps.targets.get_mut(target).filter(|entry| entry.state != TargetState::Removed);
         entry.ok_or_else(|| RegistryError::Unknown("target".into()))?.drain = drain;
     }
-    if maps.present().all(|(_, entry)| entry.drain != Drain::No) {
+    let may_take = |entry: &TargetEntry| entry.drain == Drain::No && entry.state != TargetState::New;
+    if !maps.present().any(|(_, entry)| may_take(entry)) {
         return Err(RegistryError::InUse("these are the last targets: there is nowhere for anything to go".into()));
     }
     // They rested on other shares.
@@ -37,7 +38,7 @@ pub(crate) fn remove(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) -> R
         return Err(RegistryError::Lost);
     }
     for target in targets {
-        if !maps.targets.get(target).is_some_and(TargetEntry::drains) {
+        if !maps.targets.get(target).is_some_and(TargetEntry::may_go) {
             return Err(RegistryError::InUse("only what is being drained can be removed".into()));
         }
         if takes_stripes(maps, *target) {
@@ -45,7 +46,7 @@ pub(crate) fn remove(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) -> R
         }
     }
     for target in targets {
-        maps.targets.get_mut(target).expect("it drains").state = TargetState::Removed;
+        maps.targets.get_mut(target).expect("it may go").state = TargetState::Removed;
     }
     let owners: Vec<u32> = targets.iter().map(|target| maps.targets[target].node).collect();
     for node in owners {
@@ -206,7 +207,7 @@ mod tests {
             matches!(step(&mut maps, other), Err(RegistryError::InUse(_))),
             "nor does anything go by the back door"
         );
-        step(&mut maps, RegistryRequest::Begin { node: 4, after: 1, address: String::new() })
+        step(&mut maps, RegistryRequest::Begin { node: 4, after: 1, address: String::new(), keeps: None })
             .expect("the node is there still");
         assert_eq!(in_groups(&maps), [1, 2, 3]);
         seal(&mut maps, log);
@@ -231,7 +232,7 @@ mod tests {
         drain(&mut maps, 3, Drain::Careful).expect("two are left");
         remove(&mut maps, 3).expect("nothing was written there");
         assert_eq!(step(&mut maps, removal.clone()), Ok(Outcome::Maps));
-        let begin = RegistryRequest::Begin { node: 3, after: 1, address: String::new() };
+        let begin = RegistryRequest::Begin { node: 3, after: 1, address: String::new(), keeps: None };
         assert_eq!(step(&mut maps, begin), Err(RegistryError::Removed(3)));
         assert_eq!(step(&mut maps, removal), Err(RegistryError::Removed(3)));
         let add = RegistryRequest::AddNode { name: String::new(), address: String::new(), stores: true };

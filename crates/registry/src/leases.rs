@@ -5,13 +5,15 @@
 //! 2. A leader grants a renewal only after a quorum has confirmed, later than the renewal arrived, that it leads. Whatever an
 //!    older leader granted was confirmed before this one was elected, so one lease after its election this leader knows of
 //!    every lease that holds.
+//!    A pause that an older one had granted it does not know: then a node that starts anew must do so within a lease.
 //! 3. A session once found to have run out is granted nothing more, whether the maps say so yet or not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use host::Moment;
 use protocol::maps::{Maps, NodeState};
-use protocol::registry::LEASE;
+use protocol::registry::{LEASE, PAUSE_MAX};
 
 use crate::stop;
 
@@ -44,11 +46,12 @@ impl Leases {
         Leases { begun: Some(now), heard: BTreeMap::new(), doomed: BTreeSet::new() }
     }
 
-    /// A renewal arrived. False: it is too late.
-    pub fn renewed(&mut self, holder: Holder, now: Moment) -> bool {
+    /// A renewal arrived; its sender is not to be given up for so much longer than its lease. False: it is too late.
+    pub fn renewed(&mut self, holder: Holder, pause: Duration, now: Moment) -> bool {
         let in_time = !self.doomed.contains(&holder);
         if in_time {
-            self.heard.insert(holder, now);
+            let heard = self.heard.entry(holder).or_insert(now);
+            *heard = (*heard).max(now + pause.min(PAUSE_MAX));
         }
         in_time
     }
@@ -89,7 +92,6 @@ mod tests {
     use protocol::id::TargetId;
     use protocol::maps::TargetEntry;
     use protocol::registry::RegistryRequest;
-    use std::time::Duration;
 
     fn maps(nodes: u32) -> Maps {
         let entry = |node: u32| TargetEntry::new(node, String::new());
@@ -104,27 +106,36 @@ mod tests {
     fn a_new_leader_waits_one_lease() {
         let (maps, mut leases) = (maps(2), Leases::new(at(1000)));
         assert_eq!(leases.look(&maps, None, at(1500)), Look { expired: vec![], next: at(4000) });
-        assert!(leases.renewed((1, 1), at(3000)));
+        assert!(leases.renewed((1, 1), Duration::ZERO, at(3000)));
         assert_eq!(leases.look(&maps, None, at(4000)), Look { expired: vec![(2, 1)], next: at(6000) });
     }
 
     #[test]
     fn who_has_run_out_is_granted_nothing_more() {
         let (mut maps, mut leases) = (maps(2), Leases::new(at(0)));
-        assert!(leases.renewed((2, 1), at(10)));
+        assert!(leases.renewed((2, 1), Duration::ZERO, at(10)));
         assert_eq!(leases.look(&maps, Some(1), at(3010)).expired, [(2, 1)]);
-        assert!(!leases.renewed((2, 1), at(3011)));
+        assert!(!leases.renewed((2, 1), Duration::ZERO, at(3011)));
         assert!(!leases.may_grant((2, 1)));
         // It is expired again and again until the maps say so: the first attempt may have been lost.
         assert_eq!(leases.look(&maps, Some(1), at(3100)).expired, [(2, 1)]);
         for request in [
             RegistryRequest::Expire { node: 2, session: 1 },
-            RegistryRequest::Begin { node: 2, after: 1, address: String::new() },
+            RegistryRequest::Begin { node: 2, after: 1, address: String::new(), keeps: None },
         ] {
             maps = apply(&maps, request).0.unwrap();
         }
         assert_eq!(leases.look(&maps, Some(1), at(4000)), Look { expired: vec![], next: at(7000) });
-        assert!(leases.renewed((2, 2), at(4500)));
+        assert!(leases.renewed((2, 2), Duration::ZERO, at(4500)));
+    }
+
+    #[test]
+    fn who_starts_anew_is_waited_for_longer_but_not_for_ever() {
+        let (maps, mut leases) = (maps(2), Leases::new(at(0)));
+        assert!(leases.renewed((2, 1), Duration::from_secs(3600), at(10)));
+        assert!(leases.renewed((2, 1), Duration::ZERO, at(20)), "a late one of before takes nothing back");
+        assert_eq!(leases.look(&maps, Some(1), at(23_000)).expired, []);
+        assert_eq!(leases.look(&maps, Some(1), at(23_010)).expired, [(2, 1)]);
     }
 
     #[test]

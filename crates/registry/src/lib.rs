@@ -54,5 +54,5 @@ mod watch;
 
 pub use replica::{Replica, ReplicaError};
 pub use service::{Registry, RegistryStart};
-pub use session::Session;
+pub use session::{Life, Session};
 pub use standing::Standing;

@@ -44,7 +44,7 @@ pub(crate) enum Talk {
     /// A change, for the leader.
     Change(Command),
     /// A renewal of a node's session, for the leader.
-    Renew(u32, u64),
+    Renew(u32, u64, Duration),
     /// How it stands: whoever begins, or wants to found the next reign, asks so.
     Stand,
 }

@@ -6,13 +6,19 @@
 //!    (`drain`) only where the others alone would be less redundant.
 //! 3. A session's number rises with each life of its node; what names an older one is refused. A session begins behind the
 //!    one that its node knew of: a request that was made twice begins one.
-//! 4. No two nodes that can be called have one name, or had one address when they were added.
+//!    It may take over the log of its node's client, if the session before was not over: only then has nobody sealed it, nor
+//!    been given what its client holds.
+//! 4. A target that is added to a living node is in no group before it has served.
+//! 5. No two nodes that can be called have one name, or had one address when they were added.
 
-use protocol::id::TargetId;
-use protocol::maps::{Maps, NodeEntry, NodeState, TargetEntry, TargetState};
+use std::collections::BTreeMap;
+
+use protocol::id::{LogId, TargetId};
+use protocol::maps::{LogEntry, LogState, Maps, NodeEntry, NodeState, TargetEntry, TargetState, Writer};
 use protocol::registry::RegistryError;
 
 use crate::change::{Outcome, Reply, find_or_form};
+use crate::leases::Holder;
 use crate::{drain, slots, stop};
 
 /// More nodes and targets than this no maps hold: every map names them all.
@@ -81,8 +87,41 @@ pub(crate) fn add_targets(maps: &mut Maps, node: u32, names: Vec<String>) -> Rep
     Ok(Outcome::Targets(first))
 }
 
+/// A new target of a node that lives. Nobody misses it, and nothing is written to it, until it serves; it is behind then, and
+/// whole once it was found to lack nothing. Asked again, nothing changes: names tell the targets of a node apart.
+pub(crate) fn add_target(maps: &mut Maps, (node, session): (u32, u64), name: String) -> Reply {
+    current(maps, node, session)?;
+    if let Some((known, _)) = maps.present().find(|(_, entry)| entry.node == node && entry.name == name) {
+        return Ok(Outcome::Targets(known));
+    }
+    if maps.targets.len() >= TARGETS_MAX || name.len() > NAME_SIZE_MAX {
+        return Err(RegistryError::Unknown("place for such a target".into()));
+    }
+    let target = maps.next_target;
+    maps.next_target = TargetId(target.0 + 1);
+    maps.targets.insert(target, TargetEntry { state: TargetState::New, ..TargetEntry::new(node, name) });
+    // Its last target may have been taken away.
+    maps.nodes.get_mut(&node).expect("it is current").stores = true;
+    Ok(Outcome::Targets(target))
+}
+
+/// What people call a target from now on.
+pub(crate) fn rename_target(maps: &mut Maps, target: TargetId, name: String) -> Reply {
+    if name.len() > NAME_SIZE_MAX {
+        return Err(RegistryError::Unknown("target with so long a name".into()));
+    }
+    let node = maps.present().find(|(id, _)| *id == target).map(|(_, entry)| entry.node);
+    let node = node.ok_or(RegistryError::Unknown("target".into()))?;
+    let is_alike = |(id, entry): (TargetId, &TargetEntry)| id != target && entry.node == node && entry.name == name;
+    if maps.present().any(is_alike) {
+        return Err(RegistryError::InUse(format!("another target of that node is called {name}")));
+    }
+    maps.targets.get_mut(&target).expect("it is present").name = name;
+    Ok(Outcome::Maps)
+}
+
 /// A node lives, with a new session. What it missed while it was gone, its targets are behind with.
-pub(crate) fn begin(maps: &mut Maps, node: u32, after: u64, address: String) -> Reply {
+pub(crate) fn begin(maps: &mut Maps, (node, after): Holder, address: String, keeps: Option<LogId>) -> Reply {
     if address.len() > NAME_SIZE_MAX {
         return Err(RegistryError::Unknown("node with so long an address".into()));
     }
@@ -92,10 +131,11 @@ pub(crate) fn begin(maps: &mut Maps, node: u32, after: u64, address: String) -> 
     if entry.session != after {
         return Err(RegistryError::Begun(node, entry.session));
     }
-    entry.session += 1;
-    entry.state = NodeState::Alive;
-    entry.address = address;
-    let session = entry.session;
+    let session = after + 1;
+    if let Some(log) = keeps {
+        keep(&mut maps.logs, (entry, node), log)?;
+    }
+    (entry.session, entry.state, entry.address) = (session, NodeState::Alive, address);
     for target in maps.targets.values_mut().filter(|target| target.node == node) {
         if target.state == TargetState::Failed {
             target.state = TargetState::Behind;
@@ -105,6 +145,23 @@ pub(crate) fn begin(maps: &mut Maps, node: u32, after: u64, address: String) -> 
     slots::forget_wishes(maps, node);
     slots::inherit(maps);
     Ok(Outcome::Session(session))
+}
+
+/// The next session of a node goes on with a log of the present one, if that is not over: then nobody seals the log.
+fn keep(
+    logs: &mut BTreeMap<LogId, LogEntry>,
+    (entry, node): (&NodeEntry, u32),
+    log: LogId,
+) -> Result<(), RegistryError> {
+    let over = RegistryError::Over(node, entry.session);
+    let is_own = |log: &&mut LogEntry| (log.node, log.session, log.writer) == (node, entry.session, Writer::Client);
+    let log = logs.get_mut(&log).filter(is_own).ok_or(over.clone())?;
+    if entry.state == NodeState::Gone || !matches!(log.state, LogState::Open(_)) {
+        return Err(over);
+    }
+    log.session += 1;
+    log.version += 1;
+    Ok(())
 }
 
 /// A session is over, by a clean stop or because its lease ran out. Where no other storing node lives, nobody can write
@@ -154,8 +211,8 @@ pub(crate) fn form(maps: &mut Maps) {
 }
 
 fn fail_targets(maps: &mut Maps, node: u32) {
-    let there = |target: &&mut TargetEntry| target.node == node && target.state != TargetState::Removed;
-    maps.targets.values_mut().filter(there).for_each(|target| target.state = TargetState::Failed);
+    let served = |target: &&mut TargetEntry| target.node == node && target.serves();
+    maps.targets.values_mut().filter(served).for_each(|target| target.state = TargetState::Failed);
 }
 
 #[cfg(test)]
@@ -174,7 +231,7 @@ mod tests {
 
     fn begin(maps: &mut Maps, node: u32) -> u64 {
         let after = maps.nodes[&node].session;
-        match step(maps, RegistryRequest::Begin { node, after, address: format!("10.0.0.{node}:1") }) {
+        match step(maps, RegistryRequest::Begin { node, after, address: format!("10.0.0.{node}:1"), keeps: None }) {
             Ok(Outcome::Session(session)) => session,
             other => panic!("{other:?}"),
         }
@@ -213,11 +270,67 @@ mod tests {
         assert_eq!(in_groups(&maps), [0, 1, 2]);
     }
 
+    #[test]
+    fn a_target_that_is_added_is_written_to_when_it_serves_and_missed_by_nobody_before() {
+        let mut maps = cluster(2);
+        let add = |name: &str| RegistryRequest::AddTarget { node: 2, session: 1, name: name.into() };
+        assert_eq!(step(&mut maps, add("c")), Ok(Outcome::Targets(TargetId(4))));
+        assert_eq!(step(&mut maps, add("c")), Ok(Outcome::Targets(TargetId(4))), "asked again");
+        assert_eq!(maps.targets.len(), 5);
+        assert_eq!(in_groups(&maps), [0, 1, 2, 3]);
+        assert_eq!(step(&mut maps, RegistryRequest::End { node: 2, session: 1 }), Ok(Outcome::Maps));
+        assert_eq!(begin(&mut maps, 2), 2);
+        assert_eq!(maps.targets[&TargetId(4)].state, TargetState::New, "nobody waits for it");
+        assert!(matches!(step(&mut maps, add("d")), Err(RegistryError::Over(2, 1))), "a former life adds nothing");
+        let set = |state| RegistryRequest::SetTarget(TargetId(4), state);
+        step(&mut maps, set(TargetState::Behind)).expect("it serves");
+        assert!(!in_groups(&maps).contains(&4));
+        step(&mut maps, set(TargetState::Whole)).expect("it lacks nothing");
+        assert!(in_groups(&maps).contains(&4));
+        assert!(matches!(step(&mut maps, set(TargetState::New)), Err(RegistryError::InUse(_))), "it is new once");
+    }
+
+    #[test]
+    fn a_new_target_is_no_place_for_what_the_others_hold_and_may_be_given_up() {
+        let mut maps = cluster(1);
+        let add = RegistryRequest::AddTarget { node: 1, session: 2, name: "c".into() };
+        assert_eq!(step(&mut maps, add), Ok(Outcome::Targets(TargetId(2))));
+        let all = RegistryRequest::Drain(vec![TargetId(0), TargetId(1)], protocol::maps::Drain::Careful);
+        assert!(matches!(step(&mut maps, all), Err(RegistryError::InUse(_))));
+        let seen = maps.epoch;
+        assert_eq!(step(&mut maps, RegistryRequest::RemoveTargets(vec![TargetId(2)], seen)), Ok(Outcome::Maps));
+        assert!(!maps.targets.contains_key(&TargetId(2)), "nothing names it");
+    }
+
+    #[test]
+    fn a_node_whose_last_target_was_taken_away_stores_again_with_another() {
+        let mut maps = cluster(3);
+        let own = vec![TargetId(4), TargetId(5)];
+        step(&mut maps, RegistryRequest::Drain(own.clone(), protocol::maps::Drain::Careful)).expect("others are left");
+        let seen = maps.epoch;
+        step(&mut maps, RegistryRequest::RemoveTargets(own, seen)).expect("nothing lies there");
+        assert!(!maps.nodes[&3].stores);
+        let add = RegistryRequest::AddTarget { node: 3, session: 1, name: "a".into() };
+        assert_eq!(step(&mut maps, add), Ok(Outcome::Targets(TargetId(6))), "the name is free again");
+        assert!(maps.nodes[&3].stores);
+    }
+
+    #[test]
+    fn a_target_is_called_by_the_path_of_the_disk_that_took_its_place() {
+        let mut maps = cluster(2);
+        let rename = |target, name: &str| RegistryRequest::RenameTarget(TargetId(target), name.into());
+        assert_eq!(step(&mut maps, rename(2, "c")), Ok(Outcome::Maps));
+        assert_eq!(maps.targets[&TargetId(2)].name, "c");
+        assert!(matches!(step(&mut maps, rename(3, "c")), Err(RegistryError::InUse(_))));
+        assert_eq!(step(&mut maps, rename(0, "c")), Ok(Outcome::Maps), "on another machine");
+        assert!(matches!(step(&mut maps, rename(9, "d")), Err(RegistryError::Unknown(_))));
+    }
+
     /// Whoever gets no answer in time asks another registry, and both requests arrive in the end.
     #[test]
     fn a_late_request_to_begin_does_not_end_the_session_that_an_earlier_one_began() {
         let mut maps = cluster(2);
-        let request = RegistryRequest::Begin { node: 2, after: 1, address: "10.0.0.2:1".into() };
+        let request = RegistryRequest::Begin { node: 2, after: 1, address: "10.0.0.2:1".into(), keeps: None };
         assert_eq!(step(&mut maps, request.clone()), Ok(Outcome::Session(2)));
         let before = maps.clone();
         assert_eq!(step(&mut maps, request.clone()), Err(RegistryError::Begun(2, 2)));
@@ -240,8 +353,30 @@ mod tests {
         assert_eq!(step(&mut maps, add("d", "10.0.0.10:1")), Ok(Outcome::Node(5)));
         assert_eq!(maps.nodes.keys().collect::<Vec<_>>(), [&1, &2, &5]);
         assert!(maps.targets.values().all(|target| target.node < 3));
-        let late = RegistryRequest::Begin { node: 3, after: 0, address: String::new() };
+        let late = RegistryRequest::Begin { node: 3, after: 0, address: String::new(), keeps: None };
         assert_eq!(step(&mut maps, late), Err(RegistryError::Removed(3)));
+    }
+
+    #[test]
+    fn the_next_session_goes_on_with_a_log_only_while_the_present_one_is_not_over() {
+        let mut maps = cluster(3);
+        let open = |maps: &mut Maps, node, writer| match step(maps, RegistryRequest::OpenLog { node, writer }) {
+            Ok(Outcome::Log(log, _)) => log,
+            other => panic!("{other:?}"),
+        };
+        let (own, journal) = (open(&mut maps, 2, Writer::Client), open(&mut maps, 2, Writer::Manager));
+        let others = open(&mut maps, 3, Writer::Client);
+        let again = |after, log| RegistryRequest::Begin { node: 2, after, address: String::new(), keeps: Some(log) };
+        for log in [journal, others, LogId(99)] {
+            assert_eq!(step(&mut maps, again(1, log)), Err(RegistryError::Over(2, 1)));
+        }
+        assert_eq!(step(&mut maps, again(1, own)), Ok(Outcome::Session(2)));
+        assert_eq!(maps.dead_logs().collect::<Vec<_>>(), [journal]);
+        assert_eq!(step(&mut maps, again(1, own)), Err(RegistryError::Begun(2, 2)), "asked twice");
+        assert_eq!(step(&mut maps, again(2, own)), Ok(Outcome::Session(3)));
+        let _ = step(&mut maps, RegistryRequest::Expire { node: 2, session: 3 });
+        assert_eq!(step(&mut maps, again(3, own)), Err(RegistryError::Over(2, 3)), "others may seal it");
+        assert_eq!(maps.dead_logs().collect::<Vec<_>>(), [own, journal]);
     }
 
     #[test]

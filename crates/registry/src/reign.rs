@@ -167,7 +167,7 @@ mod tests {
         assert!(may_follow(&own, reign));
         step(&mut own, RegistryRequest::Expire { node: 2, session: 1 }).unwrap();
         assert!(!may_follow(&own, reign));
-        step(&mut own, RegistryRequest::Begin { node: 2, after: 1, address: String::new() }).unwrap();
+        step(&mut own, RegistryRequest::Begin { node: 2, after: 1, address: String::new(), keeps: None }).unwrap();
         assert!(!may_follow(&own, reign), "it lives again, and another life answered meanwhile");
         let later = begin(&begin(&before, 2), 2).reign;
         assert!(!may_follow(&before, later), "of the reign between it knows nothing");

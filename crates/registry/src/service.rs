@@ -217,6 +217,11 @@ impl Registry {
         }
     }
 
+    /// Keeps a copy on one more target of this node from now on, or on the disk that takes the place of a target's.
+    pub async fn adopt(&self, target: TargetId, disk: &Disk) -> Result<(), String> {
+        within(&self.host, self.store.adopt(target, disk)).await.map_err(|error| error.to_string())
+    }
+
     /// Keeps no copy on targets that were taken out of the cluster.
     pub(crate) async fn leave_removed(&self, maps: &Maps) {
         let copies = self.store.kept().copies.clone();
@@ -278,7 +283,7 @@ impl Registry {
                     Either::Right(_) => Ok(RegistryReply::Maps(self.maps())),
                 }
             }
-            RegistryRequest::Renew { node, session } => self.carry(Talk::Renew(node, session)).await,
+            RegistryRequest::Renew { node, session, pause } => self.carry(Talk::Renew(node, session, pause)).await,
             RegistryRequest::Expire { .. } => {
                 Err(RegistryError::Unknown("node but its leader that expires others".into()))
             }
@@ -338,7 +343,7 @@ impl Registry {
                 self.propose_and_hold(command.clone()).await
             }
             Talk::Change(command) => self.propose(command.clone()).await,
-            Talk::Renew(node, session) => self.renew((*node, *session)).await,
+            Talk::Renew(node, session, pause) => self.renew((*node, *session), *pause).await,
             _ => Said::Failed("only changes and renewals are brought to a leader".into()),
         }
     }
@@ -404,10 +409,10 @@ impl Registry {
     }
 
     /// Renews a lease, if this node leads; see `leases`, rules 2 and 3.
-    async fn renew(&self, holder: Holder) -> Said {
+    async fn renew(&self, holder: Holder, pause: Duration) -> Said {
         let Some(term) = self.leading() else { return Said::Follows(self.leader()) };
         let over = || Said::Answer(Err(RegistryError::Over(holder.0, holder.1)));
-        match self.leases_of(term, |leases| leases.renewed(holder, self.host.now())) {
+        match self.leases_of(term, |leases| leases.renewed(holder, pause, self.host.now())) {
             None => return Said::Follows(None),
             Some(false) => return over(),
             Some(true) => {}
@@ -565,7 +570,7 @@ fn over(own: &Standing, (reign, node): (Reign, u32)) -> RegistryStart {
 /// What is answered when another reign counts: the life of whoever renews a lease here is over.
 fn ended(request: &RegistryRequest, reign: Reign) -> RegistryError {
     match request {
-        RegistryRequest::Renew { node, session } => RegistryError::Over(*node, *session),
+        RegistryRequest::Renew { node, session, .. } => RegistryError::Over(*node, *session),
         _ => RegistryError::Unavailable(format!(
             "node {} was promoted without this machine, which begins anew",
             reign.node

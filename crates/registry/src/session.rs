@@ -2,15 +2,20 @@
 //! it holds. On every node, with a replica or without one.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use event_listener::Event;
 use futures_util::future::{Either, select};
 use host::{Address, Host, Moment, NodeId, Port};
-use protocol::registry::{DRIFT, LEASE, REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
+use protocol::id::LogId;
+use protocol::registry::{
+    DRIFT, LEASE, PAUSE_MAX, REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest,
+};
 
-/// How often the lease is renewed: two renewals may be lost before it runs out.
+/// How often the lease is renewed: two renewals may be lost before it runs out. None waits for the one before: where links
+/// are full, answers are late.
 const RENEWAL: Duration = Duration::from_secs(1);
 /// How long one node is waited for before the next is asked.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -28,8 +33,25 @@ struct Shared {
     number: u64,
     /// The registries that may be asked, the nearest first.
     ask: Vec<NodeId>,
+    /// Which of them is asked first: who did not answer is not the next time.
+    first: AtomicUsize,
+    /// This process is about to end, and another goes on.
+    paused: AtomicBool,
     lease: Mutex<Lease>,
     changed: Event,
+}
+
+/// What a new session begins with.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// Whose.
+    pub node: u32,
+    /// The last session of the node that is known here.
+    pub after: u64,
+    /// Where its daemon is called.
+    pub address: String,
+    /// The log of that session's client that this one's goes on with.
+    pub keeps: Option<LogId>,
 }
 
 /// What is known of the lease.
@@ -42,23 +64,22 @@ struct Lease {
 }
 
 impl Session {
-    /// Begins a session of `node` behind session `after`, the last that is known here, and returns with its lease held. The
-    /// registries on the nodes `ask` are tried in turn.
-    pub async fn begin(
-        host: &Host,
-        ask: Vec<NodeId>,
-        (node, mut after): (u32, u64),
-        address: String,
-    ) -> Result<Session, RegistryError> {
+    /// Begins a session, and returns with its lease held. The registries on the nodes `ask` are tried in turn. One that was to
+    /// go on with a log begins only if nobody took that for dead: else [`RegistryError::Over`].
+    pub async fn begin(host: &Host, ask: Vec<NodeId>, life: Life) -> Result<Session, RegistryError> {
+        let Life { node, mut after, address, keeps } = life;
         let mut error = RegistryError::Unknown("registry to ask".into());
         for _ in 0..BEGIN_ROUNDS {
-            let begin = || RegistryRequest::Begin { node, after, address: address.clone() };
+            let begin = || RegistryRequest::Begin { node, after, address: address.clone(), keeps };
             match in_turn(host, &ask, begin).await {
                 Ok(RegistryReply::Session(number, _)) => {
                     let lease = Mutex::new(Lease { until: Moment(0), over: false });
                     let (host, changed) = (host.clone(), Event::new());
-                    let session = Session(Arc::new(Shared { host, node, number, ask: ask.clone(), lease, changed }));
-                    session.renew().await;
+                    let (ask, first) = (ask.clone(), AtomicUsize::new(0));
+                    let paused = AtomicBool::new(false);
+                    let shared = Shared { host, node, number, ask, first, paused, lease, changed };
+                    let session = Session(Arc::new(shared));
+                    renew(Arc::downgrade(&session.0), Duration::ZERO).await;
                     session.keep();
                     return Ok(session);
                 }
@@ -68,7 +89,9 @@ impl Session {
                     (error, after) = (RegistryError::Begun(node, newest), newest);
                     continue;
                 }
-                Err(error @ (RegistryError::Unknown(_) | RegistryError::Removed(_))) => return Err(error),
+                Err(error @ (RegistryError::Unknown(_) | RegistryError::Removed(_) | RegistryError::Over(..))) => {
+                    return Err(error);
+                }
                 Err(other) => error = other,
             }
             host.sleep(BEGIN_PAUSE).await;
@@ -127,36 +150,62 @@ impl Session {
         in_turn(&self.0.host, &self.0.ask, || RegistryRequest::End { node, session }).await.map(drop)
     }
 
+    /// The others are not to give this node up for a while: its next life goes on with what this one had. Renews no more, until
+    /// [`Session::go_on`].
+    pub async fn pause(&self) {
+        self.0.paused.store(true, Ordering::Release);
+        renew(Arc::downgrade(&self.0), PAUSE_MAX).await;
+    }
+
+    /// This life goes on after all.
+    pub fn go_on(&self) {
+        self.0.paused.store(false, Ordering::Release);
+    }
+
     /// Renews for as long as somebody has the session.
     fn keep(&self) {
         let (weak, host) = (Arc::downgrade(&self.0), self.0.host.clone());
         host.clone().spawn(async move {
             loop {
                 host.sleep(RENEWAL).await;
-                let Some(shared) = weak.upgrade() else { return };
-                let session = Session(shared);
-                session.renew().await;
-                if session.is_over() {
+                if weak.upgrade().is_none_or(|shared| shared.lease().over) {
                     return;
+                }
+                if weak.upgrade().is_some_and(|shared| !shared.paused.load(Ordering::Acquire)) {
+                    host.spawn(renew(weak.clone(), Duration::ZERO));
                 }
             }
         });
     }
+}
 
-    /// Asks for the lease once. It counts from before it was asked for.
-    async fn renew(&self) {
-        let sent = self.0.host.now();
-        let Shared { node, number: session, .. } = *self.0;
-        match in_turn(&self.0.host, &self.0.ask, || RegistryRequest::Renew { node, session }).await {
-            Ok(_) => self.0.extend(sent + (LEASE - DRIFT)),
-            Err(RegistryError::Over(..) | RegistryError::Removed(_)) => self.0.finish(),
-            // Perhaps the next one is heard.
-            Err(_) => {}
-        }
+/// Asks for the lease once. It counts from before it was asked for; an answer that comes when it would be over is not waited for.
+async fn renew(session: Weak<Shared>, pause: Duration) {
+    let Some((host, ask, request)) = session.upgrade().map(|shared| shared.renewal(pause)) else { return };
+    let sent = host.now();
+    let asking = pin!(in_turn(&host, &ask, || request.clone()));
+    let answer = match select(asking, pin!(host.sleep(LEASE))).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => Err(RegistryError::Unavailable("no answer in time".into())),
+    };
+    let Some(shared) = session.upgrade() else { return };
+    match answer {
+        Ok(_) => shared.extend(sent + (LEASE - DRIFT)),
+        Err(RegistryError::Over(..) | RegistryError::Removed(_)) => shared.finish(),
+        // Perhaps the next one is heard.
+        Err(_) => drop(shared.first.fetch_add(1, Ordering::Relaxed)),
     }
 }
 
 impl Shared {
+    /// Whom to ask for the lease, in turn, and what.
+    fn renewal(&self, pause: Duration) -> (Host, Vec<NodeId>, RegistryRequest) {
+        let mut ask = self.ask.clone();
+        let first = self.first.load(Ordering::Relaxed) % ask.len().max(1);
+        ask.rotate_left(first);
+        (self.host.clone(), ask, RegistryRequest::Renew { node: self.node, session: self.number, pause })
+    }
+
     fn lease(&self) -> MutexGuard<'_, Lease> {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }

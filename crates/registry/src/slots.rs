@@ -352,7 +352,7 @@ mod tests {
         let log = RegistryRequest::OpenLog { node: 1, writer: protocol::maps::Writer::Client };
         assert_eq!(wished(&apply(&maps, log).0.unwrap()), wished(&maps), "what else happens is no matter");
         for request in [
-            RegistryRequest::Begin { node: 2, after: 1, address: String::new() },
+            RegistryRequest::Begin { node: 2, after: 1, address: String::new(), keeps: None },
             RegistryRequest::Expire { node: 3, session: 1 },
         ] {
             assert_eq!(wished(&apply(&maps, request).0.unwrap()), []);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn begin(node: u32) -> RegistryRequest {
-        RegistryRequest::Begin { node, after: 1, address: String::new() }
+        RegistryRequest::Begin { node, after: 1, address: String::new(), keeps: None }
     }
 
     #[test]

@@ -36,6 +36,8 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(8);
 /// How often copies are written anew when too few have what was promised.
 const MEND_TRIES: u32 = 20;
 const MEND_PAUSE: Duration = Duration::from_millis(250);
+/// Why too few copies could be written where none failed.
+const MISSING: &str = "targets are missing; bring them back, or put empty disks in their places";
 /// The library reads so many entries at once at most.
 const ENTRIES_READ_MAX: usize = 300;
 
@@ -142,6 +144,19 @@ impl Store {
         self.mend(&mut copies).await
     }
 
+    /// Keeps a copy on one more target from now on, or on the disk that takes the place of a target's.
+    pub async fn adopt(&self, target: TargetId, disk: &Disk) -> io::Result<()> {
+        let mut copies = self.copies.lock().await;
+        let opening = in_time(WRITE_PATIENCE, Replica::open(disk)).await.unwrap_or(Err(ReplicaError::Hung));
+        let (replica, found) = opening.map_err(io::Error::other)?;
+        // What lies there is written over, and generations rise.
+        copies.generation = copies.generation.max(found.map_or(0, |found| found.generation));
+        copies.replicas.retain(|(other, _)| *other != target);
+        copies.replicas.push((target, replica));
+        self.kept().take_copy(target);
+        self.mend(&mut copies).await
+    }
+
     /// Goes on without copies on targets that were taken away: a start must neither ask for them nor believe them. The last
     /// copy stays.
     pub async fn leave(&self, gone: &BTreeSet<TargetId>) -> io::Result<()> {
@@ -221,7 +236,7 @@ impl Store {
             return Ok(());
         }
         let reasons: Vec<_> = copies.failed.values().cloned().collect();
-        let reasons = if reasons.is_empty() { "targets are missing".to_owned() } else { reasons.join("; ") };
+        let reasons = if reasons.is_empty() { MISSING.to_owned() } else { reasons.join("; ") };
         Err(io::Error::other(format!("{stored} of {needed} needed copies were stored: {reasons}")))
     }
 }
@@ -242,9 +257,13 @@ fn newest_of(found: &[(TargetId, Found)]) -> Result<(&Found, Kept), RegistryStar
 
 impl Kept {
     fn also_on(&mut self, disks: &[(TargetId, Disk)]) {
-        let added = disks.iter().map(|(target, _)| *target).filter(|target| !self.copies.contains(target));
-        let added: Vec<_> = added.collect();
-        self.copies.extend(added);
+        disks.iter().for_each(|(target, _)| self.take_copy(*target));
+    }
+
+    fn take_copy(&mut self, target: TargetId) {
+        if !self.copies.contains(&target) {
+            self.copies.push(target);
+        }
     }
 
     fn happen(&mut self, event: Event) {

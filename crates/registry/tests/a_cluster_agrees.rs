@@ -12,7 +12,7 @@ use protocol::checksum::crc;
 use protocol::id::TargetId;
 use protocol::maps::{Drain, NodeState, Writer};
 use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
-use registry::{Registry, RegistryStart, Session};
+use registry::{Life, Registry, RegistryStart, Session};
 
 fn open(node: u32) -> RegistryRequest {
     RegistryRequest::OpenLog { node, writer: Writer::Client }
@@ -115,7 +115,8 @@ fn a_node_that_is_drained_gives_its_vote_and_its_slots_away_and_is_forgotten() {
         world.restart(NodeId(leaver));
         let host = world.host(NodeId(leaver));
         let ask = staying.iter().copied().map(NodeId).collect();
-        let refused = Session::begin(&host, ask, (leaver, 1), String::new()).await;
+        let refused =
+            Session::begin(&host, ask, Life { node: leaver, after: 1, address: String::new(), keeps: None }).await;
         assert_eq!(refused.err(), Some(RegistryError::Removed(leaver)));
         world.crash(NodeId(staying[1]), Stop::PowerLoss);
         on.answer(open(staying[0])).await.expect("two of three agree");

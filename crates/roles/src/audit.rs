@@ -15,7 +15,7 @@ use host::{Address, NodeId, Port};
 use log::stripes::{self, Problem, StripeState};
 use log::{Damage, LogError, ReadError};
 use protocol::id::{LogId, StripeNumber, TargetId};
-use protocol::maps::{Maps, NodeState, TargetState};
+use protocol::maps::{Maps, NodeState, TargetEntry, TargetState};
 use protocol::registry::RegistryRequest;
 use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest};
 
@@ -252,7 +252,7 @@ async fn lacking(roles: &Roles) -> BTreeMap<TargetId, Vec<String>> {
     let maps = roles.cluster.maps();
     let mut lacking: BTreeMap<TargetId, Vec<String>> = BTreeMap::new();
     for damage in stripes::list(&roles.cluster, None).await.iter().flat_map(|state| &state.missing) {
-        if maps.targets.get(&damage.target).is_some_and(|entry| entry.state != TargetState::Failed) {
+        if maps.targets.get(&damage.target).is_some_and(TargetEntry::serves) {
             lacking.entry(damage.target).or_default().push(in_words(&maps, damage));
         }
     }
@@ -279,11 +279,11 @@ async fn whole_again(roles: &Roles, lacking: &BTreeMap<TargetId, Vec<String>>) -
 /// What is wrong with a target that is not whole.
 fn not_whole(name: &str, state: TargetState) -> Option<String> {
     match state {
-        TargetState::Whole | TargetState::Removed => None,
+        TargetState::Whole | TargetState::New | TargetState::Removed => None,
         TargetState::Behind => Some(format!("{name} missed writes; what it lacks is being rebuilt")),
         TargetState::Failed => Some(format!(
-            "{name} is missing: what lies on it has less redundancy; bring it back or put an empty one in its place, then \
-             `dazzle up` and `dazzle repair`"
+            "{name} is missing: what lies on it has less redundancy; bring it back, or put an empty disk in its place with \
+             `dazzle target replace` on its machine"
         )),
     }
 }

@@ -2,11 +2,12 @@
 
 use host::{BoxFuture, Host, NodeId};
 use log::{Cluster, Lease};
+use protocol::id::LogId;
 use protocol::registry::RegistryError;
-use registry::Session;
+use registry::{Life, Session};
 
 /// Begins this life of the node: from now on others count with it, and it answers as long as its lease holds.
-pub(crate) async fn begin(cluster: &Cluster, address: String) -> Result<Session, String> {
+pub(crate) async fn begin(cluster: &Cluster, address: String, keeps: Option<LogId>) -> Result<Session, String> {
     let host = cluster.host();
     let node = host.node();
     let maps = cluster.maps();
@@ -15,7 +16,7 @@ pub(crate) async fn begin(cluster: &Cluster, address: String) -> Result<Session,
     let own = storing().filter(|&other| other == node);
     let ask = own.chain(storing().filter(|&other| other != node)).collect();
     let after = maps.nodes.get(&node.0).map_or(0, |entry| entry.session);
-    let session = Session::begin(host, ask, (node.0, after), address).await.map_err(|error| match error {
+    let session = Session::begin(host, ask, Life { node: node.0, after, address, keeps }).await.map_err(|error| match error {
         RegistryError::Removed(_) => "this machine was removed from the cluster with `dazzle node remove`. Nothing that lies \
                                       here is needed any more; to take part again, `dazzle join` with another, empty \
                                       directory"

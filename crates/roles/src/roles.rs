@@ -3,12 +3,13 @@
 //!
 //! Invariants
 //! 1. Nothing here answers for the node before its session has begun, or after its lease ran out.
-//! 2. A target serves before the registry says so; one that does not serve is said to have failed.
+//! 2. What an earlier process held, this one holds from the moment on at which it answers managers, or not at all.
+//! 3. A target serves before the registry says so; one that does not serve is said to have failed.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use cleaner::{Cleaner, CleanerOptions};
@@ -24,7 +25,8 @@ use storage::{Storage, Target, TargetOptions};
 use tracing::{error, info, warn};
 
 use crate::lease;
-use crate::targets::{Absent, Lost, absent_targets, mark, replace_blank, settle_targets};
+use crate::succession::Inherited;
+use crate::targets::{Absent, Lost, absent_targets, mark, replace_blank, settle_targets, until_known};
 
 /// How often targets are looked at whether they have failed, and the session whether it is over.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -60,8 +62,9 @@ pub struct Roles {
     /// The registry's replica, on a machine that stores.
     pub registry: Option<Arc<Registry>>,
     /// This life of the node, and whether it ends it by itself.
-    session: Session,
+    pub(crate) session: Session,
     leaving: AtomicBool,
+    pub(crate) target_options: TargetOptions,
     /// Its targets.
     pub storage: Storage,
     /// Slots.
@@ -75,7 +78,7 @@ pub struct Roles {
     /// What reads everything again and again, unless the settings turn it off.
     pub scrubber: Option<Arc<Scrubber>>,
     /// Targets that do not serve since the start, and why.
-    pub absent: Vec<Absent>,
+    pub(crate) absent: Mutex<Vec<Absent>>,
 }
 
 impl Roles {
@@ -86,12 +89,15 @@ impl Roles {
         registry: Option<Arc<Registry>>,
         (disks, mut lost): (Vec<(TargetId, Disk)>, Lost),
         options: RolesOptions,
+        inherited: Option<Inherited>,
     ) -> Result<Roles, String> {
         let host = cluster.host().clone();
+        until_known(&cluster, &disks).await;
         let replaced = replace_blank(&cluster, &disks, options.target).await?;
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
-        let session = lease::begin(&cluster, options.address).await?;
+        let kept = inherited.as_ref().map(|inherited| inherited.heritage.log());
+        let session = lease::begin(&cluster, options.address, kept).await?;
         cluster.follow();
         let absent = absent_targets(&cluster.maps(), lost);
         let serving: Vec<_> = storage.targets().into_iter().map(|target| target.id()).collect();
@@ -101,30 +107,44 @@ impl Roles {
             info!(?replaced, "empty targets take the place of lost ones");
         }
         let reader = LogReader::new(cluster.clone());
-        let manager = Manager::start(cluster.clone(), reader.clone(), options.manager)
-            .await
-            .map_err(|error| error.to_string())?;
-        let client =
-            Client::start(cluster.clone(), reader.clone(), options.client).await.map_err(|error| error.to_string())?;
+        // Before the manager, which asks it what it holds.
+        let resumed = match inherited {
+            Some(inherited) => Some(inherited.resume(&cluster, &reader, options.client).await?),
+            None => None,
+        };
+        let managing = ManagerOptions { kept, ..options.manager };
+        let manager =
+            Manager::start(cluster.clone(), reader.clone(), managing).await.map_err(|error| error.to_string())?;
+        let client = match resumed {
+            Some(client) => client,
+            None => Client::start(cluster.clone(), reader.clone(), options.client)
+                .await
+                .map_err(|error| error.to_string())?,
+        };
         let cleaner = Cleaner::start(cluster.clone(), reader, options.cleaner).await;
         let rebuilder = Rebuilder::start(cluster.clone(), options.rebuild);
         let scrubber = options.scrub.map(|scrub| Scrubber::start(cluster.clone(), scrub));
-        let targets = storage.targets().into_iter().cloned().collect();
-        cluster.host().spawn(watch(cluster.clone(), targets));
+        cluster.host().spawn(watch(cluster.clone(), storage.clone(), session.number()));
         let leaving = AtomicBool::new(false);
         Ok(Roles {
             cluster,
             registry,
             session,
             leaving,
+            target_options: options.target,
             storage,
             manager,
             client,
             cleaner,
             rebuilder,
             scrubber,
-            absent,
+            absent: Mutex::new(absent),
         })
+    }
+
+    /// Targets that do not serve since the start, and why.
+    pub fn absent(&self) -> Vec<Absent> {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Stores what the client and the manager hold in memory, and gives the lease back. What stands above the client has
@@ -158,7 +178,7 @@ impl Roles {
     }
 
     /// The number of this life's session.
-    pub(crate) fn session(&self) -> u64 {
+    pub fn session(&self) -> u64 {
         self.session.number()
     }
 
@@ -206,19 +226,33 @@ impl Roles {
     }
 }
 
-/// Tells the registry when a target fails while it serves: new stripes are laid without it, and `status` says so.
-async fn watch(cluster: Cluster, targets: Vec<Arc<Target>>) {
-    let mut failed: BTreeSet<TargetId> = BTreeSet::new();
+/// Tells the registry when a target fails while it serves: new stripes are laid without it, and `status` says so. And when
+/// one serves that it takes for failed or new, in this life of the node.
+async fn watch(cluster: Cluster, storage: Storage, session: u64) {
+    // A target that was replaced may fail again.
+    let mut known: BTreeMap<TargetId, Weak<Target>> = BTreeMap::new();
     loop {
         cluster.host().sleep(WATCH_INTERVAL).await;
         let maps = cluster.maps();
-        let counts = |target: TargetId| maps.present().any(|(id, _)| id == target) && !failed.contains(&target);
-        let fresh: Vec<_> = targets.iter().filter(|target| counts(target.id())).collect();
-        for (target, why) in fresh.iter().filter_map(|target| Some((target.id(), target.failure()?))) {
-            error!(target = target.0, why, "a target has failed; going on without it");
-            match mark(&cluster, target, TargetState::Failed).await {
-                Ok(()) => drop(failed.insert(target)),
-                Err(error) => warn!(error, "the registry does not know of it yet"),
+        if registry::nodes::current(&maps, cluster.host().node().0, session).is_err() {
+            continue;
+        }
+        for target in storage.targets() {
+            let id = target.id();
+            let Some((_, entry)) = maps.present().find(|(present, _)| *present == id) else { continue };
+            let is_known = known.get(&id).is_some_and(|known| known.as_ptr() == Arc::as_ptr(&target));
+            let marked = match target.failure() {
+                Some(why) if !is_known => {
+                    error!(target = id.0, why, "a target has failed; going on without it");
+                    mark(&cluster, id, TargetState::Failed)
+                        .await
+                        .map(|()| drop(known.insert(id, Arc::downgrade(&target))))
+                }
+                None if !entry.serves() => mark(&cluster, id, TargetState::Behind).await,
+                _ => Ok(()),
+            };
+            if let Err(error) = marked {
+                warn!(error, "the registry does not know of it yet");
             }
         }
     }

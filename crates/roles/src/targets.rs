@@ -1,6 +1,7 @@
 //! The targets of this machine at the start: which disks are there, whose they are, which lack something.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use host::{Disk, DiskError};
 use log::Cluster;
@@ -9,6 +10,10 @@ use protocol::maps::{Maps, TargetState};
 use protocol::registry::RegistryRequest;
 use storage::{OpenError, TargetOptions};
 use tracing::warn;
+
+/// How long a start waits for maps that know all targets that its settings name.
+const KNOWN_PATIENCE: Duration = Duration::from_secs(30);
+const KNOWN_LOOK: Duration = Duration::from_millis(100);
 
 /// A target that does not serve, and why.
 #[derive(Clone, Debug)]
@@ -44,7 +49,10 @@ pub async fn own_disks(opened: Vec<(TargetId, Result<Disk, DiskError>)>) -> Resu
         }
     }
     let Some(cluster) = most(disks.iter().filter_map(|(_, _, cluster)| *cluster))? else {
-        let reasons: String = lost.iter().map(|(target, why)| format!("\ntarget {}: {why}", target.0)).collect();
+        // None is said to be anybody's.
+        let empty = disks.iter().map(|(target, ..)| (target.0, "its disk is empty"));
+        let lost = lost.iter().map(|(target, why)| (target.0, why.as_str()));
+        let reasons: String = lost.chain(empty).map(|(target, why)| format!("\ntarget {target}: {why}")).collect();
         return Err(format!("no target of this file system is there{reasons}"));
     };
     let foreign = |found: Option<u128>| found.filter(|found| *found != cluster);
@@ -68,6 +76,18 @@ fn most(clusters: impl Iterator<Item = u128>) -> Result<Option<u128>, String> {
         );
     }
     Ok(Some(first))
+}
+
+/// Waits a while for maps that know all these targets: one of them may have got its number just before this node stopped, and
+/// its own replica has not heard of that yet.
+pub async fn until_known(cluster: &Cluster, disks: &[(TargetId, Disk)]) {
+    let end = cluster.host().now() + KNOWN_PATIENCE;
+    let unknown = || disks.iter().any(|(target, _)| *target >= cluster.maps().next_target);
+    while unknown() && cluster.host().now() < end {
+        cluster.host().sleep(KNOWN_LOOK).await;
+        // Who does not answer now is asked again.
+        drop(cluster.refresh().await);
+    }
 }
 
 /// Formats disks of known targets that hold nothing: each takes the place of one that was lost. It is behind before it
@@ -98,6 +118,7 @@ pub async fn settle_targets(cluster: &Cluster, serving: &[TargetId], outdated: &
     let node = cluster.host().node().0;
     for (target, entry) in cluster.maps().present().filter(|(_, entry)| entry.node == node) {
         let state = match (serving.contains(&target), entry.state) {
+            (false, TargetState::New) => TargetState::New,
             (false, _) => TargetState::Failed,
             (true, TargetState::Failed) => TargetState::Behind,
             (true, _) if outdated.contains(&target) => TargetState::Behind,

@@ -16,7 +16,8 @@
 //! | superblock | what a target says of itself as a whole | `superblock` | |
 //! | rounds | group commit | | `rounds` |
 //!
-//! Ways in: [`format()`] makes a target, [`Storage::start`] serves those of a node, [`Target::scrub`] looks for damage.
+//! Ways in: [`format()`] makes a target, [`Storage::start`] serves those of a node, [`Storage::open`] one more,
+//! [`Target::scrub`] looks for damage.
 //!
 //! *Never*: inodes, tokens, what parity means, other targets; a lock of more than one stripe held over I/O; an answer
 //! before what it promises is so.

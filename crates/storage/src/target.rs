@@ -404,6 +404,11 @@ impl Target {
         StorageError::Failed(why.clone())
     }
 
+    /// The same, because it is served no more.
+    pub(crate) fn close(&self) {
+        self.failed.get_or_init(|| "it is served no more".into());
+    }
+
     pub(crate) fn check_failed(&self) -> Result<(), StorageError> {
         match self.failed.get() {
             Some(why) => Err(StorageError::Failed(why.clone())),

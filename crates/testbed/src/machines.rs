@@ -131,7 +131,7 @@ impl Machines {
         let disks = self.disks[machine].iter().map(|(id, disk)| (*id, disk.plug())).collect();
         let (starting, patience, maps) = (host.clone(), self.patience, self.maps.clone());
         let after = self.maps().nodes[&node.0].session;
-        let begin = RegistryRequest::Begin { node: node.0, after, address: String::new() };
+        let begin = RegistryRequest::Begin { node: node.0, after, address: String::new(), keeps: None };
         let started = self.world.spawn(&host, async move {
             start(starting, disks, patience, || apply(&maps, begin).map(drop).expect("it was made known")).await
         });

@@ -17,6 +17,7 @@ mod linear;
 mod names;
 #[path = "whole_cluster/program.rs"]
 mod program;
+#[allow(dead_code, reason = "this test uses a part of the rack")]
 #[path = "whole_cluster/rack.rs"]
 mod rack;
 #[path = "whole_cluster/story.rs"]

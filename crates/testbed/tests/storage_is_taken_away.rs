@@ -93,7 +93,8 @@ fn a_machine_that_was_drained_is_not_missed() {
                 machines.die(0, Stop::PowerLoss);
                 files.verify(&world, &machines.client(1, &others[0]).await).await;
             }
-            let again = RegistryRequest::Begin { node: leaver as u32 + 1, after: 1, address: String::new() };
+            let again =
+                RegistryRequest::Begin { node: leaver as u32 + 1, after: 1, address: String::new(), keeps: None };
             assert_eq!(machines.ask(again).err(), Some(RegistryError::Removed(leaver as u32 + 1)));
         });
     }

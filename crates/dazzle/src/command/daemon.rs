@@ -1,6 +1,7 @@
 //! `dazzle daemon`: the daemon itself.
 
 use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,8 +10,11 @@ use clap::Args;
 use tracing::error;
 
 use super::{Failure, Outcome, lock_path};
+use crate::config::Config;
+use crate::edge::mount::{self, Users};
 use crate::edge::process::{self, DirectoryLock};
 use crate::node::{self, Ending};
+use crate::succession::{Inheritance, Will};
 
 /// Between two attempts to join the cluster again.
 const AGAIN_PAUSE: Duration = Duration::from_secs(5);
@@ -40,12 +44,15 @@ pub(super) struct Daemon {
     /// Take the place of one whose lease was lost: wait for its end, and try until the cluster can be joined again.
     #[arg(long, conflicts_with = "foreground")]
     again: bool,
+    /// Go on with what the process before left: numbers of descriptors, of what it wrote, its lock, and its mount.
+    #[arg(long, num_args = 2.., value_names = ["WILL", "LOCK", "MOUNT"])]
+    inherit: Option<Vec<i32>>,
 }
 
 impl Daemon {
     /// The daemon of `dir`, which keeps the terminal.
     pub(super) fn foreground(dir: PathBuf) -> Daemon {
-        Daemon { dir, foreground: true, again: false }
+        Daemon { dir, foreground: true, again: false, inherit: None }
     }
 
     /// Runs until told to stop. What goes wrong before the start is done is told to whoever started it.
@@ -55,12 +62,28 @@ impl Daemon {
         if self.again {
             DirectoryLock::wait(&lock_path(&self.dir))?;
         }
-        let Some(_lock) = DirectoryLock::take(&lock_path(&self.dir))? else {
+        let (lock, inheritance) = match self.inherit.as_deref() {
+            // First of all, so that what is not taken over is closed.
+            Some(&[will, lock, ref mount @ ..]) => {
+                (Some(DirectoryLock::inherit(lock)?), Some(Inheritance::take(will, mount)))
+            }
+            _ => (DirectoryLock::take(&lock_path(&self.dir))?, None),
+        };
+        let Some(lock) = lock else {
             return self.tell(Err(Failure::from(format!("another daemon runs for {}", self.dir.display()))));
         };
         let runtime = process::runtime()?;
-        let node = match runtime.block_on(node::Node::start(&self.dir, runtime.handle())) {
+        let started = match inheritance.transpose() {
+            Ok(inheritance) => runtime.block_on(node::Node::start(&self.dir, runtime.handle(), inheritance)),
+            Err(error) => Err(error.to_string()),
+        };
+        let node = match started {
             Ok(node) => node,
+            Err(error) if self.inherit.is_some() => {
+                error!(error, "the daemon cannot go on with what was open; it begins anew");
+                self.abandon_mount();
+                return self.succeed();
+            }
             Err(error) if self.again => {
                 error!(error, "the cluster cannot be joined again; it is tried again in {} s", AGAIN_PAUSE.as_secs());
                 runtime.block_on(process::pause(AGAIN_PAUSE));
@@ -79,8 +102,31 @@ impl Daemon {
                 runtime.shutdown_background();
                 Ok(())
             }
+            Ending::Followed(will) => self.be_followed(&will, &lock),
             Ending::Expelled if self.foreground => Err(Failure::from("the lease of this machine was lost".to_owned())),
             Ending::Expelled => self.succeed(),
+        }
+    }
+
+    /// Has this program, as it is on disk by now, go on as this process. Returns only if it does not.
+    fn be_followed(&self, will: &Will, lock: &DirectoryLock) -> Outcome {
+        let place = will.write()?;
+        let mut kept = vec![place.as_raw_fd(), lock.descriptor()];
+        kept.extend_from_slice(will.mounted());
+        let numbers: Vec<String> = kept.iter().map(ToString::to_string).collect();
+        let mut arguments = vec![OsStr::new("daemon"), self.dir.as_os_str()];
+        arguments.extend(self.foreground.then_some(OsStr::new("--foreground")));
+        arguments.push(OsStr::new("--inherit"));
+        arguments.extend(numbers.iter().map(OsStr::new));
+        let error = process::become_successor(&arguments, &kept);
+        Err(Failure::from(format!("no other program could take the place of this one: {error}")))
+    }
+
+    /// Takes away what the process before had mounted, and nobody serves now.
+    fn abandon_mount(&self) {
+        let Some(point) = Config::load(&self.dir).ok().and_then(|config| config.mount) else { return };
+        if let Err(error) = mount::unmount(&point, Users::Dismiss) {
+            error!(%error, "the mount that nobody serves stays");
         }
     }
 

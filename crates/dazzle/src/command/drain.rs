@@ -1,4 +1,4 @@
-//! `dazzle target` and `dazzle node`: taking storage away on purpose, while it is in use.
+//! `dazzle node`, and what `dazzle target` has in common with it: taking storage away on purpose, while it is in use.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,6 @@ use super::{Failure, Outcome, print_json};
 use crate::config::Size;
 use crate::edge::control::{Question, Whom};
 
-/// Empties targets, so that they can be taken away while everything goes on.
-#[derive(Debug, Args)]
-pub(super) struct TargetCommand {
-    #[command(subcommand)]
-    act: Act,
-}
-
 /// Empties machines with all their targets, so that they can be taken away while everything goes on.
 #[derive(Debug, Args)]
 pub(super) struct NodeCommand {
@@ -24,7 +17,7 @@ pub(super) struct NodeCommand {
 }
 
 #[derive(Debug, Subcommand)]
-enum Act {
+pub(super) enum Act {
     /// Move all that lies there to the others, while it is in use, and wait for that. Interrupting ends the waiting alone.
     Drain {
         #[command(flatten)]
@@ -57,7 +50,7 @@ enum Act {
 
 /// What is meant.
 #[derive(Debug, Args)]
-struct At {
+pub(super) struct At {
     /// The directory of the file system, on any machine of the cluster.
     dir: PathBuf,
     /// Its number or name, as `dazzle status` shows them.
@@ -68,19 +61,13 @@ struct At {
     json: bool,
 }
 
-impl TargetCommand {
-    pub(super) fn run(self) -> Outcome {
-        run(self.act, Whom::Target)
-    }
-}
-
 impl NodeCommand {
     pub(super) fn run(self) -> Outcome {
         run(self.act, Whom::Node)
     }
 }
 
-fn run(act: Act, whom: fn(String) -> Whom) -> Outcome {
+pub(super) fn run(act: Act, whom: fn(String) -> Whom) -> Outcome {
     match act {
         Act::Drain { at, plan: true, .. } => {
             let answer = super::ask(&at.dir, &Question::DrainPlan { whom: whom(at.which) })?;
@@ -112,11 +99,11 @@ fn run(act: Act, whom: fn(String) -> Whom) -> Outcome {
     }
 }
 
-fn tell(json: bool, answer: &Value, print: impl FnOnce(&Value)) {
+pub(super) fn tell(json: bool, answer: &Value, print: impl FnOnce(&Value)) {
     if json { print_json(answer) } else { print(answer) }
 }
 
-fn name(answer: &Value) -> &str {
+pub(super) fn name(answer: &Value) -> &str {
     answer["name"].as_str().unwrap_or("?")
 }
 
@@ -126,7 +113,12 @@ fn print_plan(answer: &Value) {
     say!("to move    {} at most, of {} stripes that lie over it", size("bytes_to_move"), answer["stripes"]);
     say!("time       {} s at least, as `rebuild` in dazzle.toml bounds it", answer["seconds"]);
     say!("room       for {} without it", size("room"));
-    for (word, when) in [("now", "now"), ("then", "without it")] {
+    print_safety(answer, "without it");
+}
+
+/// What may be lost now, and `then`.
+pub(super) fn print_safety(answer: &Value, then: &str) {
+    for (word, when) in [("now", "now"), ("then", then)] {
         let safety = &answer[word];
         if safety.is_object() {
             say!("redundancy {when}: {} machine(s), {} target(s) may be lost", safety["machines"], safety["targets"]);

@@ -26,8 +26,8 @@ impl Repair {
             say!("{} stripes were looked at, {} repaired", answer["stripes"], answer["repaired"]);
             for name in answer["missing"].as_array().into_iter().flatten() {
                 say!(
-                    "{} is missing still; bring it back or put an empty one in its place, then `dazzle up` and \
-                     `dazzle repair`",
+                    "{} is missing still; bring it back, or put an empty disk in its place with `dazzle target \
+                     replace`",
                     name.as_str().unwrap_or("a target")
                 );
             }

@@ -2,13 +2,15 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use host::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
+
+use crate::config::Size;
 
 /// What a daemon is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,6 +35,26 @@ pub enum Question {
         /// The machines that are off.
         off: Vec<String>,
         /// Only say.
+        plan: bool,
+    },
+    /// One more target for this machine.
+    TargetAdd {
+        /// Where: relative to the file system's directory, or absolute.
+        path: PathBuf,
+        /// The most that it may take of the file system it lies in.
+        limit: Option<Size>,
+        /// Change nothing; tell what it would give.
+        plan: bool,
+    },
+    /// An empty disk in the place of a target that does not serve.
+    TargetReplace {
+        /// Which, by name or number.
+        target: String,
+        /// Where the disk is; where the target was, unless given.
+        path: Option<PathBuf>,
+        /// Even if there is something that the others cannot make again.
+        force: bool,
+        /// Change nothing; tell what would be made again.
         plan: bool,
     },
     /// What draining would cost and leave.
@@ -69,6 +91,10 @@ pub enum Question {
         #[serde(default)]
         force: bool,
     },
+    /// Let another process go on in this one's place, with all that programs have open.
+    Restart,
+    /// Which life of the node this is.
+    Life,
     /// Have all machines of the cluster stop, after storing everything.
     StopAll {
         /// Even if programs have files open anywhere.

@@ -5,8 +5,8 @@
 //! occupy no thread at all.
 
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -17,15 +17,16 @@ use fuse::device::{self, IOC_CLONE, MountOptions, READ_OFFSET};
 use fuse::negotiate::{self, Handshake, Session, Wishes};
 use fuse::operation::Operation;
 use fuse::request::{Dialect, Request};
-use fuse::{Frame, Notification, Told};
+use fuse::{FaceHeritage, Frame, Notification, Told};
 use host::BoxFuture;
-use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::blocking;
 use super::buffers::{Buffer, BufferPool};
+use super::gate::{Gate, Passage};
 use super::guard;
 use super::mount::{self, MountError, UnmountError, Users};
 use super::telling;
@@ -39,6 +40,9 @@ const READ_AHEAD_KIB: u32 = 2048;
 /// How many bytes of idle buffers for requests are kept: those of large writes go and come.
 const REQUEST_IDLE_BYTES_MAX: usize = 8 << 20;
 
+/// How often it is looked whether requests are answered while the mount changes hands.
+const LOOK_AT_GATE: Duration = Duration::from_millis(1);
+
 /// How long a thread looks at the device for the next request before it sleeps.
 const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(20);
 
@@ -49,6 +53,18 @@ pub trait Face: Send + Sync + 'static {
 
     /// Passes on what it alone knows; called when no request comes any more.
     fn settle(&self) -> BoxFuture<'static, ()>;
+
+    /// Breaks off requests that wait for other programs: without an answer where the kernel sends them again.
+    fn leave_waits(&self, is_sent_again: bool);
+
+    /// How many requests were left without an answer.
+    fn left(&self) -> usize;
+
+    /// It answers all requests again.
+    fn take_waits(&self);
+
+    /// What the face of the next process has to know.
+    fn bequeath(&self) -> FaceHeritage;
 }
 
 impl Face for fuse::Face {
@@ -59,6 +75,22 @@ impl Face for fuse::Face {
     fn settle(&self) -> BoxFuture<'static, ()> {
         fuse::Face::settle(self)
     }
+
+    fn leave_waits(&self, is_sent_again: bool) {
+        fuse::Face::leave_waits(self, is_sent_again);
+    }
+
+    fn left(&self) -> usize {
+        fuse::Face::left(self)
+    }
+
+    fn take_waits(&self) {
+        fuse::Face::take_waits(self);
+    }
+
+    fn bequeath(&self) -> FaceHeritage {
+        fuse::Face::bequeath(self)
+    }
 }
 
 /// A mount being served.
@@ -68,21 +100,47 @@ pub struct Mount {
     device: Weak<OwnedFd>,
     runtime: Handle,
     face: Arc<dyn Face>,
+    session: Session,
+    gate: Arc<Gate>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// This daemon itself unmounts, or has.
     leaving: AtomicBool,
     ended: AtomicBool,
+    /// Every descriptor of it, for the next process.
+    descriptors: Vec<RawFd>,
+}
+
+/// A mount that another process of this daemon has left.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LeftMount {
+    path: PathBuf,
+    #[serde(skip)]
+    descriptors: Vec<RawFd>,
+    session: Session,
+}
+
+/// The same, in the process that serves it on.
+pub struct ClaimedMount {
+    path: PathBuf,
+    devices: Vec<OwnedFd>,
+    session: Session,
+}
+
+impl LeftMount {
+    /// A call is aborted when the descriptor is closed that it was read from: all are kept.
+    pub fn descriptors(&self) -> &[RawFd] {
+        &self.descriptors
+    }
+
+    /// The same mount with its descriptors, in the process that has them now.
+    pub fn claim(self, devices: Vec<OwnedFd>) -> ClaimedMount {
+        ClaimedMount { path: self.path, devices, session: self.session }
+    }
 }
 
 impl Mount {
     /// Mounts on `path` and serves until [`Mount::unmount`] or until somebody else unmounts.
-    pub fn serve(
-        path: PathBuf,
-        source: &std::path::Path,
-        face: Arc<dyn Face>,
-        runtime: Handle,
-    ) -> Result<Mount, MountError> {
-        let threads = SERVING_THREADS;
+    pub fn serve(path: PathBuf, source: &Path, face: Arc<dyn Face>, runtime: Handle) -> Result<Mount, MountError> {
         // What others change the client has the kernel forget; on its own guesses the kernel would drop what is good.
         let wishes = Wishes { alone: true, ..Wishes::default() };
         let options = MountOptions {
@@ -98,25 +156,85 @@ impl Mount {
         if rustix::process::geteuid().is_root() {
             guard::start(&path).map_err(|error| refused(format!("its guard cannot be started: {error}")))?;
         }
+        // Whom only fusermount3 lets at the device shares one queue among all threads.
+        let clones: Vec<_> = (1..SERVING_THREADS).map_while(|_| clone_device(&device).ok()).collect();
+        Mount::begin(path, [device].into_iter().chain(clones).collect(), session, (face, runtime))
+    }
+
+    /// Serves a mount on, with what the process before has not answered.
+    pub fn adopt(claimed: ClaimedMount, face: Arc<dyn Face>, runtime: Handle) -> Result<Mount, MountError> {
+        let ClaimedMount { path, devices, session } = claimed;
+        let mount = Mount::begin(path, devices, session, (face, runtime))?;
+        mount.ask_again();
+        Ok(mount)
+    }
+
+    fn begin(
+        path: PathBuf,
+        devices: Vec<OwnedFd>,
+        session: Session,
+        (face, runtime): (Arc<dyn Face>, Handle),
+    ) -> Result<Mount, MountError> {
+        let refused = |reason: String| MountError::Refused(path.clone(), reason);
+        let gate = Gate::new().map_err(|error| refused(format!("no room for its gate: {error}")))?;
+        let gate = Arc::new(gate);
         let server = Arc::new(Server {
             face: face.clone(),
+            gate: gate.clone(),
             runtime,
             dialect: session.dialect(),
             pool: Arc::new(BufferPool::new(device::buffer_bytes(session.request_bytes_max), REQUEST_IDLE_BYTES_MAX)),
         });
-        let device = Arc::new(device);
-        let (served, later) = (Arc::downgrade(&device), server.runtime.clone());
-        let mut running = Vec::with_capacity(threads);
-        for number in 0..threads {
-            // Whom only fusermount3 lets at the device shares one queue among all threads.
-            let own = if number == 0 { None } else { clone_device(&device).ok() };
-            let own = own.map_or_else(|| device.clone(), Arc::new);
+        let descriptors = devices.iter().map(AsRawFd::as_raw_fd).collect();
+        let devices: Vec<Arc<OwnedFd>> = devices.into_iter().map(Arc::new).collect();
+        let (served, later) = (Arc::downgrade(&devices[0]), server.runtime.clone());
+        let mut running = Vec::with_capacity(SERVING_THREADS);
+        for number in 0..SERVING_THREADS {
+            let own = devices.get(number).unwrap_or(&devices[0]).clone();
             let server = server.clone();
             let thread = std::thread::Builder::new().name(format!("fuse-{number}")).spawn(move || server.run(&own));
             running.push(thread.map_err(|error| refused(format!("no thread could be started: {error}")))?);
         }
         let (leaving, ended) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Mount { path, device: served, runtime: later, face, threads: Mutex::new(running), leaving, ended })
+        let threads = Mutex::new(running);
+        Ok(Mount { path, device: served, runtime: later, face, session, gate, threads, leaving, ended, descriptors })
+    }
+
+    /// Takes no more requests, so that another process can: returns when all that were taken are answered, but for those that
+    /// wait for other programs and are sent again. False if they are not within `patience`; then, and if the other process does
+    /// not come, [`Mount::go_on`].
+    pub async fn hold(&self, patience: Duration) -> bool {
+        self.gate.hold();
+        self.face.leave_waits(self.session.can_resend());
+        let until = Instant::now() + patience;
+        while self.gate.under_way() > self.face.left() {
+            if Instant::now() >= until {
+                return false;
+            }
+            tokio::time::sleep(LOOK_AT_GATE).await;
+        }
+        true
+    }
+
+    /// Takes requests again.
+    pub fn go_on(&self) {
+        self.face.take_waits();
+        self.gate.open();
+        self.ask_again();
+    }
+
+    /// What the next process needs to serve it on.
+    pub fn bequeath(&self) -> (LeftMount, FaceHeritage) {
+        let Mount { path, descriptors, session, .. } = self;
+        let left = LeftMount { path: path.clone(), descriptors: descriptors.clone(), session: *session };
+        (left, self.face.bequeath())
+    }
+
+    /// Has the kernel send again what was read and not answered.
+    fn ask_again(&self) {
+        if let Some(device) = self.device.upgrade().filter(|_| self.session.can_resend()) {
+            reply(&device, &Notification::Resend.encode());
+        }
     }
 
     /// Unmounts. A mount in use stays, unless its users are to be dismissed.
@@ -142,9 +260,9 @@ impl Mount {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Passes on what the face alone knows, once the mount has ended.
+    /// Passes on what the face alone knows, once the mount has ended or is held.
     pub async fn settle(&self) {
-        assert!(self.has_ended(), "requests may still come");
+        assert!(self.has_ended() || self.gate.is_held(), "requests may still come");
         self.face.settle().await;
     }
 
@@ -173,6 +291,7 @@ impl fuse::Notifier for Mount {
 
 struct Server {
     face: Arc<dyn Face>,
+    gate: Arc<Gate>,
     runtime: Handle,
     dialect: Dialect,
     pool: Arc<BufferPool>,
@@ -186,17 +305,19 @@ impl Server {
         // Without it every read sleeps at once: slower, and right.
         let _ = rustix::io::ioctl_fionbio(device, true);
         loop {
+            let passage = self.gate.pass();
             // Who waited for a disk takes what came meanwhile, which wakes nobody, before it stands by.
             let at_once = if blocking::is_reader() { Err(Errno::AGAIN) } else { read_now(device, &mut buffer) };
             let next = match at_once {
                 Err(Errno::AGAIN) => {
+                    drop(passage);
                     blocking::await_turn();
-                    next_request(device, &mut buffer)
+                    self.next_request(device, &mut buffer)
                 }
-                other => other,
+                other => other.map(|count| (passage, count)),
             };
             match next {
-                Ok(count) => buffer = self.serve(device, buffer, count),
+                Ok((passage, count)) => buffer = self.serve(device, buffer, count, passage),
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
                 // Unmounted, by us or by somebody else.
                 Err(Errno::NODEV) => break,
@@ -209,8 +330,26 @@ impl Server {
         blocking::retire();
     }
 
+    /// Reads a request. A program that has its answer often asks again at once, sooner than a sleeping thread could be woken,
+    /// so the device is looked at for a moment before sleeping.
+    fn next_request(&self, device: &OwnedFd, buffer: &mut Buffer) -> Result<(Passage, usize), Errno> {
+        let mut begun = Instant::now();
+        let mut passage = self.gate.pass();
+        loop {
+            match read_now(device, buffer) {
+                Err(Errno::AGAIN) if begun.elapsed() < LOOK_BEFORE_SLEEP => std::hint::spin_loop(),
+                Err(Errno::AGAIN) => {
+                    drop(passage);
+                    self.gate.sleep(device)?;
+                    (begun, passage) = (Instant::now(), self.gate.pass());
+                }
+                other => return other.map(|count| (passage, count)),
+            }
+        }
+    }
+
     /// Answers one request, and returns the buffer for the next: the same one, unless the request's payload fills it.
-    fn serve(&self, device: &Arc<OwnedFd>, buffer: Buffer, count: usize) -> Buffer {
+    fn serve(&self, device: &Arc<OwnedFd>, buffer: Buffer, count: usize, passage: Passage) -> Buffer {
         let read = READ_OFFSET..READ_OFFSET + count;
         // What is kept of a buffer keeps all of it, and a third more than it is counted as may be in memory.
         let (bytes, next) = if count >= self.pool.buffer_bytes / 4 * 3 {
@@ -219,7 +358,7 @@ impl Server {
             (Bytes::copy_from_slice(&buffer.bytes()[read]), buffer)
         };
         match Request::parse(bytes, self.dialect) {
-            Ok(request) => self.answer(device, request),
+            Ok(request) => self.answer(device, request, passage),
             Err(malformed) => {
                 warn!(?malformed, "the kernel sent a request that does not parse");
                 malformed.reply().into_iter().for_each(|frame| reply(device, &frame));
@@ -228,7 +367,7 @@ impl Server {
         next
     }
 
-    fn answer(&self, device: &Arc<OwnedFd>, request: Request) {
+    fn answer(&self, device: &Arc<OwnedFd>, request: Request, passage: Passage) {
         let mut answer = self.face.answer(request);
         match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(frame) => frame.into_iter().for_each(|frame| reply(device, &frame)),
@@ -238,24 +377,9 @@ impl Server {
                     if let Some(frame) = answer.await {
                         reply(&device, &frame);
                     }
+                    drop(passage);
                 });
             }
-        }
-    }
-}
-
-/// Reads a request. A program that has its answer often asks again at once, sooner than a sleeping thread could be woken,
-/// so the device is looked at for a moment before sleeping.
-fn next_request(device: &OwnedFd, buffer: &mut Buffer) -> Result<usize, Errno> {
-    let begun = Instant::now();
-    loop {
-        match read_now(device, buffer) {
-            Err(Errno::AGAIN) if begun.elapsed() < LOOK_BEFORE_SLEEP => std::hint::spin_loop(),
-            Err(Errno::AGAIN) => {
-                let mut ready = [PollFd::new(device, PollFlags::IN)];
-                rustix::event::poll(&mut ready, None)?;
-            }
-            other => return other,
         }
     }
 }

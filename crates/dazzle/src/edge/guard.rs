@@ -19,8 +19,10 @@ use tracing::warn;
 
 use super::{mount, process};
 
-/// How often a daemon is looked at that should be about to end.
+/// How often, and how many times, a daemon is looked at that should be about to end; and then, if it has not.
 const LOOK: Duration = Duration::from_millis(20);
+const DYING_LOOKS: u32 = 500;
+const LATER_LOOK: Duration = Duration::from_secs(1);
 
 /// Starts the guard of this process's mount on `point`.
 pub fn start(point: &Path) -> io::Result<()> {
@@ -52,8 +54,18 @@ pub fn run(daemon: i32, point: &Path) -> io::Result<()> {
             () = process::stop_signal() => {}
             () = asked_to_be_told => {}
         }
+        let mut looks = 0;
         while is_alive(daemon) {
-            tokio::time::sleep(LOOK).await;
+            looks += 1;
+            if looks <= DYING_LOOKS {
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            // Only the thread that began this guard has ended: another program goes on as the same process.
+            tokio::select! {
+                () = process::stop_signal() => looks = 0,
+                () = tokio::time::sleep(LATER_LOOK) => {}
+            }
         }
     });
     // Another daemon may have mounted there since.

@@ -1,14 +1,16 @@
 //! Daemons as processes: starting one in the background, holding a directory against a second, signals.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
+use rustix::io::FdFlags;
 
 /// Stands for a line break in the one line that a daemon tells its starter.
 const LINE_BREAK: &str = "\u{2028}";
@@ -39,6 +41,16 @@ impl DirectoryLock {
 }
 
 impl DirectoryLock {
+    /// The descriptor that holds it, for the process after.
+    pub fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// The lock that the process before has left.
+    pub fn inherit(descriptor: RawFd) -> io::Result<DirectoryLock> {
+        Ok(DirectoryLock(inherited(descriptor)?.into()))
+    }
+
     /// Returns when nobody holds it, and the process that held it has ended: then nothing of it is open any more.
     pub fn wait(path: &Path) -> io::Result<()> {
         let file = File::open(path)?;
@@ -139,6 +151,68 @@ pub fn start_daemon(arguments: &[&std::ffi::OsStr], messages: &Path) -> io::Resu
 pub fn start_successor(arguments: &[&std::ffi::OsStr]) -> io::Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0).spawn().map(drop)
+}
+
+/// Puts this program, as it is on disk by now, in the place of this process: its number, its children and the descriptors in
+/// `kept` stay, and the messages go where they went. Returns only if that cannot be.
+pub fn become_successor(arguments: &[&std::ffi::OsStr], kept: &[RawFd]) -> io::Error {
+    for &descriptor in kept {
+        // SAFETY: the caller owns what it names; flags of a descriptor that is closed cannot be set, and are an error.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        if let Err(error) = rustix::io::fcntl_setfd(descriptor, FdFlags::empty()) {
+            return error.into();
+        }
+    }
+    match own_program() {
+        Ok(program) => Command::new(program).args(arguments).exec(),
+        Err(error) => error,
+    }
+}
+
+/// A descriptor that the process before has left; no child gets it.
+pub fn inherited(descriptor: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: the process before named it as one that it left to this one, and it is named once. One that is closed is an error
+    // in the next line, and no descriptor was opened since that could have its number.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    rustix::io::fcntl_setfd(&descriptor, FdFlags::CLOEXEC)?;
+    Ok(descriptor)
+}
+
+/// A place in memory with these bytes, for the process after.
+pub fn leave_bytes(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memory = rustix::fs::memfd_create("dazzle", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(memory);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+/// What the process before has left there.
+pub fn inherited_bytes(descriptor: RawFd) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::from(inherited(descriptor)?).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether this program, as it is on disk by now, runs on this machine.
+pub fn try_own_program() -> io::Result<()> {
+    let program = own_program()?;
+    let tried = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
+    let why = match tried {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => output.status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(io::Error::other(format!("{} does not run: {why}", program.display())))
+}
+
+/// Where this program lies, or another version of it by now.
+pub fn own_program() -> io::Result<PathBuf> {
+    let link = std::env::current_exe()?;
+    let name = link.as_os_str().as_bytes();
+    // The kernel says so of a file that was replaced.
+    let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
+    Ok(PathBuf::from(std::ffi::OsStr::from_bytes(name)))
 }
 
 /// Tells whoever started this daemon how the start went, and lets go of the terminal.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use host::{Disk, DiskError};
@@ -58,6 +58,11 @@ impl Made {
         make_directory(path)
     }
 
+    /// The same where nothing lies yet; a file stays one.
+    pub fn make_missing(&mut self, path: &Path) -> io::Result<()> {
+        if path.exists() { Ok(()) } else { self.make(path) }
+    }
+
     /// What they were made for has come to be.
     pub fn keep(mut self) {
         self.0.clear();
@@ -78,6 +83,37 @@ pub fn open_disk(path: &Path, room: Room, runtime: Handle) -> Result<Disk, DiskE
     if metadata.is_dir() { Directory::disk(path, room, runtime) } else { BlockDevice::disk(path, runtime) }
 }
 
+/// Where something is, whatever it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// Without links and detours.
+    path: PathBuf,
+    /// The device's number, or that of what lies in one.
+    number: (u64, u64),
+}
+
+impl Spot {
+    /// The spot that `path` leads to.
+    pub fn of(path: &Path) -> io::Result<Spot> {
+        let metadata = std::fs::metadata(path)?;
+        let number = match metadata.file_type().is_block_device() {
+            true => (metadata.rdev(), 0),
+            false => (metadata.dev(), metadata.ino()),
+        };
+        Ok(Spot { path: path.canonicalize()?, number })
+    }
+
+    /// Whether one is the other, or lies in it.
+    pub fn overlaps(&self, other: &Spot) -> bool {
+        self.number == other.number || self.path.starts_with(&other.path) || other.path.starts_with(&self.path)
+    }
+
+    /// Whether `other` lies in this directory, or is it.
+    pub fn holds(&self, other: &Path) -> bool {
+        other.starts_with(&self.path)
+    }
+}
+
 /// For each path, how many of them lie in the same file system: they share its room.
 pub fn sharers(paths: &[PathBuf]) -> Vec<u64> {
     let device = |path: &PathBuf| std::fs::metadata(path).ok().map(|metadata| MetadataExt::dev(&metadata));
@@ -88,6 +124,23 @@ pub fn sharers(paths: &[PathBuf]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_spot_is_the_same_by_whatever_path_it_is_reached() {
+        let place = std::env::temp_dir().join(format!("dazzle-spots-{}", std::process::id()));
+        std::fs::create_dir_all(place.join("a/inner")).unwrap();
+        std::fs::create_dir(place.join("ab")).unwrap();
+        std::os::unix::fs::symlink(place.join("a"), place.join("link")).unwrap();
+        std::fs::write(place.join("file"), "").unwrap();
+        std::fs::hard_link(place.join("file"), place.join("other")).unwrap();
+        let spot = |name: &str| Spot::of(&place.join(name)).unwrap();
+        for (one, other) in [("a", "link"), ("a/inner", "link"), ("a", "ab/../a/inner"), ("file", "other")] {
+            assert!(spot(one).overlaps(&spot(other)) && spot(other).overlaps(&spot(one)), "{one} and {other}");
+        }
+        assert!(!spot("a").overlaps(&spot("ab")) && !spot("a").overlaps(&spot("file")));
+        assert!(Spot::of(&place.join("nothing")).is_err());
+        std::fs::remove_dir_all(&place).unwrap();
+    }
 
     #[test]
     fn directories_that_were_made_in_vain_go_again_and_no_others() {

@@ -73,6 +73,11 @@ impl AccessTimes {
         self.any_due.store(true, Ordering::Release);
     }
 
+    /// The handles whose first read moves the time.
+    pub(crate) fn due(&self) -> Vec<Handle> {
+        lock(&self.due).iter().copied().collect()
+    }
+
     /// A read, or the end, of this handle; whether the time is due.
     pub(crate) fn take(&self, handle: Handle) -> bool {
         self.any_due.load(Ordering::Acquire) && lock(&self.due).remove(&handle)

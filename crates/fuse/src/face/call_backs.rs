@@ -147,12 +147,18 @@ impl Shared {
 pub(super) struct Forgotten(Mutex<BTreeMap<InodeId, Moment>>);
 
 impl Forgotten {
-    fn note(&self, inode: InodeId, now: Moment) {
+    pub(super) fn note(&self, inode: InodeId, now: Moment) {
         let mut files = lock(&self.0);
         files.insert(inode, now);
         if files.len() > FILES_MAX {
             files.retain(|_, at| now - *at < ON_ITS_WAY_MAX);
         }
+    }
+
+    /// Those of late.
+    pub(super) fn recent(&self, now: Moment) -> Vec<InodeId> {
+        let files = lock(&self.0);
+        files.iter().filter(|(_, at)| now - **at < ON_ITS_WAY_MAX).map(|(&inode, _)| inode).collect()
     }
 
     fn is_recent(&self, inode: InodeId, now: Moment) -> bool {

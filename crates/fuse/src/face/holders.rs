@@ -33,6 +33,12 @@ impl Holders {
         self.any.store(true, Ordering::Release);
     }
 
+    /// All owners, and the handles that they last locked through.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (InodeId, LockOwner, Handle)> + use<> {
+        let owners = lock(&self.owners).clone();
+        owners.into_iter().map(|((inode, owner), handle)| (inode, owner, handle))
+    }
+
     /// The owner closes the file; true if it may hold something there.
     pub(crate) fn flush(&self, inode: InodeId, owner: LockOwner) -> bool {
         self.any.load(Ordering::Acquire) && lock(&self.owners).remove(&(inode, owner)).is_some()

@@ -1,6 +1,6 @@
 //! File locks. Awaits: a waiting call is a future that nobody polls until the manager answers or a signal comes.
 
-use futures_util::future::Abortable;
+use futures_util::future::{Abortable, pending};
 use protocol::file;
 
 use super::{Call, Outcome};
@@ -37,6 +37,9 @@ impl Call {
         // Dropping what waits is how the client learns that nobody does any more.
         let outcome = Abortable::new(waiting, registration).await;
         self.shared.waits.end(self.unique);
+        if outcome.is_err() && self.shared.waits.is_left() {
+            return pending().await;
+        }
         outcome.map_err(|_| Errno::EINTR)??;
         Ok(self.done())
     }

@@ -50,6 +50,21 @@ impl SetIds {
         self.any.store(true, Ordering::Release);
     }
 
+    /// All that is known; and whether there are more.
+    pub(crate) fn all(&self) -> (Vec<InodeId>, bool) {
+        let files = lock(&self.files);
+        (files.known.iter().copied().collect(), files.lost_count)
+    }
+
+    /// What another face knew.
+    pub(crate) fn inherit(&self, (known, lost_count): (Vec<InodeId>, bool)) {
+        known.into_iter().for_each(|inode| self.put(inode));
+        if lost_count {
+            lock(&self.files).lost_count = true;
+            self.any.store(true, Ordering::Release);
+        }
+    }
+
     /// Whether the file may have such bits. If so it is the caller's now to take them away, and what the manager then
     /// answers must pass here again: a `chmod` that comes later puts the file back.
     pub(crate) fn take(&self, inode: InodeId) -> bool {

@@ -70,6 +70,11 @@ impl Told {
         lock(&self.lasting).keys().copied().collect()
     }
 
+    /// What it was told of them.
+    pub(crate) fn lasting(&self) -> Vec<Attributes> {
+        lock(&self.lasting).values().copied().collect()
+    }
+
     /// The kernel has forgotten the inodes. It may have asked for one again meanwhile, and have to ask once more.
     pub(crate) fn forget(&self, inodes: impl Iterator<Item = InodeId>) {
         let mut told = lock(&self.lasting);

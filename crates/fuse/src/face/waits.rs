@@ -20,6 +20,9 @@ pub(crate) struct Waits(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// Another process is to have them, and whether the kernel sends them again; so many are left, which nobody answers here.
+    leaving: Option<bool>,
+    left: usize,
     waiting: BTreeMap<Unique, AbortHandle>,
     early: VecDeque<Unique>,
 }
@@ -32,6 +35,8 @@ impl Waits {
         if let Some(index) = state.early.iter().position(|&early| early == unique) {
             state.early.remove(index);
             handle.abort();
+        } else if state.leaving.is_some() {
+            handle.abort();
         } else {
             state.waiting.insert(unique, handle);
         }
@@ -41,6 +46,31 @@ impl Waits {
     /// It is over.
     pub(crate) fn end(&self, unique: Unique) {
         lock(&self.0).waiting.remove(&unique);
+    }
+
+    /// All calls are broken off; where the kernel sends them again, without an answer.
+    pub(crate) fn leave(&self, is_sent_again: bool) {
+        let mut state = lock(&self.0);
+        state.leaving = Some(is_sent_again);
+        std::mem::take(&mut state.waiting).into_values().for_each(|handle| handle.abort());
+    }
+
+    /// A call was broken off; true if nobody answers it here.
+    pub(crate) fn is_left(&self) -> bool {
+        let mut state = lock(&self.0);
+        let is_left = state.leaving == Some(true);
+        state.left += usize::from(is_left);
+        is_left
+    }
+
+    /// How many calls were left.
+    pub(crate) fn left(&self) -> usize {
+        lock(&self.0).left
+    }
+
+    /// Nobody else has them: those that come are answered again.
+    pub(crate) fn take(&self) {
+        lock(&self.0).leaving = None;
     }
 
     /// A signal came for the caller of `target`.
@@ -83,6 +113,21 @@ mod tests {
         assert_eq!(call.now_or_never(), Some(Err(Aborted)));
         let again = Abortable::new(pending::<()>(), waits.begin(Unique(2)));
         assert_eq!(again.now_or_never(), None, "it is used up");
+    }
+
+    #[test]
+    fn calls_that_another_process_is_to_have_are_broken_off_and_counted() {
+        let waits = Waits::default();
+        let begin = |number| Abortable::new(pending::<()>(), waits.begin(Unique(number)));
+        let mut before = begin(2);
+        waits.leave(true);
+        assert_eq!(((&mut before).now_or_never(), begin(4).now_or_never()), (Some(Err(Aborted)), Some(Err(Aborted))));
+        assert!(waits.is_left() && waits.is_left());
+        assert_eq!(waits.left(), 2);
+        waits.take();
+        assert_eq!(begin(6).now_or_never(), None, "it waits here again");
+        waits.leave(false);
+        assert!(!waits.is_left(), "nobody would send it again");
     }
 
     #[test]

@@ -396,7 +396,7 @@ impl Fakes {
         let names = self.targets_of(counts, machine).map(|n| format!("t{n}")).collect();
         self.change(RegistryRequest::AddNode { name: node.to_string(), address: String::new(), stores: true });
         self.change(RegistryRequest::AddTargets { node, names });
-        self.change(RegistryRequest::Begin { node, after: 0, address: String::new() });
+        self.change(RegistryRequest::Begin { node, after: 0, address: String::new(), keeps: None });
     }
 
     /// Changes the maps without asking anybody.

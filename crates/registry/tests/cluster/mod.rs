@@ -11,7 +11,7 @@ use protocol::id::TargetId;
 use protocol::maps::TargetEntry;
 use protocol::registry::{RegistryReply, RegistryRequest};
 use registry::promotion::{self, PromotionError};
-use registry::{Registry, RegistryStart, Session, Standing, change};
+use registry::{Life, Registry, RegistryStart, Session, Standing, change};
 
 /// A cluster and its machines, dead or alive. Clones are the same.
 #[derive(Clone)]
@@ -129,7 +129,9 @@ impl Cluster {
     async fn begin(&self, host: Host, ask: Vec<NodeId>) {
         let node = host.node().0;
         loop {
-            if let Ok(session) = Session::begin(&host, ask.clone(), (node, 0), String::new()).await {
+            if let Ok(session) =
+                Session::begin(&host, ask.clone(), Life { node, after: 0, address: String::new(), keeps: None }).await
+            {
                 self.members().get_mut(&node).unwrap().session = Some(session);
                 return;
             }

@@ -168,7 +168,7 @@ impl Machines {
 
     async fn begin(&self, node: NodeId) {
         let after = self.session(node).await;
-        self.tell(RegistryRequest::Begin { node: node.0, after, address: String::new() }).await;
+        self.tell(RegistryRequest::Begin { node: node.0, after, address: String::new(), keeps: None }).await;
     }
 
     async fn tell(&self, request: RegistryRequest) {

@@ -5,17 +5,21 @@
 //! 2. All machines lose power at one moment: what is not synced may be gone. One alone loses power, or a disk fails for good,
 //!    only when nothing else is missing: so never more is lost than the parity makes up for.
 //! 3. Machines stand still, links are cut, one way too, messages are lost and late, disks are slow, at any moment.
-//! 4. Clocks differ by at most what the lease allows for.
+//! 4. Daemons are restarted with what is open kept, at any moment; some are killed over it.
+//! 5. Clocks differ by at most what the lease allows for.
 
+use std::pin::pin;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use host::Moment;
 use host::sim::{Dice, NetworkOptions, Stop, Verdict, World};
 use log::exposure::Tally;
 use log::stripes;
 use protocol::manager::MANAGER_PORT;
 use protocol::token::CLIENT_PORT;
+use roles::NoWill;
 
 use super::rack::Rack;
 use super::story::Told;
@@ -24,6 +28,8 @@ use super::story::Told;
 pub const DRIFT_PPM: u64 = 10_000;
 /// How long nothing was wrong before something may be lost for good.
 const CALM: Duration = Duration::from_secs(5);
+/// How long a daemon that is restarted is waited for before it is killed.
+const RESTART_MAX: Duration = Duration::from_secs(15);
 
 /// What may happen in a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +95,7 @@ impl Harm {
                 self.is_cut = true;
             }
             13 => self.disturb(),
+            16 if self.blows == Blows::Kills => self.restart(index).await,
             14 => self.rack.disks(index).iter().for_each(|disk| disk.slow([1, 1, 20, 200][other % 4])),
             15 | 16 if self.blows == Blows::PowerLosses => self.lose_one(index).await,
             _ => {
@@ -161,6 +168,42 @@ impl Harm {
         if stop == Stop::PowerLoss {
             self.told.lock().end_era();
         }
+    }
+
+    /// A daemon is restarted: what its process leaves another one goes on with, and no program loses anything. Where the machine
+    /// cannot store everything now, it goes on; one that takes too long over it is killed.
+    async fn restart(&mut self, index: usize) {
+        let Some(roles) = self.rack.roles(index).filter(|_| !self.frozen.contains(&index)) else { return };
+        let life = self.rack.life(index);
+        self.note(format!("{life:?} is to be followed"));
+        let (told, host) = (self.told.clone(), self.world.host(life.0));
+        told.lock().held = Some(life);
+        let leaving = self.world.spawn(&host.clone(), async move {
+            let parting = roles.part().await.map_err(|error| NoWill::GoesOn(error.to_string()))?;
+            while told.lock().busy.get(&life).is_some_and(|busy| *busy > 0) {
+                host.sleep(Duration::from_millis(1)).await;
+            }
+            parting.last_will(std::future::ready(())).await
+        });
+        let left = match select(leaving, pin!(self.world.sleep(RESTART_MAX))).await {
+            Either::Left((Ok(left), _)) => left,
+            Either::Left((Err(_), _)) => return self.told.lock().held = None,
+            Either::Right(_) => Err(NoWill::Ends("it takes too long".into())),
+        };
+        match left {
+            Ok(heritage) => {
+                self.rack.follow(index, heritage);
+                self.note(format!("{:?} follows", self.rack.life(index)));
+                self.told.lock().counts.followed += 1;
+            }
+            Err(NoWill::GoesOn(why)) => self.note(format!("{life:?} goes on: {why}")),
+            Err(NoWill::Ends(why)) => {
+                self.note(format!("{life:?} ends: {why}"));
+                self.crash(index, Stop::Kill);
+                self.rack.start(index);
+            }
+        }
+        self.told.lock().held = None;
     }
 
     /// A machine loses power, or one of its disks for good, where nothing else is missing.

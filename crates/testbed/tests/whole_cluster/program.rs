@@ -1,6 +1,8 @@
 //! A program on one machine, in one life of its daemon: it writes and reads cells of files that all share, keeps files of its
 //! own, and makes, moves and removes names that all use.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use client::{Client, ClientError, WriteAt};
 use host::Host;
@@ -15,6 +17,8 @@ use super::story::{CELL_BYTES, CELLS, Kept, Pending, Told};
 
 /// The largest file that is kept: of several stripes.
 const KEPT_BYTES_MAX: u64 = 400_000;
+/// How often a program that is held looks whether it is still.
+const HELD_LOOK: Duration = Duration::from_millis(10);
 /// How many are kept at a time.
 const KEPT_MAX: usize = 12;
 
@@ -46,6 +50,11 @@ impl Program {
     /// Works until the story is over, or the daemon is.
     pub async fn run(mut self) {
         while !self.told.lock().over {
+            if self.told.lock().held == Some(self.life) {
+                self.host.sleep(HELD_LOOK).await;
+                continue;
+            }
+            *self.told.lock().busy.entry(self.life).or_default() += 1;
             let outcome = match self.dice.below(20) {
                 0..=4 => self.write().await,
                 5..=9 => self.read().await,
@@ -60,11 +69,12 @@ impl Program {
                 }
                 _ => {
                     let most = 1 << self.dice.within(16..30);
-                    self.host.sleep(std::time::Duration::from_nanos(self.dice.below(most))).await;
-                    continue;
+                    self.host.sleep(Duration::from_nanos(self.dice.below(most))).await;
+                    Ok(())
                 }
             };
             let mut told = self.told.lock();
+            *told.busy.get_mut(&self.life).expect("it was just counted") -= 1;
             match outcome {
                 Ok(()) => told.counts.calls += 1,
                 Err(ClientError::Expelled | ClientError::Stopped) => return,

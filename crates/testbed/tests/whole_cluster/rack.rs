@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use cleaner::CleanerOptions;
-use client::{ClientOptions, NothingAbove};
+use client::{Client, ClientOptions, Heritage, NothingAbove};
 use futures_util::future::join_all;
 use host::sim::{DiskOptions, SimDisk, Stop, World};
 use host::{BoxFuture, Disk, Host, NodeId};
@@ -15,7 +15,7 @@ use protocol::maps::{TargetEntry, TargetState};
 use protocol::registry::{RegistryReply, RegistryRequest};
 use registry::{Registry, Standing, change, promotion};
 use roles::targets::own_disks;
-use roles::{Above, Roles, RolesOptions, joining};
+use roles::{Above, Inherited, Roles, RolesOptions, joining};
 use storage::TargetOptions;
 
 const CLUSTER: u128 = 0xda22_1e02;
@@ -64,6 +64,9 @@ enum Stage {
     /// It has ended by itself: its lease is over, or it found no cluster.
     Ended(String),
 }
+
+/// How taking a disk in ended.
+pub type Taking = std::pin::Pin<Box<dyn Future<Output = Result<Result<TargetId, String>, host::sim::Crashed>>>>;
 
 /// A life of a machine's daemon: which machine, and the how manieth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -153,6 +156,37 @@ impl Rack {
         self.lock()[index].disks.iter().map(|(_, disk)| disk.clone()).collect()
     }
 
+    /// A disk that is in a machine, and that no settings name yet.
+    pub fn spare_disk(&self, index: usize, name: &str) -> SimDisk {
+        self.world.add_disk(self.node(index), name, DiskOptions::default())
+    }
+
+    /// The target whose disk the settings of a machine say this is.
+    pub fn target_on(&self, index: usize, disk: &SimDisk) -> Option<TargetId> {
+        let machine = &self.lock()[index];
+        machine.disks.iter().find(|(_, known)| known.name() == disk.name()).map(|(target, _)| *target)
+    }
+
+    /// A new target on `disk`, or that disk in the place of `former`, as the daemon has it done. Ends with the machine.
+    pub fn take_in(&self, index: usize, disk: &SimDisk, former: Option<TargetId>) -> Taking {
+        let roles = self.roles(index).expect("its daemon runs");
+        let (rack, taken, name, plug) = (self.clone(), disk.clone(), disk.name(), disk.plug());
+        let place = former.and_then(|former| self.lock()[index].disks.iter().find(|(id, _)| *id == former).cloned());
+        let place = place.map(|(_, disk)| disk.plug());
+        let note = async move |target| {
+            let settings = &mut rack.lock()[index].disks;
+            settings.retain(|(known, _)| *known != target);
+            settings.push((target, taken));
+            Ok(())
+        };
+        Box::pin(self.world.spawn(&self.world.host(self.node(index)), async move {
+            match former {
+                None => roles.add_target(name, plug, note).await,
+                Some(former) => roles.replace_target((former, name), place, plug, note).await.map(|()| former),
+            }
+        }))
+    }
+
     /// The roles of a machine whose daemon has started.
     pub fn roles(&self, index: usize) -> Option<Arc<Roles>> {
         match &self.lock()[index].stage {
@@ -184,8 +218,18 @@ impl Rack {
         all.is_some_and(|all| all.iter().all(whole))
     }
 
+    /// Has another process go on in a daemon's place, with what that left. All of the old process is gone.
+    pub fn follow(&self, index: usize, heritage: Heritage) {
+        self.crash(index, Stop::Kill);
+        self.start_with(index, Some(heritage));
+    }
+
     /// Starts a machine's daemon.
     pub fn start(&self, index: usize) {
+        self.start_with(index, None);
+    }
+
+    fn start_with(&self, index: usize, heritage: Option<Heritage>) {
         let (node, life, disks) = {
             let machine = &mut self.lock()[index];
             machine.life += 1;
@@ -197,7 +241,7 @@ impl Rack {
         let peers = if index == 0 { Vec::new() } else { vec![NodeId(1)] };
         drop(self.world.spawn(&host, async move {
             let disks = disks.iter().map(|(target, disk)| (*target, Ok(disk.plug()))).collect();
-            let stage = match begin(starting.clone(), peers, disks, options).await {
+            let stage = match begin(starting.clone(), peers, disks, options, heritage).await {
                 Ok(roles) => {
                     let roles = Arc::new(roles);
                     rack.enter((index, life), Stage::Runs(roles.clone()));
@@ -235,7 +279,7 @@ impl Rack {
         drop(ghost);
     }
 
-    async fn until_started(&self, index: usize) {
+    pub async fn until_started(&self, index: usize) {
         for _ in 0..600 {
             if self.roles(index).is_some() {
                 return;
@@ -325,11 +369,17 @@ async fn begin(
     peers: Vec<NodeId>,
     disks: Vec<(TargetId, Result<Disk, host::DiskError>)>,
     options: RolesOptions,
+    heritage: Option<Heritage>,
 ) -> Result<Roles, String> {
+    let is_anew = heritage.is_none();
+    let above = |_: &Client| Ok(Arc::new(NothingAbove) as Arc<dyn client::Above>);
+    let inherited = heritage.map(|heritage| Inherited { heritage, above: Box::new(above) });
     let (disks, lost) = own_disks(disks).await?;
     let registry = joining::start_registry(&host, &peers, disks.clone(), &|_| Ok(())).await?;
     let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
-    let roles = Roles::start(cluster, Some(registry), (disks, lost), options).await?;
-    roles.client.answer_managers(Arc::new(NothingAbove));
+    let roles = Roles::start(cluster, Some(registry), (disks, lost), options, inherited).await?;
+    if is_anew {
+        roles.client.answer_managers(Arc::new(NothingAbove));
+    }
     Ok(roles)
 }

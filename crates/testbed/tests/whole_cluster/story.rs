@@ -70,6 +70,9 @@ pub struct Known {
     ticks: u64,
     /// Programs end.
     pub over: bool,
+    /// The life whose programs ask for nothing, for its daemon is restarted; and the calls under way of each life.
+    pub held: Option<Life>,
+    pub busy: BTreeMap<Life, u32>,
     pub counts: Counts,
     /// What was done to machines, for whoever looks for the cause of a failure.
     deeds: Vec<String>,
@@ -90,6 +93,8 @@ pub struct Counts {
     pub killed: u64,
     pub unpowered: u64,
     pub expelled: u64,
+    /// Daemons that were restarted and lost nothing.
+    pub followed: u64,
 }
 
 impl std::ops::Add for Counts {
@@ -104,6 +109,7 @@ impl std::ops::Add for Counts {
             killed: self.killed + other.killed,
             unpowered: self.unpowered + other.unpowered,
             expelled: self.expelled + other.expelled,
+            followed: self.followed + other.followed,
         }
     }
 }
@@ -125,6 +131,8 @@ impl Told {
             makers: 0,
             ticks: 0,
             over: false,
+            held: None,
+            busy: BTreeMap::new(),
             counts: Counts::default(),
             deeds: Vec::new(),
         })))

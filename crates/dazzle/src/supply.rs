@@ -1,0 +1,183 @@
+//! What a target that is added gives, and what an empty disk in the place of one would cost: what `--plan` prints. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use log::exposure::Safety;
+use log::leaving::Left;
+use log::stripes::StripeState;
+use protocol::id::TargetId;
+use protocol::maps::{Maps, TargetEntry, TargetState};
+use protocol::registry::RegistryRequest;
+use protocol::storage::TargetStat;
+use registry::change::{self, Outcome};
+use serde_json::{Value, json};
+
+use crate::config::Size;
+
+/// What a new target gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gain {
+    /// Data bytes for which there is room now, and with it.
+    room: (u64, u64),
+    /// What may be lost of what is written from now on, and with it.
+    safety: (Option<Safety>, Option<Safety>),
+}
+
+impl Gain {
+    /// Of one called `name` on this `node` in its session, with room for so many bytes. `stats` is what the others that
+    /// answer say of themselves.
+    pub(crate) fn of(
+        maps: &Maps,
+        (node, session, name): (u32, u64, String),
+        bytes_free: u64,
+        mut stats: BTreeMap<TargetId, TargetStat>,
+    ) -> Result<Gain, String> {
+        let (added, outcome) = change::apply(maps, RegistryRequest::AddTarget { node, session, name });
+        let Ok(Outcome::Targets(target)) = outcome else {
+            return Err(outcome.err().map_or_else(String::new, |error| error.to_string()));
+        };
+        let added = added.unwrap_or_else(|| maps.clone());
+        let (whole, _) = change::apply(&added, RegistryRequest::SetTarget(target, TargetState::Whole));
+        let whole = whole.unwrap_or(added);
+        let room = |maps: &Maps, stats: &BTreeMap<TargetId, TargetStat>| {
+            client::usable(maps, stats, |stat| stat.bytes_free.saturating_sub(stat.bytes_reserved))
+        };
+        let now = room(maps, &stats);
+        stats.insert(target, TargetStat { bytes_total: bytes_free, bytes_free, ..TargetStat::default() });
+        let safety = (Safety::of_current(maps), Safety::of_current(&whole));
+        Ok(Gain { room: (now, room(&whole, &stats)), safety })
+    }
+
+    pub(crate) fn in_json(&self) -> Value {
+        json!({
+            "bytes_to_move": 0, "seconds": 0, "room_now": self.room.0, "room": self.room.1,
+            "now": safety(self.safety.0), "then": safety(self.safety.1),
+        })
+    }
+}
+
+/// What is to be made again on an empty disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refill {
+    /// What was to lie there.
+    left: Left,
+    /// Data bytes of which the others have too little.
+    bytes_lost: u64,
+    /// How long it takes at least.
+    seconds: u64,
+}
+
+impl Refill {
+    /// Of a target, when each machine reads so many bytes a second for it.
+    pub(crate) fn of(maps: &Maps, states: &[StripeState], target: TargetId, rate: u64) -> Refill {
+        let left = Left::on(maps, states, &[target].into());
+        let machines = maps.storing().count().max(1) as u64;
+        let seconds = left.bytes_data.div_ceil(rate.max(1).saturating_mul(machines));
+        let lost = states.iter().filter(|state| needs(maps, state, target));
+        Refill { left, bytes_lost: lost.map(|state| u64::from(state.length)).sum(), seconds }
+    }
+
+    /// What speaks against it: what lies there may be all that there is of something.
+    pub(crate) fn objection(&self, name: &str) -> Option<String> {
+        let lost = Size(self.bytes_lost);
+        (self.bytes_lost > 0).then(|| {
+            format!(
+                "{lost} cannot be made again without what lies on {name}: bring its disk back, or other targets that are \
+                 missing"
+            )
+        })
+    }
+
+    pub(crate) fn in_json(&self) -> Value {
+        json!({
+            "stripes": self.left.stripes, "bytes_to_make": self.left.bytes, "bytes_lost": self.bytes_lost,
+            "seconds": self.seconds,
+        })
+    }
+}
+
+/// Whether a stripe lies over `target`, and the others have too little of it.
+fn needs(maps: &Maps, state: &StripeState, target: TargetId) -> bool {
+    let Some(group) = maps.groups.get(&state.group).filter(|group| group.targets.contains(&target)) else {
+        return false;
+    };
+    let silent = |target: &&TargetId| !maps.targets.get(target).is_some_and(TargetEntry::serves);
+    let mut absent: BTreeSet<TargetId> = group.targets.iter().filter(silent).copied().collect();
+    absent.extend(state.missing.iter().map(|damage| damage.target).chain([target]));
+    state.ended && Safety::of_group(maps, group, &absent).is_none()
+}
+
+/// The bytes that `target` lacks still.
+pub(crate) fn lacking(maps: &Maps, states: &[StripeState], target: TargetId) -> u64 {
+    let lacks = |state: &&StripeState| state.missing.iter().any(|damage| damage.target == target);
+    let lacking: Vec<StripeState> = states.iter().filter(lacks).cloned().collect();
+    Left::on(maps, &lacking, &[target].into()).bytes
+}
+
+fn safety(safety: Option<Safety>) -> Value {
+    safety.map_or(Value::Null, |it| json!({"machines": it.machines, "targets": it.targets}))
+}
+
+#[cfg(test)]
+mod tests {
+    use log::Damage;
+    use protocol::fragment::{FragmentId, Part};
+    use protocol::id::{GroupId, LogId, RunNumber, StripeNumber};
+
+    use super::*;
+
+    /// Machines of one target each, and one stripe of 3 MiB over all of them.
+    fn cluster(machines: u32) -> (Maps, StripeState) {
+        let targets = (1..=machines).map(|node| (TargetId(node), TargetEntry::new(node, String::new()))).collect();
+        let maps = change::new_cluster(1, targets, 1, 1);
+        let (log, number) = (LogId(1), StripeNumber(0));
+        let (length, group) = (3 << 20, GroupId(0));
+        (maps, StripeState { log, number, length, ended: true, group, cut_off: false, missing: vec![] })
+    }
+
+    #[test]
+    fn a_plan_to_add_says_for_how_much_there_is_room_then() {
+        let stat = TargetStat { bytes_total: 100 << 20, bytes_free: 50 << 20, ..TargetStat::default() };
+        let gain = |maps: &Maps, session| {
+            let stats = maps.targets.keys().map(|&target| (target, stat)).collect();
+            Gain::of(maps, (1, session, "new".into()), 200 << 20, stats)
+        };
+        let targets = (0..3).map(|id| (TargetId(id), TargetEntry::new(1, String::new()))).collect();
+        let alone = gain(&change::new_cluster(1, targets, 1, 1), 1).expect("it can be added");
+        assert!(alone.room.0 > 0 && alone.room.1 > alone.room.0, "{alone:?}");
+        assert_eq!(alone.safety, (Some(Safety { machines: 0, targets: 1 }), Some(Safety { machines: 0, targets: 1 })));
+        let (maps, _) = cluster(3);
+        let beside = gain(&maps, 1).expect("it can be added");
+        assert_eq!(
+            beside.room,
+            (100 << 20, 100 << 20),
+            "a part of every stripe lies on each machine: two have no more room"
+        );
+        assert_eq!(beside.safety.1, Some(Safety { machines: 1, targets: 1 }));
+        let over = gain(&maps, 2);
+        assert!(over.is_err_and(|why| why.contains("session")), "a session that is over adds nothing");
+    }
+
+    #[test]
+    fn a_plan_to_replace_says_what_is_made_again_and_what_cannot_be() {
+        let (mut maps, mut state) = cluster(4);
+        let plan =
+            |maps: &Maps, state: &StripeState| Refill::of(maps, std::slice::from_ref(state), TargetId(4), 1 << 18);
+        let refill = plan(&maps, &state);
+        assert_eq!((refill.left.stripes, refill.left.bytes, refill.seconds, refill.bytes_lost), (1, 1 << 20, 3, 0));
+        state.missing = vec![Damage { id: fragment(), target: TargetId(4) }];
+        assert_eq!(plan(&maps, &state).objection("t4"), None, "it may lack there already");
+        assert_eq!(lacking(&maps, std::slice::from_ref(&state), TargetId(4)), 1 << 20);
+        assert_eq!(lacking(&maps, std::slice::from_ref(&state), TargetId(3)), 0);
+        state.missing.push(Damage { id: fragment(), target: TargetId(1) });
+        assert_eq!(plan(&maps, &state).bytes_lost, 3 << 20, "another lacks its part, too");
+        assert!(plan(&maps, &state).objection("t4").is_some_and(|why| why.starts_with("3 MiB cannot be made again")));
+        state.missing.clear();
+        maps.targets.get_mut(&TargetId(2)).expect("one of four").state = TargetState::Failed;
+        assert_eq!(plan(&maps, &state).bytes_lost, 3 << 20, "another is away");
+    }
+
+    fn fragment() -> FragmentId {
+        FragmentId { log: LogId(1), stripe: StripeNumber(0), run: RunNumber(0), part: Part::Data(0) }
+    }
+}
