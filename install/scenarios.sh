@@ -750,13 +750,18 @@ lab_targets() {
 
 two_more() {
     local lab=$1 other
+    : >"$lab/mnt-1/later"
     "$dazzle" target add "$lab/host-2" "$lab/host-2/more" --plan | grep -q "to move *nothing" || return 1
     "$dazzle" target add "$lab/host-2" "$lab/host-2/more" &
     other=$!
     "$dazzle" target add "$lab/host-2" "$lab/host-2/most" && wait "$other" || { echo "two targets were not added"; return 1; }
     expect 1 "is the place of target" "$dazzle" target add "$lab/host-2" "$lab/host-2/more" || return 1
-    head -c 60M /dev/urandom >"$lab/mnt-1/later" && sync "$lab/mnt-1/later" || return 1
-    grep -q "host-2:more" <<<"$("$dazzle" why "$lab/mnt-1/later")" || { echo "nothing was written to it"; return 1; }
+    # A log goes on in the new groups as soon as its writer has heard of them.
+    local until=$((SECONDS + 30))
+    until grep -q "host-2:more" <<<"$("$dazzle" why "$lab/mnt-1/later")"; do
+        [ $SECONDS -lt $until ] || { echo "nothing is written to it for 30 s"; return 1; }
+        head -c 60M /dev/urandom >"$lab/mnt-1/later" && sync "$lab/mnt-1/later" || return 1
+    done
 }
 
 two_lost() {
