@@ -79,8 +79,8 @@ pub(crate) struct Parts {
 }
 
 impl Node {
-    /// Starts all roles of the file system in `dir`, and mounts it where its settings say; or goes on with what the process before
-    /// left, where it is mounted still.
+    /// Starts all roles of the file system in `dir`, and mounts it where its settings say; or goes on with what the process
+    /// before left, where it is mounted still.
     pub(crate) async fn start(dir: &Path, runtime: &Handle, inheritance: Option<Inheritance>) -> Result<Node, String> {
         let config = Config::load(dir).map_err(|error| error.to_string())?;
         let (machine, gate) = membership::connect(dir, &config, runtime).await?;

@@ -1,5 +1,6 @@
-//! A restart that programs do not notice but by a pause: this program, as it is on disk by now, takes the place of the process, which
-//! keeps its number, and with it the mount, open files and locks (`docs/decisions/0025-restarts-keep-what-is-open.md`).
+//! A restart that programs do not notice but by a pause: this program, as it is on disk by now, takes the place of the
+//! process, which keeps its number, and with it the mount, open files and locks
+//! (`docs/decisions/0025-restarts-keep-what-is-open.md`).
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
@@ -20,8 +21,8 @@ use crate::node::Parts;
 /// How long calls of programs may take that are under way, before the mount changes hands.
 const HOLD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Of what is left: raised with every change of what belongs to it, also in `client::Heritage` and `fuse::FaceHeritage`. Another
-/// version of the program begins anew then.
+/// Of what is left: raised with every change of what belongs to it, also in `client::Heritage` and `fuse::FaceHeritage`.
+/// Another version of the program begins anew then.
 const VERSION: u32 = 1;
 
 /// What one process leaves to the next.
@@ -89,8 +90,8 @@ impl Inheritance {
 }
 
 impl Parts {
-    /// Ends all roles so that the next process goes on with them. Where that cannot be, this one goes on, or ends as if it had been
-    /// killed.
+    /// Ends all roles so that the next process goes on with them. Where that cannot be, this one goes on, or ends as if it
+    /// had been killed.
     pub(crate) async fn bequeath(&self, mount: Option<&Arc<Mount>>) -> Result<Will, NoWill> {
         let goes_on = |why: String| NoWill::GoesOn(format!("the daemon is not restarted, and goes on: {why}"));
         let supplying = self.supplying.try_lock();

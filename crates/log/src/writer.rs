@@ -106,7 +106,8 @@ pub struct WriterStatus {
     pub parity_wanted: u8,
 }
 
-/// A log at rest: all of it is complete and durable, and its writer has ended. Another process of the same node goes on with it.
+/// A log at rest: all of it is complete and durable, and its writer has ended. Another process of the same node goes on with
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rest {
     /// The log.

@@ -233,8 +233,8 @@ impl Quiet {
     }
 }
 
-/// Seals what this node's earlier life wrote: whoever wrote there is dead, since we live. But for the log that its client goes on
-/// with.
+/// Seals what this node's earlier life wrote: whoever wrote there is dead, since we live. But for the log that its client
+/// goes on with.
 async fn seal_own(cluster: &Cluster, node: u32, kept: Option<LogId>) -> Result<(), StartError> {
     let maps = cluster.refresh().await?;
     for (&log, _) in maps.logs.iter().filter(|&(&log, entry)| entry.node == node && Some(log) != kept) {

@@ -143,8 +143,8 @@ pub enum RegistryRequest {
         node: u32,
         /// Its session.
         session: u64,
-        /// For so much longer than the lease it is not given up, [`PAUSE_MAX`] at most: the node starts anew. It has no lease for
-        /// that long.
+        /// For so much longer than the lease it is not given up, [`PAUSE_MAX`] at most: the node starts anew. It has no lease
+        /// for that long.
         pause: Duration,
     },
     /// A clean stop: the lease is given back.

@@ -179,7 +179,8 @@ impl Session {
     }
 }
 
-/// Asks for the lease once. It counts from before it was asked for; an answer that comes when it would be over is not waited for.
+/// Asks for the lease once. It counts from before it was asked for; an answer that comes when it would be over is not waited
+/// for.
 async fn renew(session: Weak<Shared>, pause: Duration) {
     let Some((host, ask, request)) = session.upgrade().map(|shared| shared.renewal(pause)) else { return };
     let sent = host.now();

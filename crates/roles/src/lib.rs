@@ -23,5 +23,5 @@ pub mod targets;
 mod together;
 
 pub use roles::{Roles, RolesOptions};
-pub use succession::{Inherited, NoWill, Parting};
+pub use succession::{Inherited, NoWill, Parting, Raise};
 pub use together::{Above, Stays};

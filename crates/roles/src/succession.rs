@@ -1,5 +1,5 @@
-//! A daemon is restarted while programs have files open: what one process leaves, the next goes on with, and nobody notices but by
-//! a pause (DESIGN §13, promise 3; `docs/decisions/0025-restarts-keep-what-is-open.md`).
+//! A daemon is restarted while programs have files open: what one process leaves, the next goes on with, and nobody notices
+//! but by a pause (DESIGN §13, promise 3; `docs/decisions/0025-restarts-keep-what-is-open.md`).
 //!
 //! 1. Programs ask for nothing from before the client falls silent until the next process answers them.
 //! 2. From [`Parting::last_will`] on there is no way back: if the next process does not come, it is as if this one was killed.
@@ -23,8 +23,11 @@ pub struct Inherited {
     /// What it left.
     pub heritage: Heritage,
     /// Puts what stands above onto the client; from then on it may be asked.
-    pub above: Box<dyn FnOnce(&Client) -> Result<Arc<dyn Above>, String> + Send>,
+    pub above: Raise,
 }
+
+/// Raises what stands above a client.
+pub type Raise = Box<dyn FnOnce(&Client) -> Result<Arc<dyn Above>, String> + Send>;
 
 impl Inherited {
     pub(crate) async fn resume(

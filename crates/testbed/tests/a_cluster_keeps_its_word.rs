@@ -2,10 +2,11 @@
 //! handed over while a log is sealed while a frozen machine wakes up and writes.
 //!
 //! Three to nine machines, each with all its roles as the daemon has them, are one cluster in the simulated world. Programs on
-//! all of them share files, keep files and change names. `whole_cluster/harm.rs` says what is done to them meanwhile. In the end
-//! every cell of every file must have a history that one file system can have; all that was fsynced must be there, bytes and
-//! names, and what was not fsynced, where all machines stop together; some order must explain all names; redundancy must come back; and a thorough check must find nothing, all within
-//! bounded time. `DAZZLE_SEEDS` sets how many worlds each story has, `DAZZLE_SEED` replays one.
+//! all of them share files, keep files and change names. `whole_cluster/harm.rs` says what is done to them meanwhile. In the
+//! end every cell of every file must have a history that one file system can have; all that was fsynced must be there, bytes
+//! and names, and what was not fsynced, where all machines stop together; some order must explain all names; redundancy must
+//! come back; and a thorough check must find nothing, all within bounded time. `DAZZLE_SEEDS` sets how many worlds each story
+//! has, `DAZZLE_SEED` replays one.
 
 #[path = "whole_cluster/harm.rs"]
 mod harm;

@@ -1,7 +1,7 @@
 //! `dazzle restart`: a daemon's next process goes on in its place.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -10,12 +10,12 @@ use super::{Failure, Outcome, control_path, existing, lock_path, print_json};
 use crate::edge::control::{self, Question};
 use crate::edge::process::DirectoryLock;
 
-/// How long a daemon may take to come back, and how often it is looked whether it has.
+/// How long a daemon may take to come back.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
 
-/// Restarts the daemon of DIR, as after an upgrade of the program or a change of dazzle.toml. The mount stays, and so do the files
-/// and locks that programs have: their calls wait for a moment. Machine after machine, a whole cluster is restarted this way.
+/// Restarts the daemon of DIR, as after an upgrade of the program or a change of dazzle.toml. The mount stays, and so do the
+/// files and locks that programs have: their calls wait for a moment. Machine after machine, a whole cluster is restarted
+/// this way.
 #[derive(Debug, Args)]
 pub(super) struct Restart {
     /// The directory of the file system.
@@ -29,23 +29,17 @@ impl Restart {
     pub(super) fn run(self) -> Outcome {
         let dir = existing(&self.dir)?;
         let before = super::ask(&dir, &Question::Restart)?;
-        let begun = Instant::now();
-        let life = loop {
-            let life = control::ask(&control_path(&dir), &Question::Life, |_, _, _| ());
-            if let Some(life) = life.ok().filter(|life| life["session"] != before["session"]) {
-                break life;
-            }
-            let ended = !DirectoryLock::is_taken(&lock_path(&dir));
-            if ended || begun.elapsed() >= PATIENCE {
-                return Err(Failure::from(format!(
-                    "the daemon was restarted and has not come back; {} says why. What was fsynced is safe",
-                    dir.join("dazzle.log").display()
-                )));
-            }
-            std::thread::sleep(LOOK);
+        let comes_back = |life: &Value| life["session"] != before["session"];
+        let has_ended = || !DirectoryLock::is_taken(&lock_path(&dir));
+        let back = control::ask_until(&control_path(&dir), &Question::Life, PATIENCE, comes_back, has_ended);
+        let Some((life, waited)) = back else {
+            return Err(Failure::from(format!(
+                "the daemon was restarted and has not come back; {} says why. What was fsynced is safe",
+                dir.join("dazzle.log").display()
+            )));
         };
         let kept = life["inherited"] == Value::Bool(true);
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = waited.as_secs_f64();
         match (self.json, kept) {
             (true, _) => print_json(&json!({"restarted": dir, "kept": kept, "seconds": seconds})),
             (false, true) => say!("{} was restarted; what programs have open is kept", dir.display()),

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use host::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
 use crate::config::Size;
+
+/// How often a daemon that is coming is asked.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What a daemon is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -223,6 +227,28 @@ pub fn ask(
         }
     }
     Err("the daemon hung up before it had answered".into())
+}
+
+/// Asks whoever answers at `path` by and by, until the answer is accepted; with how long that took. None if it does not come
+/// within `patience`, or once the daemon `has_ended`.
+pub fn ask_until(
+    path: &Path,
+    question: &Question,
+    patience: Duration,
+    is_accepted: impl Fn(&serde_json::Value) -> bool,
+    has_ended: impl Fn() -> bool,
+) -> Option<(serde_json::Value, Duration)> {
+    let begun = Instant::now();
+    loop {
+        // Looked at first: who ends after an answer has given it.
+        let ended = has_ended() || begun.elapsed() >= patience;
+        let answer = ask(path, question, |_, _, _| ()).ok().filter(&is_accepted);
+        match answer {
+            Some(answer) => return Some((answer, begun.elapsed())),
+            None if ended => return None,
+            None => std::thread::sleep(LOOK),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Where serving threads pass before they read a request, so that they can be held while another process takes their mount over.
+//! Where serving threads pass before they read a request, so that they can be held while another process takes their mount
+//! over.
 //!
 //! A request counts from before it is read until it is answered: when none counts, the kernel waits for nobody here.
 

@@ -1,8 +1,8 @@
-//! What a face leaves to that of the next process on the same mount, which the kernel does not see change (DESIGN §13, promise 3).
-//! Decides, never awaits.
+//! What a face leaves to that of the next process on the same mount, which the kernel does not see change (DESIGN §13,
+//! promise 3). Decides, never awaits.
 //!
-//! Inode numbers say all about inodes. What is left are the handles of open files, who may hold locks through them, and what the
-//! kernel was told and must be told again when others change it.
+//! Inode numbers say all about inodes. What is left are the handles of open files, who may hold locks through them, and what
+//! the kernel was told and must be told again when others change it.
 
 use host::Moment;
 use protocol::file::Attributes;
@@ -29,8 +29,8 @@ pub struct FaceHeritage {
 }
 
 impl Face {
-    /// No call waits for a lock here any more. Where the kernel can send requests again, those are not answered, and wait in the
-    /// next process; else they are interrupted.
+    /// No call waits for a lock here any more. Where the kernel can send requests again, those are not answered, and wait in
+    /// the next process; else they are interrupted.
     pub fn leave_waits(&self, is_sent_again: bool) {
         self.0.waits.leave(is_sent_again);
     }

@@ -3,8 +3,8 @@
 //! As Linux does (fs/fuse/file.c, mm/truncate.c): a page that is being read is locked, and whoever wants it or has it dropped
 //! waits. A write puts the bytes into a whole page at once and unlocks it, before the WRITE is even sent; a page that it does
 //! not have, and writes in part only, it keeps locked until the WRITE is answered. Dropping goes from page to page, in order;
-//! what is read behind it stays. Requests take a while from here to the face, and so do answers and notifications back; sometimes
-//! a long one, for the thread that does it is not always there at once.
+//! what is read behind it stays. Requests take a while from here to the face, and so do answers and notifications back;
+//! sometimes a long one, for the thread that does it is not always there at once.
 
 use std::collections::BTreeMap;
 use std::pin::pin;

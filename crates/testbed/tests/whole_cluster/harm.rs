@@ -170,8 +170,8 @@ impl Harm {
         }
     }
 
-    /// A daemon is restarted: what its process leaves another one goes on with, and no program loses anything. Where the machine
-    /// cannot store everything now, it goes on; one that takes too long over it is killed.
+    /// A daemon is restarted: what its process leaves another one goes on with, and no program loses anything. Where the
+    /// machine cannot store everything now, it goes on; one that takes too long over it is killed.
     async fn restart(&mut self, index: usize) {
         let Some(roles) = self.rack.roles(index).filter(|_| !self.frozen.contains(&index)) else { return };
         let life = self.rack.life(index);
