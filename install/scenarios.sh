@@ -780,17 +780,17 @@ supplied() {
     local dir=$work/grown expected settings
     fresh grown --targets 4 && fill_some "$dir-mount" && expected=$(digest "$dir-mount") || return 1
     settings=$(cat "$dir/dazzle.toml")
-    ln -s "$dir/target-1" "$work/by-another-name" && mkdir "$dir/target-1/deeper" || return 1
-    for place in "$dir/target-1" "$work/by-another-name" "$dir/target-1/deeper" "$dir" "$dir-mount"; do
+    ln -s "$dir/target-1" "$dir-alias" && mkdir "$dir/target-1/deeper" || return 1
+    for place in "$dir/target-1" "$dir-alias" "$dir/target-1/deeper" "$dir" "$dir-mount"; do
         expect 1 "Nothing was changed" "$dazzle" target add "$dir" "$place" || return 1
     done
-    expect 1 "does not exist" "$dazzle" target add "$dir" "$work/nowhere" || return 1
+    expect 1 "does not exist" "$dazzle" target add "$dir" "$dir-nowhere" || return 1
     expect 1 "there is no target 9" "$dazzle" target replace "$dir" 9 || return 1
-    truncate -s 100M "$work/small" && expect 1 "needs at least 512" "$dazzle" target add "$dir" "$work/small" || return 1
+    truncate -s 100M "$dir-small" && expect 1 "needs at least 512" "$dazzle" target add "$dir" "$dir-small" || return 1
     [ "$settings" = "$(cat "$dir/dazzle.toml")" ] || { echo "the settings changed"; return 1; }
-    expect 1 "not UTF-8" "$dazzle" target add "$dir" "$work/"$'\xff' || return 1
+    expect 1 "not UTF-8" "$dazzle" target add "$dir" "$dir-"$'\xff' || return 1
     given_up "$dir" || return 1
-    truncate -s 600M "$work/file" && "$dazzle" target add "$dir" "$work/file" || return 1
+    truncate -s 600M "$dir-file" && "$dazzle" target add "$dir" "$dir-file" || return 1
     "$dazzle" down "$dir" && rm -r "$dir/target-0" && "$dazzle" up "$dir" || return 1
     rm "$dir/target-1/"[a-z]*.* "$dir/target-1/"{target,data,intake}
     expect 1 "cannot be made again" "$dazzle" target replace "$dir" target-1 || return 1
@@ -801,7 +801,7 @@ supplied() {
     "$dazzle" target drain "$dir" target-2 && "$dazzle" target remove "$dir" target-2 && rm -r "$dir/target-2/"* || return 1
     "$dazzle" target add "$dir" "$dir/target-2" && "$dazzle" down "$dir" && "$dazzle" up "$dir" || return 1
     [ "$(digest "$dir-mount")" = "$expected" ] && "$dazzle" check "$dir" --thorough && end grown || return 1
-    rm -r "$dir/"target-* "$dir/later" "$work/file" && expect 1 "Bring back all but 1 of them" "$dazzle" up "$dir"
+    rm -r "$dir/"target-* "$dir/later" "$dir-file" && expect 1 "Bring back all but 1 of them" "$dazzle" up "$dir"
 }
 
 # Where the settings cannot be written a target has its number and is missed by nobody; it is gone on with, or given up.
