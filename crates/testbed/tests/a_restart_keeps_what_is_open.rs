@@ -83,24 +83,30 @@ async fn tell_a_story(world: World, host: host::Host) {
     // Slots are handed over until all machines have as many.
     world.sleep(LONG).await;
     let (gone, kept, locked) = on(&world, &rack, HERE, async |client| {
-        let make = async |name: &'static str, bytes: &'static str| {
-            let inode = client.create_open(InodeId::ROOT, Bytes::from(name), file()).await.unwrap().inode;
+        let make = async |directory, name: &'static str, bytes: &'static str| {
+            let inode = client.create_open(directory, Bytes::from(name), file()).await.unwrap().inode;
             client.write(inode, WriteAt::Offset(0), Bytes::from(bytes)).await.unwrap();
             inode
         };
-        let (gone, kept) = (make("gone", "nobody can name this").await, make("kept", "cached").await);
+        let (gone, kept) =
+            (make(InodeId::ROOT, "gone", "nobody can name this").await, make(InodeId::ROOT, "kept", "cached").await);
         client.open(gone).await.unwrap();
         client.unlink(InodeId::ROOT, Bytes::from("gone")).await.unwrap();
-        // Of slots of all machines, so that the one that is restarted manages some of them.
+        // A directory lies where its maker manages, and its files there, too: in slots of the machine that is restarted.
         let mut locked = Vec::new();
         for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
-            let inode = make(name, "locked").await;
+            let new = NewInode { kind: Kind::Directory, ..file() };
+            let directory = client.create(InodeId::ROOT, Bytes::from(name), new).await.unwrap().inode;
+            let inode = make(directory, "locked", "locked").await;
             client.lock(inode, exclusive(&client, 5)).await.unwrap();
             locked.push(inode);
         }
         (gone, kept, locked)
     })
     .await;
+    let maps = rack.roles(HERE).expect("it runs").cluster.maps();
+    let own = locked.iter().filter(|inode| maps.slot(inode.slot().0).node == rack.node(HERE).0).count();
+    assert!(own > 0, "seed {}: none of them would have to be claimed", world.seed());
     let is_held = |round: u32| {
         let locked = locked.clone();
         on(&world, &rack, THERE, async move |client| {
