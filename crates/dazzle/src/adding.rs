@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use crate::config::{Config, FILE_NAME, Size, TargetConfig};
+use crate::drain::{joined, refreshed};
 use crate::edge::control::{Line, Progress};
 use crate::edge::directory::Room;
 use crate::edge::storage_place::{self, Made, Spot};
@@ -292,15 +293,4 @@ async fn until_whole(parts: &Parts, target: TargetId, progress: &Progress) -> Re
         }
         host.sleep(LOOK.max(host.now().since(began) * LOOK_SHARE)).await;
     }
-}
-
-async fn refreshed(parts: &Parts) -> Result<std::sync::Arc<Maps>, String> {
-    parts.roles.cluster.refresh().await.map_err(|error| error.to_string())
-}
-
-fn joined(mut one: Value, other: Value) -> Value {
-    if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
-        one.extend(other);
-    }
-    one
 }

@@ -250,11 +250,13 @@ async fn take_away(parts: &Parts, leaver: &Leaver, silence: Silence) -> Result<(
     Err(format!("{name} cannot be removed: {last}. Nothing was changed"))
 }
 
-async fn refreshed(parts: &Parts) -> Result<std::sync::Arc<Maps>, String> {
+/// The newest maps.
+pub(crate) async fn refreshed(parts: &Parts) -> Result<std::sync::Arc<Maps>, String> {
     parts.roles.cluster.refresh().await.map_err(|error| error.to_string())
 }
 
-fn joined(mut one: Value, other: Value) -> Value {
+/// One answer with the fields of both.
+pub(crate) fn joined(mut one: Value, other: Value) -> Value {
     if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
         one.extend(other);
     }

@@ -1,7 +1,7 @@
 //! A daemon is restarted while programs have files open: what one process leaves, the next goes on with, and nobody notices
 //! but by a pause (DESIGN §13, promise 3; `docs/decisions/0025-restarts-keep-what-is-open.md`).
 //!
-//! 1. Programs ask for nothing from before the client falls silent until the next process answers them.
+//! 1. First the client falls silent to managers, then programs are held; both last until the next process answers them.
 //! 2. From [`Parting::last_will`] on there is no way back: if the next process does not come, it is as if this one was killed.
 //! 3. Where the registry has given the node up meanwhile, the next process has inherited nothing, and begins as after a kill.
 
