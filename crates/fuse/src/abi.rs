@@ -164,7 +164,6 @@ pub(crate) mod fattr {
 }
 
 pub(crate) const GETATTR_FH: u32 = 1 << 0;
-pub(crate) const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 pub(crate) const WRITE_LOCKOWNER: u32 = 1 << 1;

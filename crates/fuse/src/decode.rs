@@ -168,8 +168,7 @@ fn link(body: &mut Body) -> Decoded<Operation> {
 
 fn open(body: &mut Body) -> Decoded<Operation> {
     let input: abi::OpenIn = body.structure()?;
-    let kill_suidgid = input.open_flags & abi::OPEN_KILL_SUIDGID != 0;
-    Ok(Operation::Open { open_flags: input.flags, kill_suidgid })
+    Ok(Operation::Open { open_flags: input.flags })
 }
 
 fn create(body: &mut Body) -> Decoded<Create> {
@@ -184,8 +183,7 @@ fn tmpfile(body: &mut Body) -> Decoded<Create> {
 }
 
 fn create_named(input: &abi::CreateIn, name: Bytes) -> Create {
-    let kill_suidgid = input.open_flags & abi::OPEN_KILL_SUIDGID != 0;
-    Create { name, open_flags: input.flags, mode: input.mode, umask: input.umask, kill_suidgid }
+    Create { name, open_flags: input.flags, mode: input.mode, umask: input.umask }
 }
 
 fn read(body: &mut Body) -> Decoded<Read> {

@@ -131,7 +131,7 @@ impl Face {
                 boxed(unique, call.rename(name, (new_parent, new_name), flags))
             }
             Operation::Link { source, name } => boxed(unique, call.link(source, name)),
-            Operation::Open { open_flags, kill_suidgid } => boxed(unique, call.open(open_flags, kill_suidgid)),
+            Operation::Open { open_flags } => boxed(unique, call.open(open_flags)),
             Operation::Create(create) => boxed(unique, call.create(create)),
             Operation::Tmpfile(create) => boxed(unique, call.tmpfile(create)),
             Operation::Read(read) => boxed(unique, call.read(read)),

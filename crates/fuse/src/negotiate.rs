@@ -79,12 +79,12 @@ impl Default for Wishes {
 /// The flags that always apply, where offered.
 ///
 /// Left out on purpose: WRITEBACK_CACHE (the kernel would hold dirty pages that no call-back reaches in time, DESIGN
-/// §6); ASYNC_DIO (Linux drops no pages behind an asynchronous direct write: a page read meanwhile would stay as it was
-/// before the write); NO_OPEN_SUPPORT (an open takes tokens);
-/// ABORT_ERROR (ENODEV says enough); SECURITY_CTX (labels are plain extended attributes); SPLICE_* (others measured no
-/// gain); HAS_INODE_DAX and MAP_ALIGNMENT (no shared memory); REQUEST_TIMEOUT (it aborts the whole mount: our own
-/// bounds are per call); ALLOW_IDMAP (the manager checks ids and knows no mapping); HANDLE_KILLPRIV (its second version
-/// replaces it).
+/// §6); ASYNC_DIO (Linux drops no pages behind an asynchronous direct write: a page read meanwhile would stay as it
+/// was before the write); ATOMIC_O_TRUNC (Linux asks whether the file is a running program only behind the OPEN that
+/// has emptied it by then); NO_OPEN_SUPPORT (an open takes tokens); ABORT_ERROR (ENODEV says enough); SECURITY_CTX
+/// (labels are plain extended attributes); SPLICE_* (others measured no gain); HAS_INODE_DAX and MAP_ALIGNMENT (no
+/// shared memory); REQUEST_TIMEOUT (it aborts the whole mount: our own bounds are per call); ALLOW_IDMAP (the manager
+/// checks ids and knows no mapping); HANDLE_KILLPRIV (its second version replaces it).
 const WANTED: u64 = TRANSFER | SEMANTICS | CACHING;
 
 /// How bytes and requests move.
@@ -95,8 +95,7 @@ const TRANSFER: u64 = init::ASYNC_READ // several READs of one file at once
     | init::INIT_EXT; // the flags above bit 31
 
 /// What calls mean.
-const SEMANTICS: u64 = init::ATOMIC_O_TRUNC // open and truncate in one step, under one token
-    | init::EXPORT_SUPPORT // file handles survive that the kernel forgets the inode
+const SEMANTICS: u64 = init::EXPORT_SUPPORT // file handles survive that the kernel forgets the inode
     | init::POSIX_LOCKS // fcntl locks live with the manager,
     | init::FLOCK_LOCKS // and flock too (DESIGN §6)
     | init::POSIX_ACL // the kernel checks ACLs that we store; it implies default_permissions

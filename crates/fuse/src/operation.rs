@@ -213,8 +213,6 @@ pub struct Create {
     pub mode: u32,
     /// The caller's umask; a default ACL of the directory replaces it.
     pub umask: u32,
-    /// Drop set-user-id and set-group-id of a file that O_TRUNC empties.
-    pub kill_suidgid: bool,
 }
 
 /// The arguments of IOCTL.
@@ -270,8 +268,8 @@ pub enum Operation {
     Rename { name: Bytes, new_parent: NodeId, new_name: Bytes, flags: u32 },
     /// Gives `source` another name in the request's node.
     Link { source: NodeId, name: Bytes },
-    /// Opens a file; O_TRUNC included (ATOMIC_O_TRUNC), O_CREAT never.
-    Open { open_flags: u32, kill_suidgid: bool },
+    /// Opens a file. O_TRUNC is a SETATTR that follows, O_CREAT is CREATE.
+    Open { open_flags: u32 },
     /// Creates and opens.
     Create(Create),
     /// Creates a file without a name and opens it (O_TMPFILE).

@@ -74,9 +74,9 @@ fn forgets_count_lookups() {
 
 #[test]
 fn creating_tells_mode_and_umask_apart() {
-    let create = Create { name: text("a"), open_flags: 0o100102, mode: 0o100640, umask: 0o22, kill_suidgid: false };
+    let create = Create { name: text("a"), open_flags: 0o100102, mode: 0o100640, umask: 0o22 };
     assert_eq!(operation("create"), Operation::Create(create));
-    let tmpfile = Create { name: text("/"), open_flags: 0o20300002, mode: 0o100777, umask: 0o22, kill_suidgid: false };
+    let tmpfile = Create { name: text("/"), open_flags: 0o20300002, mode: 0o100777, umask: 0o22 };
     assert_eq!(operation("tmpfile"), Operation::Tmpfile(tmpfile));
 }
 
@@ -127,7 +127,7 @@ fn reading_and_listing() {
 
 #[test]
 fn opening_and_closing() {
-    assert_eq!(operation("open"), Operation::Open { open_flags: 0o100000, kill_suidgid: false });
+    assert_eq!(operation("open"), Operation::Open { open_flags: 0o100000 });
     assert_eq!(operation("opendir"), Operation::Opendir { open_flags: 0o304000 });
     assert_eq!(operation("flush"), Operation::Flush { handle: FILE, lock_owner: OWNER });
     assert_eq!(operation("fsync"), Operation::Fsync { handle: FILE, data_only: false });

@@ -44,7 +44,7 @@ pub(crate) fn due(attributes: &Attributes, flags: OpenFlags, now: Time) -> Due {
     let is_old = now.0.saturating_sub(accessed.0) >= DAY.as_nanos() as i64;
     let is_due = accessed <= attributes.modified || accessed <= attributes.changed || is_old;
     match () {
-        () if !is_due || flags.keeps_access_time() || attributes.size == 0 || flags.truncates() => Due::Never,
+        () if !is_due || flags.keeps_access_time() || attributes.size == 0 => Due::Never,
         () if flags.only_reads() => Due::Now,
         () => Due::WithRead,
     }
@@ -146,7 +146,6 @@ mod tests {
         let (about, now) = (file(10, 10, 10), Time(1_000 * SECOND));
         assert_eq!(due(&about, OpenFlags(0o2), now), Due::WithRead);
         assert_eq!(due(&about, OpenFlags(0o1_000_000), now), Due::Never, "O_NOATIME");
-        assert_eq!(due(&about, OpenFlags(0o1000), now), Due::Never, "O_TRUNC leaves nothing to read");
         assert_eq!(due(&Attributes { size: 0, ..about }, OpenFlags(0), now), Due::Never);
         let times = AccessTimes::default();
         times.opened(Handle(3));

@@ -42,22 +42,12 @@ enum Pages {
 }
 
 impl Call {
-    pub(super) async fn open(self, open_flags: u32, kill_suidgid: bool) -> Outcome {
+    pub(super) async fn open(self, open_flags: u32) -> Outcome {
         let flags = OpenFlags(open_flags);
         let pages = if self.client().keeps_pages(self.inode) { Pages::Keep } else { Pages::Drop };
         let mut attributes = self.client().open(self.inode).await?;
         // A read that managers do not know of yet counts, too.
         self.shared.access_times.overlay(&mut attributes);
-        if flags.truncates() {
-            let set = SetAttributes { size: Some(0), clear_set_id: kill_suidgid, ..SetAttributes::default() };
-            match self.client().set_attributes(self.inode, set).await {
-                Ok(attributes) => self.shared.set_ids.pass(&attributes),
-                Err(error) => {
-                    self.client().close(self.inode).await;
-                    return Err(error.into());
-                }
-            }
-        }
         let past_pages = flags.appends() && !self.may_have_capabilities().await;
         let opened = self.opened(pages, past_pages);
         match access::due(&attributes, flags, self.shared.now()) {

@@ -39,7 +39,6 @@ const NANOSECONDS: i64 = 1_000_000_000;
 
 // Flags of open(2), in the generic encoding but for the one that ARM moved.
 const ACCESS_MODE: u32 = 0o3;
-const TRUNCATE: u32 = 0o1000;
 const APPEND: u32 = 0o2000;
 const DATA_SYNC: u32 = 0o10_000;
 const DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
@@ -58,10 +57,6 @@ impl OpenFlags {
     /// Reads leave the access time alone.
     pub(crate) fn keeps_access_time(self) -> bool {
         self.0 & NO_ACCESS_TIME != 0
-    }
-
-    pub(crate) fn truncates(self) -> bool {
-        self.0 & TRUNCATE != 0
     }
 
     /// Each write goes behind the last byte. A large O_DIRECT write arrives as several requests side by side, of which
@@ -256,6 +251,6 @@ mod tests {
         assert!(OpenFlags(0).only_reads() && !OpenFlags(0o1).only_reads() && !OpenFlags(0o2).only_reads());
         assert!(OpenFlags(0o4_010_001).syncs() && OpenFlags(0o10_001).syncs() && !OpenFlags(0o4_000_001).syncs());
         assert!(OpenFlags(0o2001).appends() && !OpenFlags(0o2001 | DIRECT).appends());
-        assert!(OpenFlags(0o1001).truncates() && OpenFlags(0o1_000_000).keeps_access_time());
+        assert!(OpenFlags(0o1_000_000).keeps_access_time());
     }
 }

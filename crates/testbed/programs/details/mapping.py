@@ -141,7 +141,11 @@ def a_running_program_cannot_be_written(work):
     try:
         while os.readlink(f"/proc/{running}/exe") != path:
             os.sched_yield()
-        refused(errno.ETXTBSY, os.open, path, os.O_WRONLY)
+        size = os.path.getsize(path)
+        for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY | os.O_TRUNC):
+            refused(errno.ETXTBSY, os.open, path, flags)
+        refused(errno.ETXTBSY, os.truncate, path, 0)
+        equal(os.path.getsize(path), size)
         os.unlink(path)
     finally:
         os.kill(running, 9)
