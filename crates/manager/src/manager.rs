@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use event_listener::Event;
 use futures_util::future::{Either, select};
 use host::{BoxFuture, Envelope, Handler, Host, Moment, NodeId};
 use log::{Absences, BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record};
@@ -91,6 +92,8 @@ pub struct Manager {
     pub(crate) table: SlotTable,
     pub(crate) images: Mutex<Images>,
     pub(crate) replayed: Mutex<Replayed>,
+    /// Eviction found no room: what is in memory is dirty, and only a round of images makes it clean.
+    pub(crate) crowded: Event,
     /// One round of images at a time.
     pub(crate) imaging: async_lock::Mutex<()>,
     /// Which targets are away, and since when.
@@ -140,6 +143,7 @@ impl Manager {
             writer,
             options,
             replayed: Mutex::default(),
+            crowded: Event::new(),
             imaging: async_lock::Mutex::new(()),
             absences: Mutex::default(),
             replaying: async_lock::Mutex::new(()),
@@ -324,6 +328,9 @@ impl Manager {
                     }
                     if self.table.resident() > self.options.memory_bytes {
                         self.evict();
+                    }
+                    if self.table.resident() > self.options.memory_bytes.saturating_add(self.options.memory_bytes / 8) {
+                        self.crowded.notify(1);
                     }
                     return Ok((done, position));
                 }

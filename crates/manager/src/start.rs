@@ -27,6 +27,8 @@ pub(crate) const SEAL_PAUSE: Duration = Duration::from_millis(500);
 /// A journal that did not grow for so many looks is idle, and worth covering from so many bytes on.
 const IDLE_LOOKS: u32 = 10;
 const IDLE_BYTES_MIN: u64 = 1 << 20;
+/// Between two rounds of images, however much there is to write: what changes at once is written once.
+const ROUND_PAUSE: Duration = Duration::from_millis(100);
 /// Journal and pages that may wait in memory for targets.
 const WAITING_MAX: usize = 16 << 20;
 
@@ -139,6 +141,7 @@ impl Manager {
     async fn keep_imaging(self: Arc<Self>) {
         let mut quiet = Quiet::default();
         while !self.stopping.load(Ordering::Relaxed) {
+            let crowded = self.crowded.listen();
             // A round after slots arrived makes their earlier logs superfluous.
             let journal = self.journal_bytes.load(Ordering::Relaxed);
             let rolls = self.images.lock().expect("nobody panics over images").rolls_others();
@@ -153,7 +156,9 @@ impl Manager {
             }
             let _ = self.replay_sealed().await;
             self.tidy_arrived().await;
-            self.host().sleep(self.options.flush_interval).await;
+            self.host().sleep(ROUND_PAUSE).await;
+            let rest = self.options.flush_interval.saturating_sub(ROUND_PAUSE);
+            select(crowded, pin!(self.host().sleep(rest))).await;
         }
     }
 
