@@ -1,39 +1,59 @@
 //! An open log goes on in the groups that the registry forms, without a restart and without a wait: sends go on in the
 //! present run until the new one is in the layout. This file awaits; `regroup` decides.
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::future::select;
 use protocol::id::{GroupId, RunNumber};
 use protocol::maps::GroupEntry;
 use protocol::storage::Durability;
 
 use crate::LogError;
+use crate::going_back::GoingBack;
 use crate::reform::Need;
-use crate::regroup::{current, known, regroup};
+use crate::regroup::{current, is_elsewhere, known, regroup};
 use crate::relay::{begin_run, entry, form, probe, sync_complete};
 use crate::sender::{Shared, perform_all};
 
 /// The pause before what failed is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Follows the maps for as long as anybody has the log.
+/// Follows the maps for as long as anybody has the log, and goes back to groups that it left.
 pub(crate) async fn follow(handle: Weak<Shared>) {
+    let mut going_back = GoingBack::new();
     loop {
         let Some(shared) = handle.upgrade() else { return };
-        if shared.lock().fault.is_some() {
+        let host = shared.cluster.host().clone();
+        let newer = shared.cluster.newer_maps();
+        if !look(&shared, &mut going_back) {
             return;
         }
-        let newer = shared.cluster.newer_maps();
         let outcome = go_on(&shared).await;
-        let host = shared.cluster.host().clone();
         drop(shared);
-        match outcome {
-            Ok(()) => newer.await,
+        match (outcome, going_back.pause(host.now())) {
+            (Ok(()), None) => newer.await,
+            (Ok(()), Some(pause)) => {
+                select(newer, pin!(host.sleep(pause))).await;
+            }
             // What ends the log is met by whoever writes next, and then here.
-            Err(_) => host.sleep(PAUSE).await,
+            (Err(_), _) => host.sleep(PAUSE).await,
         }
     }
+}
+
+/// Whether there is anything to follow for. What was decided about the current groups is forgotten if it is time to go back.
+fn look(shared: &Arc<Shared>, going_back: &mut GoingBack) -> bool {
+    let now = shared.cluster.host().now();
+    let mut state = shared.lock();
+    if std::mem::take(&mut state.left) {
+        going_back.left(now);
+    }
+    if going_back.goes(now) {
+        state.considered.clear();
+    }
+    state.fault.is_none()
 }
 
 /// Brings a log that was just opened into groups where its largest record fits.
@@ -53,15 +73,21 @@ async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
     let maps = shared.cluster.maps();
     let considered = current(&maps);
     let live = probe(shared, &maps).await;
+    let answers = |group: &GroupEntry| group.targets.iter().all(|target| live.contains(target));
+    let (wanted, silent): (Vec<_>, Vec<_>) = wanted.into_iter().partition(answers);
+    let is_of_use = {
+        let state = shared.lock();
+        is_elsewhere(&wanted, &state.opened.groups, state.capacity_needed())
+    };
+    if !is_of_use {
+        return Err(LogError::Unavailable("not all targets of the current groups answer".into()));
+    }
     let mut groups = Vec::new();
-    for group in wanted.into_iter().filter(|group| group.targets.iter().all(|target| live.contains(target))) {
+    for group in wanted {
         groups.push(match known(&maps, &group) {
             Some(id) => id,
             None => form(shared, group).await?,
         });
-    }
-    if groups.is_empty() {
-        return Err(LogError::Unavailable("of no current group all targets answer".into()));
     }
     {
         let mut state = shared.lock();
@@ -80,6 +106,7 @@ async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
         state.end_relaying();
         if outcome.is_ok() {
             state.considered = considered;
+            state.left |= !silent.is_empty();
             state.end_stripe();
         }
         if let Err(error @ LogError::Fenced(_)) = &outcome {

@@ -30,6 +30,7 @@ pub mod exposure;
 mod fetch;
 mod following;
 mod gather;
+mod going_back;
 mod image;
 mod lay;
 pub mod leaving;

@@ -4,7 +4,7 @@
 //! began would be no more redundant than the cluster was on that day (DESIGN §3, where a stripe lies).
 //!
 //! 1. It is decided once for each set of current groups: a writer that just left one of them, because a target did not
-//!    answer *it*, does not go back there before the registry has looked too.
+//!    answer *it*, does not go back there before the registry has looked too, or a while has passed (`going_back`).
 //! 2. Stripes in memory keep their bytes, so they must fit: a current group whose stripes are too small is taken with larger
 //!    fragments.
 
@@ -28,14 +28,19 @@ pub(crate) fn current(maps: &Maps) -> BTreeSet<GroupId> {
 pub(crate) fn regroup(maps: &Maps, present: &[Group], need: Need) -> Option<Vec<GroupEntry>> {
     let allowed = maps.groups.values().filter(|group| group.current && group.geometry.parity >= need.parity_min);
     let wanted: Vec<GroupEntry> = allowed.filter_map(|group| fitting(group, need.capacity)).collect();
+    is_elsewhere(&wanted, present, need.capacity).then_some(wanted)
+}
+
+/// Whether the groups `wanted` are any, and others than `present` with room for `capacity` bytes a stripe.
+pub(crate) fn is_elsewhere(wanted: &[GroupEntry], present: &[Group], capacity: u32) -> bool {
     let is = |group: &Group, entry: &GroupEntry| {
         let shape = group.geometry;
         let alike = (entry.geometry.data, entry.geometry.parity) == (shape.data, shape.parity);
-        alike && entry.targets == group.targets && shape.stripe_size() >= need.capacity
+        alike && entry.targets == group.targets && shape.stripe_size() >= capacity
     };
     let lacks_some = wanted.iter().any(|entry| !present.iter().any(|group| is(group, entry)));
     let has_others = present.iter().any(|group| !wanted.iter().any(|entry| is(group, entry)));
-    (!wanted.is_empty() && (lacks_some || has_others)).then_some(wanted)
+    !wanted.is_empty() && (lacks_some || has_others)
 }
 
 /// The number of a group that the registry has already.

@@ -37,7 +37,7 @@ pub(crate) async fn relay(shared: Arc<Shared>) {
         let mut state = shared.lock();
         state.end_relaying();
         match outcome {
-            Ok(()) => {}
+            Ok(()) => state.left = true,
             Err(error @ LogError::Unavailable(_)) => state.stuck = Some(error),
             Err(error) => {
                 state.fault.get_or_insert(error);
@@ -45,6 +45,7 @@ pub(crate) async fn relay(shared: Arc<Shared>) {
         }
     }
     shared.changed.notify(usize::MAX);
+    shared.cluster.wake_followers();
     Shared::pump(&shared);
 }
 

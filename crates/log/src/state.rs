@@ -91,6 +91,8 @@ pub(crate) struct State {
     pub(crate) relaying: bool,
     /// The current groups when it was last decided whether to go on in them.
     pub(crate) considered: BTreeSet<GroupId>,
+    /// Since nobody looked: the log left current groups, or could not go to all of them, for a target did not answer.
+    pub(crate) left: bool,
     pub(crate) finish: Option<Finish>,
     /// How far targets were told that all is complete.
     told: StripeNumber,
@@ -122,6 +124,7 @@ impl State {
             stuck: None,
             relaying: false,
             considered,
+            left: false,
             finish: None,
             told: StripeNumber(0),
             status,

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use host::sim::{self, Dice, Stop, World};
 use host::{BoxFuture, Envelope, Handler, Host, NodeId, Port};
 use log::{Appended, BodyPart, LogReader, LogWriter, Record, WriterOptions, recovery};
-use protocol::id::LogId;
+use protocol::id::{GroupId, LogId};
 use protocol::maps::{Maps, Writer};
 use protocol::record::{Owner, RecordKind};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryRequest};
@@ -35,8 +36,8 @@ struct Story {
 
 type Shared = Arc<Mutex<Story>>;
 
-/// Appends and commits records until told how many are enough.
-async fn write(host: Host, writer: LogWriter, story: Shared, records: usize) {
+/// Appends and commits records until told how many are enough, with pauses.
+async fn write(host: Host, writer: LogWriter, story: Shared, (records, pause_max): (usize, Duration)) {
     let mut dice = Dice::new(host.random());
     for _ in 0..records {
         let mut fresh = Vec::new();
@@ -56,12 +57,17 @@ async fn write(host: Host, writer: LogWriter, story: Shared, records: usize) {
             story.slowest = story.slowest.max(taken);
             story.records.append(&mut fresh);
         }
-        host.sleep(Duration::from_micros(dice.below(3000))).await;
+        host.sleep(Duration::from_micros(dice.below(pause_max.as_micros() as u64))).await;
     }
 }
 
 /// The writer's node writes; the others join meanwhile, and it hears of them.
 async fn begin(world: &World, fakes: &Fakes, records: usize) -> Shared {
+    begin_slowly(world, fakes, (records, Duration::from_millis(3))).await
+}
+
+/// The same, with pauses of up to so long between the records.
+async fn begin_slowly(world: &World, fakes: &Fakes, records: (usize, Duration)) -> Shared {
     let host = world.add_node(WRITER);
     let story: Shared = Arc::default();
     let cluster = fakes.cluster(&host).await;
@@ -195,6 +201,63 @@ fn a_power_loss_at_any_moment_of_the_change_loses_nothing() {
         world.sleep(Duration::from_micros(dice.below(1 << magnitude))).await;
         world.crash(WRITER, Stop::PowerLoss);
         fakes.stores.iter().for_each(|store| store.lock().unwrap().lose_power(&mut dice));
+        read_back(&world, &fakes, &story, 0).await;
+    });
+}
+
+/// The groups of the log's newest run, if they are just the current ones.
+fn is_in_current_groups(fakes: &Fakes, story: &Shared) -> bool {
+    let maps = fakes.maps.lock().unwrap().clone();
+    let log = story.lock().unwrap().log.expect("it was opened");
+    let run = maps.logs[&log].layout.last().expect("it has runs");
+    let targets = |id: &GroupId| (maps.groups[id].targets.clone(), maps.groups[id].geometry.data);
+    let current = maps.groups.iter().filter(|(_, group)| group.current).map(|(id, _)| targets(id));
+    run.groups.iter().map(targets).collect::<BTreeSet<_>>() == current.collect()
+}
+
+/// The registry forms no groups anew, for it never saw the machine gone.
+#[test]
+fn a_machine_that_is_back_within_its_lease_is_written_to_again() {
+    for counts in [&[1, 1][..], &[1, 1, 1], &[2, 2, 2, 2]] {
+        sim::explore(0..12, async |world, _| {
+            let fakes = Fakes::machines(&world, counts, FRAGMENT);
+            (1..counts.len()).for_each(|machine| fakes.join(counts, machine));
+            let story = begin_slowly(&world, &fakes, (300, Duration::from_millis(40))).await;
+            world.sleep(Duration::from_millis(20 + world.dice().below(100))).await;
+            world.crash(Fakes::node(1), Stop::Kill);
+            world.sleep(Duration::from_millis(500 + world.dice().below(1000))).await;
+            assert!(!is_in_current_groups(&fakes, &story), "it goes on without that machine");
+            fakes.restart_machine(counts, 1);
+            world.sleep(Duration::from_millis(3500)).await;
+            assert!(is_in_current_groups(&fakes, &story), "and then with it");
+            assert_eq!(story.lock().unwrap().runs_added, 2);
+            let first = story.lock().unwrap().records.len();
+            world.sleep(Duration::from_secs(1)).await;
+            world.crash(WRITER, Stop::Kill);
+            world.crash(Fakes::node(0), Stop::Kill);
+            read_back(&world, &fakes, &story, first).await;
+        });
+    }
+}
+
+/// It answers, so that it looks as if it were back. Every turn of the log is a run in its layout.
+#[test]
+fn a_target_that_takes_nothing_is_gone_back_to_ever_more_rarely() {
+    sim::explore(0..3, async |world, _| {
+        let counts = &[1, 1];
+        let fakes = Fakes::machines(&world, counts, FRAGMENT);
+        fakes.join(counts, 1);
+        let story = begin_slowly(&world, &fakes, (usize::MAX, Duration::from_secs(2))).await;
+        world.sleep(Duration::from_secs(1)).await;
+        fakes.stores[1].lock().unwrap().broken = true;
+        world.sleep(Duration::from_mins(20)).await;
+        let turns = story.lock().unwrap().runs_added;
+        assert!((9..=20).contains(&turns), "{turns} turns in 20 minutes");
+        fakes.stores[1].lock().unwrap().broken = false;
+        world.sleep(Duration::from_mins(20)).await;
+        assert!(is_in_current_groups(&fakes, &story));
+        assert!(story.lock().unwrap().runs_added <= turns + 1);
+        world.crash(WRITER, Stop::Kill);
         read_back(&world, &fakes, &story, 0).await;
     });
 }
