@@ -1,8 +1,8 @@
 //! The cleaner at work: looks when it is time, deletes what is dead, cleans while room is short. This file awaits;
 //! `policy` and `standing` decide.
 //!
-//! One cleaner a node. Each looks at all stripes; until a leader per group hands out disjoint lists (DESIGN §8), two
-//! cleaners at the same stripe copy it twice: compare-and-swap lets one win, and the other's copy is dead.
+//! One cleaner a node. One of them, the leader, makes room for all; what lacks redundancy they all lay anew, each its share.
+//! Two at the same stripe would copy it twice: compare-and-swap lets one win, and the other's copy is dead.
 //!
 //! A look, and a batch, in this order:
 //! 1. Copies left over from before are settled.
@@ -28,7 +28,7 @@ use protocol::registry::RegistryRequest;
 
 use crate::ages::Ages;
 use crate::copier::Copier;
-use crate::exposed::Exposed;
+use crate::exposed::{Exposed, Share};
 use crate::managers::{Managers, Unheard};
 use crate::policy::{self, Candidate, Looked, Need, Order, Space, Stripe, Waters};
 use crate::standing::{logs_to_forget, logs_to_seal};
@@ -186,7 +186,7 @@ impl Cleaner {
     /// Looks and cleans at once, for `goal`, however much is free.
     pub async fn clean_now(&self, goal: Goal) -> Result<(), CleanError> {
         let mut work = self.work.lock().await;
-        let outcome = self.look(&mut work, Some(goal)).await;
+        let outcome = self.look(&mut work, Some(goal), Share::ALL).await;
         self.note(&outcome);
         outcome
     }
@@ -222,6 +222,7 @@ impl Cleaner {
         self.seal_former(&work, &self.cluster.maps()).await;
     }
 
+    /// As the leader: the others' share, too, where they do not see to it.
     async fn tick(&self) -> Result<(), CleanError> {
         let mut work = self.work.lock().await;
         let maps = self.cluster.maps();
@@ -229,7 +230,8 @@ impl Cleaner {
         self.expose(&mut work, &maps);
         // Where room is nearly gone there is none to lay anything anew.
         if space.free >= work.waters.pressure && work.exposed.is_due() {
-            return self.look(&mut work, Some(Goal::Safe)).await;
+            let share = self.share(&maps).filter(|_| !work.exposed.is_stuck());
+            return self.look(&mut work, Some(Goal::Safe), share.unwrap_or(Share::ALL)).await;
         }
         let mut need = work.waters.need(space, work.looked);
         if need == Need::Nothing
@@ -243,12 +245,33 @@ impl Cleaner {
         }
         match need {
             Need::Nothing => Ok(()),
-            Need::Look => self.look(&mut work, None).await,
-            Need::Clean => self.look(&mut work, Some(Goal::Marks)).await,
+            Need::Look => self.look(&mut work, None, Share::ALL).await,
+            Need::Clean => self.look(&mut work, Some(Goal::Marks), Share::ALL).await,
         }
     }
 
-    async fn look(&self, work: &mut Work, goal: Option<Goal>) -> Result<(), CleanError> {
+    /// As one whom another leads: lays its share of what lacks redundancy anew.
+    async fn help(&self) -> Result<(), CleanError> {
+        let mut work = self.work.lock().await;
+        let maps = self.cluster.maps();
+        self.expose(&mut work, &maps);
+        let Some(share) = self.share(&maps).filter(|_| work.exposed.is_any()) else {
+            drop(work);
+            self.rest().await;
+            return Ok(());
+        };
+        if work.exposed.is_due() && self.space(&maps).await?.free >= work.waters.pressure {
+            self.look(&mut work, Some(Goal::Safe), share).await?;
+        }
+        Ok(())
+    }
+
+    /// The stripes that are this machine's to lay anew.
+    fn share(&self, maps: &Maps) -> Option<Share> {
+        Share::of(maps, self.cluster.host().node().0)
+    }
+
+    async fn look(&self, work: &mut Work, goal: Option<Goal>, share: Share) -> Result<(), CleanError> {
         self.proceed()?;
         self.noted().looks += 1;
         let maps = self.cluster.refresh().await.map_err(|error| CleanError::Registry(error.to_string()))?;
@@ -256,12 +279,16 @@ impl Cleaner {
         self.seal_former(work, &maps).await;
         let survey = survey(&self.cluster, &self.managers, &maps, work.copier.own()).await?;
         self.expose(work, &maps);
-        let bytes_exposed = work.exposed.looked(&survey.bytes_in);
+        let own = survey.alive.iter().filter(|found| share.takes(found.stripe) && work.exposed.has(found.group));
+        let bytes_own: u64 = own.map(|found| found.bytes_live).sum();
+        let bytes_exposed = work.exposed.looked(&survey.bytes_in, bytes_own);
         self.noted().bytes_exposed = bytes_exposed;
         work.ages.observe(survey.stripes.clone(), self.cluster.host().now());
         work.stubborn.retain(|stripe, _| survey.stripes.binary_search(stripe).is_ok());
-        self.delete(&survey.dead).await;
-        self.forget(&maps, &survey).await;
+        if share == Share::ALL || self.cluster.leads() {
+            self.delete(&survey.dead).await;
+            self.forget(&maps, &survey).await;
+        }
         // Only now: when there was no room to settle, what was deleted since may have made it.
         if settled.is_err() {
             work.copier.settle().await?;
@@ -270,7 +297,12 @@ impl Cleaner {
         let slack = space.free + survey.bytes_dead / space.bytes_total.max(1) as f64;
         work.waters = self.options.waters.within(slack);
         if let Some(goal) = goal {
-            self.clean(work, &maps, survey.alive, goal).await?;
+            let alive = survey.alive.into_iter().filter(|found| share.takes(found.stripe)).collect();
+            self.clean(work, &maps, alive, goal).await?;
+            if goal == Goal::Safe && bytes_own == 0 {
+                // What it wrote itself may lack redundancy by now, and be another's share.
+                self.end_log(work).await;
+            }
         }
         let (bytes_used, bytes_live) = (self.space(&maps).await?.bytes_used, self.managers.bytes_live().await?);
         work.looked = Some(Looked { bytes_used, bytes_live, bytes_busy: survey.bytes_busy, ..Looked::default() });
@@ -446,13 +478,9 @@ async fn run(cleaner: Arc<Cleaner>) {
         if cleaner.proceed().is_err() {
             return;
         }
-        // One node cleans for all: two would copy the same bytes.
-        if cleaner.cluster.leads() {
-            let outcome = cleaner.tick().await;
-            cleaner.note(&outcome);
-        } else {
-            cleaner.rest().await;
-        }
+        // One node makes room for all: two would copy the same bytes.
+        let outcome = if cleaner.cluster.leads() { cleaner.tick().await } else { cleaner.help().await };
+        cleaner.note(&outcome);
         let host = cleaner.cluster.host();
         select(woken, pin!(host.sleep(cleaner.options.interval))).await;
     }

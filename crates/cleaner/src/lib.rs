@@ -6,7 +6,7 @@
 //! | [`policy`] | which stripes are worth cleaning, and when: pure |
 //! | `standing` | who may judge a stripe: pure |
 //! | `ages` | how old the bytes of a stripe are: pure, soft |
-//! | `exposed` | when to look for stripes that lack redundancy: pure |
+//! | `exposed` | when to look for stripes that lack redundancy, and whose they are: pure |
 //! | `pack` | which live pieces become one record: pure |
 //! | `survey` | a look at all stripes |
 //! | `copier` | carries live bytes into the cleaner's own log |
@@ -28,4 +28,5 @@ mod standing;
 mod survey;
 
 pub use cleaner::{CleanError, Cleaner, CleanerOptions, CleanerStatus, Goal};
+pub use exposed::helpers;
 pub use managers::{Managers, Unheard};

@@ -20,7 +20,7 @@ pub(crate) struct Known<'a> {
     pub(crate) states: &'a [StripeState],
     /// What the targets that answer say of themselves.
     pub(crate) stats: BTreeMap<TargetId, TargetStat>,
-    /// How many bytes are laid anew in a second.
+    /// How many bytes each machine that helps lays anew in a second.
     pub(crate) rate: u64,
 }
 
@@ -50,7 +50,7 @@ impl Plan {
         let left = Left::on(maps, states, targets);
         let now = Safety::of_current(maps);
         let mut plan = Plan { left, room: 0, now, then: None, seconds: 0, refusal: None, forcible: false };
-        plan.seconds = left.bytes_data.div_ceil(rate.max(1));
+        plan.seconds = left.bytes_data.div_ceil(rate.max(1).saturating_mul(cleaner::helpers(maps).max(1) as u64));
         let request = RegistryRequest::Drain(targets.iter().copied().collect(), Drain::Forced);
         let without = match change::apply(maps, request) {
             (_, Err(error)) => {

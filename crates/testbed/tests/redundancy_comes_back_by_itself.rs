@@ -37,6 +37,11 @@ async fn until_whole(world: &World, machines: &Machines, on: &Machine) {
     panic!("{:?}, {:?}", machines.maps().targets, on.rebuilder.status());
 }
 
+/// Bytes that cleaners copied.
+fn copied(machines: &[&Machine]) -> u64 {
+    machines.iter().map(|machine| machine.cleaner.status().bytes_copied).sum()
+}
+
 #[test]
 fn the_first_machine_may_be_lost_after_others_joined() {
     for counts in [&[3, 2, 1][..], &[5, 1], &[1, 1]] {
@@ -47,16 +52,15 @@ fn the_first_machine_may_be_lost_after_others_joined() {
             let client = machines.client(0, &first).await;
             let mut files = Files::default();
             files.write(&client, &mut dice, 12).await;
-            let mut second = None;
+            let mut all = vec![first];
             for machine in 1..counts.len() {
-                second = Some(machines.join(machine).await).filter(|_| machine == 1).or(second);
+                all.push(machines.join(machine).await);
             }
             files.write(&client, &mut dice, 6).await;
-            until_safe(&world, &machines, &first).await;
-            assert!(first.cleaner.status().bytes_copied > 0, "what was there before was laid anew");
+            until_safe(&world, &machines, &all[0]).await;
+            assert!(copied(&all.iter().collect::<Vec<_>>()) > 0, "what was there before was laid anew");
             machines.die(0, Stop::PowerLoss);
-            let second = second.expect("another machine joined");
-            files.verify(&world, &machines.client(1, &second).await).await;
+            files.verify(&world, &machines.client(1, &all[1]).await).await;
         });
     }
 }
@@ -67,15 +71,15 @@ fn what_is_just_as_safe_stays_where_it_is() {
         let mut dice = world.dice();
         let machines = Machines::create(&world, &[1, 1, 1, 1], PATIENCE).await;
         let first = machines.start(0).await;
-        let _others = (machines.join(1).await, machines.join(2).await);
+        let (second, third) = (machines.join(1).await, machines.join(2).await);
         let client = machines.client(0, &first).await;
         Files::default().write(&client, &mut dice, 8).await;
         until_safe(&world, &machines, &first).await;
-        let copied = first.cleaner.status().bytes_copied;
-        let _fourth = machines.join(3).await;
+        let before = copied(&[&first, &second, &third]);
+        let fourth = machines.join(3).await;
         world.sleep(5 * MINUTE).await;
         assert!(machines.tally(&first).await.bytes_exposed.is_empty());
-        assert_eq!(first.cleaner.status().bytes_copied, copied, "nothing moves that need not");
+        assert_eq!(copied(&[&first, &second, &third, &fourth]), before, "nothing moves that need not");
     });
 }
 
@@ -131,15 +135,17 @@ fn without_a_machine_that_stays_away_redundancy_comes_back_on_those_that_are_lef
         let (second, _third) = (machines.join(1).await, machines.join(2).await);
         let client = machines.client(0, &first).await;
         let mut files = Files::default();
-        files.write(&client, &mut dice, 10).await;
+        files.write(&client, &mut dice, 30).await;
         until_safe(&world, &machines, &first).await;
-        let copied = first.cleaner.status().bytes_copied;
+        let before = copied(&[&first, &second]);
         machines.die(2, Stop::Kill);
         world.sleep(MINUTE).await;
-        assert_eq!(first.cleaner.status().bytes_copied, copied, "a machine that reboots comes back");
+        assert_eq!(copied(&[&first, &second]), before, "a machine that reboots comes back");
         assert!(!machines.tally(&first).await.bytes_exposed.is_empty());
         world.sleep(MINUTE).await;
         until_safe(&world, &machines, &first).await;
+        let laid = [&first, &second].map(|machine| machine.cleaner.status().bytes_laid_anew);
+        assert!(laid.iter().all(|&bytes| bytes > 0), "all take part: {laid:?}");
         machines.die(0, Stop::PowerLoss);
         files.verify(&world, &machines.client(1, &second).await).await;
     });
