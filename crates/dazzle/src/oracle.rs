@@ -1,12 +1,15 @@
 //! Answers to what commands ask the running daemon.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use host::BoxFuture;
-use log::exposure::Tally;
+use log::exposure::{Tally, unreadable};
 use log::leaving::Left;
+use log::stripes::StripeState;
 use log::{ScrubStatus, stripes};
 use protocol::address::LogAddress;
 use protocol::fragment::Part;
@@ -31,6 +34,10 @@ use crate::redundancy;
 const CUT_OFF: &str = "waits: more than half of the machines that vote do not answer this one. Calls wait until they do; what \
                        was fsynced is safe. If they are lost for good, `dazzle registry promote` goes on without them. What \
                        follows is as it was known last";
+
+/// Before a stripe is said to be lost it is looked at again so often, with that pause before.
+const LOOKS_AGAIN: usize = 3;
+const LOOK_PAUSE: Duration = Duration::from_millis(300);
 
 /// Answers for one node.
 pub(crate) struct NodeOracle {
@@ -102,11 +109,29 @@ fn stops(question: &Question) -> bool {
     matches!(question, Question::Stop { .. } | Question::StopAll { .. } | Question::Restart)
 }
 
+/// All stripes, but for those that are just being deleted and of which too little is left to read them.
+async fn all_stripes(parts: &Parts, maps: &Maps) -> Vec<StripeState> {
+    let cluster = &parts.roles.cluster;
+    let mut states = stripes::list(cluster, None).await;
+    let mut lost = unreadable(maps, &states);
+    for _ in 0..LOOKS_AGAIN {
+        if lost.is_empty() {
+            break;
+        }
+        cluster.host().sleep(LOOK_PAUSE).await;
+        states = stripes::list(cluster, None).await;
+        let going: BTreeSet<_> = unreadable(maps, &states).difference(&lost).copied().collect();
+        states.retain(|state| !going.contains(&(state.log, state.number)));
+        lost = unreadable(maps, &states);
+    }
+    states
+}
+
 async fn status(parts: &Parts) -> Result<Value, String> {
     let maps = parts.roles.cluster.refresh().await.map_err(|error| error.to_string())?;
     let space = parts.roles.client.statfs().await.map_err(|error| error.to_string())?;
     // As long as it takes to list all that is stored: nothing else tells the truth about it.
-    let states = stripes::list(&parts.roles.cluster, None).await;
+    let states = all_stripes(parts, &maps).await;
     let tally = Tally::of(&maps, &states);
     let mut targets = Vec::with_capacity(maps.targets.len());
     for (id, entry) in maps.present() {

@@ -87,12 +87,7 @@ impl Tally {
         let current = Safety::of_current(maps);
         for state in states.iter().filter(|state| !state.cut_off) {
             let Some(group) = maps.groups.get(&state.group) else { continue };
-            let mut absent: BTreeSet<TargetId> = state.missing.iter().map(|damage| damage.target).collect();
-            // Nobody knows what is missing of a stripe that is still written.
-            if !state.ended {
-                absent = not_whole(maps);
-            }
-            let safety = Safety::of_group(maps, group, &absent);
+            let safety = of_stripe(maps, group, state);
             let bytes = u64::from(state.length);
             match safety < current {
                 true => *tally.bytes_exposed.entry(safety).or_default() += bytes,
@@ -101,6 +96,22 @@ impl Tally {
         }
         tally
     }
+}
+
+fn of_stripe(maps: &Maps, group: &GroupEntry, state: &StripeState) -> Option<Safety> {
+    // Nobody knows what is missing of a stripe that is still written.
+    let missing = || state.missing.iter().map(|damage| damage.target).collect();
+    Safety::of_group(maps, group, &if state.ended { missing() } else { not_whole(maps) })
+}
+
+/// The stripes of which too little is left, or answers. A stripe that is being deleted looks like that for a moment, for it
+/// goes from one target after the other: what is really lost is among these in every look.
+pub fn unreadable(maps: &Maps, states: &[StripeState]) -> BTreeSet<(LogId, StripeNumber)> {
+    let is_lost = |state: &&StripeState| {
+        let group = maps.groups.get(&state.group).filter(|_| !state.cut_off);
+        group.is_some_and(|group| of_stripe(maps, group, state).is_none())
+    };
+    states.iter().filter(is_lost).map(|state| (state.log, state.number)).collect()
 }
 
 /// The group in which a stripe lies, as the layout of its log says.
@@ -193,6 +204,7 @@ mod tests {
         let tally = Tally::of(&maps, &states);
         let safety = |machines, targets| Some(Safety { machines, targets });
         assert_eq!(tally.bytes_full, 20);
+        assert_eq!(unreadable(&maps, &states), [(LogId(1), StripeNumber(3))].into());
         assert_eq!(tally.bytes_exposed, [(None, 7), (safety(0, 0), 3), (safety(0, 1), 100)].into());
     }
 }
