@@ -123,6 +123,8 @@ pub enum CleanError {
 
 /// How many batches follow one look before the next: what one look knew grows old.
 const BATCHES_MAX: usize = 64;
+/// No batch for redundancy is larger: so much more room is taken before any is given back.
+const SAFE_BATCH_MAX: u64 = 64 << 20;
 /// Stripes deleted with one message.
 const DELETE_MAX: usize = 256;
 /// Logs forgotten after one look.
@@ -336,7 +338,7 @@ impl Cleaner {
             if left.is_empty() || is_reached(goal, space, work.waters) {
                 break;
             }
-            let bytes = self.batch_bytes(work, space).await?;
+            let bytes = self.batch_bytes(work, space, goal).await?;
             let victims: Vec<Candidate> = left.drain(..policy::batch(&left, bytes)).collect();
             let begun = self.cluster.host().now();
             let copied = self.copy(work, &victims).await?;
@@ -428,10 +430,15 @@ impl Cleaner {
         space(&self.cluster, maps).await.ok_or(CleanError::NoTarget)
     }
 
-    async fn batch_bytes(&self, work: &mut Work, space: Space) -> Result<u64, CleanError> {
+    /// For redundancy a batch is what a second may take, so that the end of one, for which all wait, comes rarely.
+    async fn batch_bytes(&self, work: &mut Work, space: Space, goal: Goal) -> Result<u64, CleanError> {
         let stripe = work.copier.stripe_bytes().await?;
         let short = space.bytes_free_min < stripe * STRIPES_SPARE;
-        Ok(if short { stripe } else { self.options.batch_bytes.max(stripe) })
+        let usual = match goal {
+            Goal::Safe => self.options.bytes_per_second_exposed.min(SAFE_BATCH_MAX).max(self.options.batch_bytes),
+            _ => self.options.batch_bytes,
+        };
+        Ok(if short { stripe } else { usual.max(stripe) })
     }
 
     /// Leaves the disks and the network to others for what the budget leaves of the time since the copying was `begun`; when

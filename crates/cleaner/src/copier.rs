@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use log::recovery::{self, DataBodies, Scanned};
 use log::{BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions};
 use protocol::address::{LogAddress, Position};
@@ -39,11 +39,14 @@ const QUESTIONS: usize = 32;
 /// Copied bytes that may wait in memory for targets.
 const WAITING_MAX: usize = 16 << 20;
 
+/// So many stripes are read side by side: as much memory as they take, and as much again, for while they are written others
+/// are read.
+const STRIPES_AT_ONCE: usize = 4;
+
 /// The cleaner's hands.
 pub struct Copier {
     cluster: Cluster,
-    reader: LogReader,
-    managers: Managers,
+    gatherer: Gatherer,
     /// Opened when there is something to copy.
     writer: Option<LogWriter>,
     appended: Vec<Appended>,
@@ -59,9 +62,17 @@ struct Appended {
     end: Position,
 }
 
+/// The one that reads.
+#[derive(Clone)]
+struct Gatherer {
+    reader: LogReader,
+    managers: Managers,
+}
+
 /// What is to be copied, and the bodies that a scan brought along.
 #[derive(Default)]
 struct Gathered {
+    unreadable: Vec<Stripe>,
     pieces: Vec<Moved>,
     bodies: BTreeMap<(LogId, Position), Bytes>,
 }
@@ -70,7 +81,8 @@ impl Copier {
     /// Copies nothing yet.
     pub fn new(cluster: Cluster, reader: LogReader, managers: Managers) -> Copier {
         let (appended, committed) = (Vec::new(), Vec::new());
-        Copier { cluster, reader, managers, writer: None, appended, committed, mark: Position::START, marking: None }
+        let gatherer = Gatherer { reader, managers };
+        Copier { cluster, gatherer, writer: None, appended, committed, mark: Position::START, marking: None }
     }
 
     /// The log that is being written, and up to where managers know all of it.
@@ -96,20 +108,41 @@ impl Copier {
         ages: &mut Ages,
         unreadable: &mut Vec<Stripe>,
     ) -> Result<u64, CleanError> {
-        let mut gathered = Gathered::default();
-        for victim in victims {
-            if let Err(error) = self.gather(victim, &mut gathered).await? {
-                unreadable.push(victim.stripe);
-                gathered.pieces.retain(|piece| (piece.old.log, piece.old.stripe) != victim.stripe);
-                drop(error);
+        let mut bytes = 0;
+        let mut some = victims.chunks(STRIPES_AT_ONCE);
+        let mut gathered = self.gatherer.gather(some.next().unwrap_or_default()).await?;
+        loop {
+            // The next ones are read while these are sent.
+            let (next, gatherer) = (some.next(), self.gatherer.clone());
+            let gather = async {
+                match next {
+                    Some(next) => gatherer.gather(next).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            let (written, found) = join(self.write(gathered, ages, unreadable), gather).await;
+            bytes += written?;
+            match found? {
+                Some(next) => gathered = next,
+                None => return Ok(bytes),
             }
         }
+    }
+
+    /// Appends what was gathered.
+    async fn write(
+        &mut self,
+        mut gathered: Gathered,
+        ages: &mut Ages,
+        unreadable: &mut Vec<Stripe>,
+    ) -> Result<u64, CleanError> {
+        unreadable.append(&mut gathered.unreadable);
         let longest = gathered.pieces.iter().map(|piece| piece.old.length).max().unwrap_or(0);
         let writer = self.open_for(longest).await?;
         let (mut bytes, length_max) = (0, writer.record_size_max());
         let mut records = pack(std::mem::take(&mut gathered.pieces), length_max);
         while let Some(record) = take_next(&mut records, left(&writer)) {
-            match self.fetch(&record, &gathered).await {
+            match self.gatherer.fetch(&record, &gathered).await {
                 Ok(parts) => {
                     bytes += self.append(&writer, &record, &parts, ages)?;
                     writer.room().await.map_err(|error| self.failed(error))?;
@@ -119,47 +152,6 @@ impl Copier {
             }
         }
         Ok(bytes)
-    }
-
-    /// Asks about all data records of a victim. The inner error is the victim's.
-    async fn gather(&self, victim: &Candidate, into: &mut Gathered) -> Result<Result<(), ReadError>, CleanError> {
-        let (log, number) = victim.stripe;
-        let range = Position::new(number, 0)..Position::new(number, u32::MAX);
-        let bodies = if victim.utilization() < READ_WHOLE { DataBodies::Skip } else { DataBodies::Read };
-        let mut records: Vec<Scanned> = Vec::new();
-        let mut visit = |record: Scanned| {
-            if record.header.kind == RecordKind::Data {
-                records.push(record);
-            }
-        };
-        if let Err(error) = recovery::scan(&self.reader, log, range, bodies, &mut visit).await {
-            return Ok(Err(error));
-        }
-        for some in records.chunks(QUESTIONS) {
-            let answers = join_all(some.iter().map(|record| {
-                let owner = record.header.owner;
-                self.managers.pieces(InodeId(owner.inode), owner.file_offset, record.body)
-            }));
-            for (record, pieces) in some.iter().zip(answers.await) {
-                let pieces = pieces?;
-                if !pieces.is_empty() && !record.bytes.is_empty() {
-                    into.bodies.insert((log, record.body.position()), record.bytes.clone());
-                }
-                into.pieces.extend(pieces);
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    /// The bytes of each piece of a record-to-be.
-    async fn fetch(&self, record: &[Moved], gathered: &Gathered) -> Result<Vec<Bytes>, ReadError> {
-        let parts = join_all(record.iter().map(|piece| async {
-            match gathered.find(piece.old) {
-                Some(bytes) => Ok(bytes),
-                None => self.reader.read(piece.old).await,
-            }
-        }));
-        parts.await.into_iter().collect()
     }
 
     fn append(
@@ -231,7 +223,7 @@ impl Copier {
     }
 
     async fn tell(&mut self) -> Result<(), CleanError> {
-        self.managers.moved(&self.committed).await?;
+        self.gatherer.managers.moved(&self.committed).await?;
         self.committed.clear();
         Ok(())
     }
@@ -258,7 +250,7 @@ impl Copier {
         }
         let options = WriterOptions { bytes_waiting_max: WAITING_MAX, record_size_min, ..WriterOptions::default() };
         let writer = LogWriter::open(self.cluster.clone(), Writer::Cleaner, Room::Clean, options).await?;
-        self.reader.attach(&writer);
+        self.gatherer.reader.attach(&writer);
         (self.mark, self.marking) = (Position::START, None);
         self.writer = Some(writer.clone());
         Ok(writer)
@@ -274,12 +266,75 @@ impl Copier {
     }
 }
 
+impl Gatherer {
+    /// Reads victims and asks about them, side by side.
+    async fn gather(&self, victims: &[Candidate]) -> Result<Gathered, CleanError> {
+        let mut gathered = Gathered::default();
+        let found = join_all(victims.iter().map(|victim| self.gather_one(victim))).await;
+        for (victim, found) in victims.iter().zip(found) {
+            match found? {
+                Some(found) => gathered.add(found),
+                None => gathered.unreadable.push(victim.stripe),
+            }
+        }
+        Ok(gathered)
+    }
+
+    /// Reads a victim and asks about all its data records. Nothing, if it cannot be read.
+    async fn gather_one(&self, victim: &Candidate) -> Result<Option<Gathered>, CleanError> {
+        let (log, number) = victim.stripe;
+        let range = Position::new(number, 0)..Position::new(number, u32::MAX);
+        let bodies = if victim.utilization() < READ_WHOLE { DataBodies::Skip } else { DataBodies::Read };
+        let mut records: Vec<Scanned> = Vec::new();
+        let mut visit = |record: Scanned| {
+            if record.header.kind == RecordKind::Data {
+                records.push(record);
+            }
+        };
+        if recovery::scan(&self.reader, log, range, bodies, &mut visit).await.is_err() {
+            return Ok(None);
+        }
+        let mut into = Gathered::default();
+        for some in records.chunks(QUESTIONS) {
+            let answers = join_all(some.iter().map(|record| {
+                let owner = record.header.owner;
+                self.managers.pieces(InodeId(owner.inode), owner.file_offset, record.body)
+            }));
+            for (record, pieces) in some.iter().zip(answers.await) {
+                let pieces = pieces?;
+                if !pieces.is_empty() && !record.bytes.is_empty() {
+                    into.bodies.insert((log, record.body.position()), record.bytes.clone());
+                }
+                into.pieces.extend(pieces);
+            }
+        }
+        Ok(Some(into))
+    }
+
+    /// The bytes of each piece of a record-to-be.
+    async fn fetch(&self, record: &[Moved], gathered: &Gathered) -> Result<Vec<Bytes>, ReadError> {
+        let parts = join_all(record.iter().map(|piece| async {
+            match gathered.find(piece.old) {
+                Some(bytes) => Ok(bytes),
+                None => self.reader.read(piece.old).await,
+            }
+        }));
+        parts.await.into_iter().collect()
+    }
+}
+
 /// What the open stripe still takes.
 fn left(writer: &LogWriter) -> u32 {
     (writer.record_size_max() + HEADER_SIZE as u32).saturating_sub(writer.end().offset)
 }
 
 impl Gathered {
+    fn add(&mut self, other: Gathered) {
+        self.unreadable.extend(other.unreadable);
+        self.pieces.extend(other.pieces);
+        self.bodies.extend(other.bodies);
+    }
+
     /// The bytes at `address`, if they lie within a body that was read.
     fn find(&self, address: LogAddress) -> Option<Bytes> {
         let end = (address.log, address.position());

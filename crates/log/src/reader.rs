@@ -68,6 +68,11 @@ impl Place<'_> {
     }
 }
 
+/// A range of one of a stripe's data fragments.
+type Piece = (u8, Range<u32>);
+/// One that was read.
+type Had = (Piece, Bytes);
+
 /// Why one run did not give the bytes.
 struct Miss {
     /// It was deleted from this run, or never lay there.
@@ -174,34 +179,42 @@ impl LogReader {
             return Err(Miss { gone: false, reason: "the address reaches beyond its stripe".into() });
         }
         let pieces = decode::pieces(geometry, range);
-        if let [(index, range)] = &pieces[..] {
-            return self.read_piece(place, *index, range.clone()).await;
+        if let [piece] = &pieces[..] {
+            return match self.read_piece(place, piece).await {
+                Ok(bytes) => Ok(bytes),
+                // Boxed, so that the healthy read's future stays small.
+                Err(refusal) => Box::pin(self.read_degraded(place, (piece, refusal), &[])).await,
+            };
         }
-        let parts = join_all(pieces.into_iter().map(|(index, range)| self.read_piece(place, index, range))).await;
+        let parts = join_all(pieces.iter().map(|piece| self.read_piece(place, piece))).await;
+        let had: Vec<Had> =
+            pieces.iter().cloned().zip(&parts).filter_map(|(at, it)| Some((at, it.clone().ok()?))).collect();
         let mut whole = BytesMut::new();
-        for part in parts {
-            whole.extend_from_slice(&part?);
+        for (piece, part) in pieces.iter().zip(parts) {
+            match part {
+                Ok(bytes) => whole.extend_from_slice(&bytes),
+                Err(refusal) => {
+                    let decoded = Box::pin(self.read_degraded(place, (piece, refusal), &had)).await?;
+                    whole.extend_from_slice(&decoded);
+                }
+            }
         }
         Ok(whole.freeze())
     }
 
-    async fn read_piece(&self, place: Place<'_>, index: u8, range: Range<u32>) -> Result<Bytes, Miss> {
-        let part = Part::Data(index);
-        let (id, target) = (place.id(part), place.target(part));
-        match fetch::read(&self.cluster, target, id, range.clone()).await {
-            Ok(bytes) => Ok(bytes),
-            // Boxed, so that the healthy read's future stays small.
-            Err(refusal) => Box::pin(self.read_degraded(place, index, range, refusal)).await,
-        }
+    async fn read_piece(&self, place: Place<'_>, (index, range): &Piece) -> Result<Bytes, Refusal> {
+        let part = Part::Data(*index);
+        fetch::read(&self.cluster, place.target(part), place.id(part), range.clone()).await
     }
 
+    /// A piece that its target did not give. What was read of others is not fetched again.
     async fn read_degraded(
         &self,
         place: Place<'_>,
-        index: u8,
-        range: Range<u32>,
-        refusal: Refusal,
+        (piece, refusal): (&Piece, Refusal),
+        had: &[Had],
     ) -> Result<Bytes, Miss> {
+        let (index, range) = (piece.0, piece.1.clone());
         let stripes = (place.stripe, place.stripe);
         let asks = place.group.targets.iter().map(|&target| fetch::held(&self.cluster, target, place.log, stripes));
         let answers = join_all(asks).await;
@@ -216,7 +229,7 @@ impl LogReader {
             .collect();
         let found = match self.read_copies(place, index, &range, &held).await {
             Some(bytes) => Some(bytes),
-            None => self.decode(place, index, &range, &held).await,
+            None => self.decode(place, piece, &held, had).await,
         };
         let Some(bytes) = found else {
             let gone = self.is_gone(place, (index, range), &held, &silent).await;
@@ -280,25 +293,32 @@ impl LogReader {
     async fn decode(
         &self,
         place: Place<'_>,
-        index: u8,
-        range: &Range<u32>,
+        piece: &Piece,
         held: &[(TargetId, StoredFragment)],
+        had: &[Had],
     ) -> Option<Bytes> {
-        for plan in decode::plans(held, (place.run, place.group.geometry), index, range) {
-            if let Some(bytes) = self.decode_plan(place, index, range, &plan).await {
+        for plan in decode::plans(held, (place.run, place.group.geometry), piece.0, &piece.1) {
+            if let Some(bytes) = self.decode_plan(place, piece, &plan, had).await {
                 return Some(bytes);
             }
         }
         None
     }
 
-    async fn decode_plan(&self, place: Place<'_>, wanted: u8, range: &Range<u32>, plan: &Plan) -> Option<Bytes> {
+    async fn decode_plan(&self, place: Place<'_>, (wanted, range): &Piece, plan: &Plan, had: &[Had]) -> Option<Bytes> {
         let k = place.group.geometry.data;
         let data = plan.data.iter().map(|(index, range)| (*index, Part::Data(*index), range.clone()));
         let parity = plan.parity.iter().map(|&(at, _)| (k + at, Part::Parity(at), range.clone()));
         let asks = data.chain(parity).map(|(index, part, range)| async move {
             if range.is_empty() {
                 return Some((index, Bytes::new()));
+            }
+            let of_it = |((other, had), _): &&Had| *other == index && had.start <= range.start && had.end >= range.end;
+            if let Some(((_, had), bytes)) = had.iter().find(of_it) {
+                return Some((
+                    index,
+                    bytes.slice((range.start - had.start) as usize..(range.end - had.start) as usize),
+                ));
             }
             let bytes = fetch::read(&self.cluster, place.target(part), place.id(part), range).await.ok()?;
             Some((index, bytes))
@@ -308,6 +328,6 @@ impl LogReader {
             return None;
         }
         let survivors: Vec<_> = found.iter().map(|(index, bytes)| Survivor { index: *index, bytes }).collect();
-        Some(reconstruct(k, wanted, &survivors, range.len()).into())
+        Some(reconstruct(k, *wanted, &survivors, range.len()).into())
     }
 }

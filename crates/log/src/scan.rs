@@ -67,7 +67,10 @@ async fn scan_stripe(
     let outcome = match stripe_length(reader.cluster(), log, number).await {
         Ok(Some(length)) => {
             let length = length.min(end);
-            let (window, next) = (Bytes::new(), WINDOW_FIRST);
+            // All of it is asked for at once, so that its targets answer side by side, and a lost fragment is made of what
+            // the others gave.
+            let next = if bodies == DataBodies::Read { length } else { WINDOW_FIRST };
+            let window = Bytes::new();
             let mut stripe = StripeScan { reader, log, number, length, window, window_start: 0, next };
             stripe.scan(start, bodies, &mut records).await
         }
@@ -121,9 +124,16 @@ impl StripeScan<'_> {
         if offset < self.window_start || offset + length > window_end {
             self.next = if offset > window_end { WINDOW_BEHIND } else { self.next };
             let size = length.max(self.next.min(self.length - offset));
-            self.next = (2 * self.next).min(WINDOW_MAX);
-            let address = LogAddress { log: self.log, stripe: self.number, offset, length: size };
-            self.window = self.reader.read(address).await?;
+            self.next = (2 * self.next).min(WINDOW_MAX.max(self.next));
+            let address = |length| LogAddress { log: self.log, stripe: self.number, offset, length };
+            self.window = match self.reader.read(address(size)).await {
+                // What is asked for may lie before what cannot be read.
+                Err(_) if size > length.max(WINDOW_MAX) => {
+                    self.next = WINDOW_FIRST;
+                    self.reader.read(address(length)).await?
+                }
+                read => read?,
+            };
             self.window_start = offset;
         }
         let skip = (offset - self.window_start) as usize;
