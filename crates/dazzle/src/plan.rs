@@ -163,7 +163,7 @@ mod tests {
     fn a_plan_says_what_moves_how_long_it_takes_and_what_may_be_lost_then() {
         let (maps, states) = cluster(4);
         let plan = plan(&maps, &states, 50 << 20, &[4]);
-        assert_eq!((plan.left.stripes, plan.left.bytes_data, plan.left.bytes, plan.seconds), (1, 3 << 20, 1 << 20, 3));
+        assert_eq!((plan.left.stripes, plan.left.bytes_data, plan.left.bytes, plan.seconds), (1, 3 << 20, 1 << 20, 1));
         assert_eq!((plan.now, plan.then), (Some(Safety { machines: 1, targets: 1 }), plan.now));
         assert_eq!(plan.room, 2 * (51 << 20), "over three machines, from each of which a fragment goes too");
         assert_eq!(plan.refusal, None);
