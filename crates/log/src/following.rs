@@ -69,6 +69,9 @@ pub(crate) async fn widen(shared: &Arc<Shared>) -> Result<(), LogError> {
 /// Goes on in the current groups, if they are others. Whatever was there before is complete in them when this returns: a
 /// log that nobody writes to is as redundant as one that is written.
 async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
+    if leaves(shared) {
+        return Err(LogError::Unavailable("a run is being added".into()));
+    }
     let Some((run, wanted)) = wanted(shared)? else { return Ok(()) };
     let maps = shared.cluster.maps();
     let considered = current(&maps);
@@ -117,6 +120,19 @@ async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
     Shared::pump(shared);
     outcome?;
     complete(shared).await
+}
+
+/// Whether stripes are to be laid over other targets because one failed. Who writes sees to that; but nobody may.
+fn leaves(shared: &Arc<Shared>) -> bool {
+    {
+        let mut state = shared.lock();
+        if !state.relay_due() || state.relaying {
+            return state.relaying;
+        }
+        state.stuck = None;
+    }
+    Shared::pump(shared);
+    true
 }
 
 /// The groups to go on in, and behind which run.

@@ -20,6 +20,8 @@ use crate::state::Finish;
 const ATTEMPTS: u32 = 6;
 /// The pause before the second attempt; it doubles.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The pause before it is tried again though nobody writes.
+const STUCK_PAUSE: Duration = Duration::from_secs(1);
 /// How often the registry is told that older runs have ended, with that pause between.
 const FINISH_TRIES: u32 = 100;
 
@@ -33,6 +35,7 @@ pub(crate) async fn relay(shared: Arc<Shared>) {
         }
         shared.cluster.host().sleep(PAUSE * 2u32.pow(attempt)).await;
     }
+    let is_stuck = matches!(outcome, Err(LogError::Unavailable(_)));
     {
         let mut state = shared.lock();
         state.end_relaying();
@@ -45,8 +48,12 @@ pub(crate) async fn relay(shared: Arc<Shared>) {
         }
     }
     shared.changed.notify(usize::MAX);
-    shared.cluster.wake_followers();
     Shared::pump(&shared);
+    if is_stuck {
+        // Who waits is told first. Then it is tried again, though nobody writes.
+        shared.cluster.host().sleep(STUCK_PAUSE).await;
+    }
+    shared.cluster.wake_followers();
 }
 
 /// Records that older runs end where the newest has everything. Not being told so harms nobody who reads or recovers: they

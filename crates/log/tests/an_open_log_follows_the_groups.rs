@@ -240,6 +240,33 @@ fn a_machine_that_is_back_within_its_lease_is_written_to_again() {
     }
 }
 
+/// Nobody writes, who would have stripes laid anew. A log that names a target keeps it from being removed.
+#[test]
+fn a_log_to_which_nothing_is_written_leaves_a_target_that_fails() {
+    for counts in [&[1, 1][..], &[1, 1, 1], &[2, 2, 2]] {
+        sim::explore(0..6, async |world, _| {
+            let fakes = Fakes::machines(&world, counts, FRAGMENT);
+            (1..counts.len()).for_each(|machine| fakes.join(counts, machine));
+            world.crash(Fakes::node(1), Stop::Kill);
+            let story = begin(&world, &fakes, 0).await;
+            world.sleep(Duration::from_secs(20)).await;
+            let maps = fakes.maps.lock().unwrap().clone();
+            let log = story.lock().unwrap().log.expect("it was opened");
+            let open = maps.logs[&log].layout.iter().filter(|run| run.end.is_none());
+            let targets: BTreeSet<u32> = open
+                .flat_map(|run| &run.groups)
+                .flat_map(|id| &maps.groups[id].targets)
+                .map(|target| target.0)
+                .collect();
+            let lost = fakes.targets_of(counts, 1);
+            assert!(
+                !targets.is_empty() && targets.iter().all(|&target| !lost.contains(&(target as usize))),
+                "{targets:?}"
+            );
+        });
+    }
+}
+
 /// It answers, so that it looks as if it were back. Every turn of the log is a run in its layout.
 #[test]
 fn a_target_that_takes_nothing_is_gone_back_to_ever_more_rarely() {
