@@ -11,7 +11,7 @@ use log::Cluster;
 use protocol::address::{LogAddress, Position};
 use protocol::id::{InodeId, LogId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, Moved};
-use protocol::maps::ManagerMapSum;
+use protocol::maps::View;
 
 use crate::policy::Stripe;
 
@@ -57,7 +57,7 @@ impl Managers {
         let mut sums = Vec::with_capacity(stripes.len());
         for some in stripes.chunks(LIST_MAX) {
             let mut sum = vec![0u64; some.len()];
-            for (node, answer) in self.ask_all(|map| ManagerRequest::Live(map, some.to_vec())).await? {
+            for (node, answer) in self.ask_all(|view| ManagerRequest::Live(view, some.to_vec())).await? {
                 match answer {
                     Answer::Live(list) if list.len() == some.len() => {
                         sum.iter_mut().zip(list).for_each(|(sum, more)| *sum = sum.saturating_add(more));
@@ -75,7 +75,7 @@ impl Managers {
         let mut dead = Vec::new();
         for some in stripes.chunks(LIST_MAX) {
             let mut agreed: BTreeSet<Stripe> = some.iter().copied().collect();
-            for (node, answer) in self.ask_all(|map| ManagerRequest::DeadStripes(map, some.to_vec())).await? {
+            for (node, answer) in self.ask_all(|view| ManagerRequest::DeadStripes(view, some.to_vec())).await? {
                 let Answer::Stripes(list) = answer else { return Err(unexpected(node, &answer)) };
                 let list: BTreeSet<Stripe> = list.into_iter().collect();
                 agreed.retain(|stripe| list.contains(stripe));
@@ -98,28 +98,38 @@ impl Managers {
     /// Tells the managers where bytes are now. They keep what has changed meanwhile as it is; to say it twice is
     /// harmless. Returns when what they made of it is `disk`.
     pub async fn moved(&self, list: &[Moved]) -> Result<(), Unheard> {
-        let mut by_node: BTreeMap<NodeId, Vec<Moved>> = BTreeMap::new();
-        for moved in list {
-            by_node.entry(self.manager_of(moved.inode)).or_default().push(*moved);
+        let mut left = list.to_vec();
+        for tries_left in (0..TRIES).rev() {
+            let mut by_node: BTreeMap<NodeId, Vec<Moved>> = BTreeMap::new();
+            for moved in left.drain(..) {
+                by_node.entry(self.manager_of(moved.inode)).or_default().push(moved);
+            }
+            for (node, list) in by_node {
+                for some in list.chunks(LIST_MAX) {
+                    let answer = self.ask(node, ManagerRequest::Move(some.to_vec())).await;
+                    match answer {
+                        // The slots of some moved on: they are asked wherever these are now.
+                        Err(Failure::Refused(ManagerError::NotMine)) if tries_left > 0 => left.extend(some),
+                        answer => drop(heard(node, answer)?),
+                    }
+                }
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+            let _ = self.cluster.refresh().await;
         }
-        let lists = by_node.into_values().flat_map(|list| list.chunks(LIST_MAX).map(<[_]>::to_vec).collect::<Vec<_>>());
-        for list in lists {
-            self.ask_slot(list[0].inode, ManagerRequest::Move(list)).await?;
-        }
-        Ok(())
+        unreachable!("the last try leaves nothing")
     }
 
     /// Asks every manager, and trusts the answers only if no slot moved from one to another meanwhile: it could have
     /// been asked of neither.
-    async fn ask_all(
-        &self,
-        request: impl Fn(ManagerMapSum) -> ManagerRequest,
-    ) -> Result<Vec<(NodeId, Answer)>, Unheard> {
+    async fn ask_all(&self, request: impl Fn(View) -> ManagerRequest) -> Result<Vec<(NodeId, Answer)>, Unheard> {
         let mut before = self.cluster.maps();
         for _ in 0..TRIES {
             let nodes: BTreeSet<NodeId> = before.slots.values().map(|slot| NodeId(slot.node)).collect();
-            let map = before.manager_map_sum();
-            let answers = join_all(nodes.iter().map(|&node| self.ask(node, request(map)))).await;
+            let view = before.view();
+            let answers = join_all(nodes.iter().map(|&node| self.ask(node, request(view)))).await;
             let after = self.cluster.refresh().await;
             let after = after.map_err(|error| Unheard { node: 0, reason: error.to_string() })?;
             if after.slots == before.slots {

@@ -102,7 +102,7 @@ impl Manager {
     /// Whether the next manager lives, knows the maps that we know, and has all the slots that they give it.
     async fn is_awaited(&self, leaving: &Leaving) -> bool {
         for _ in 0..LOOKS {
-            let question = ManagerRequest::DeadStripes(self.cluster.maps().manager_map_sum(), Vec::new());
+            let question = ManagerRequest::DeadStripes(self.cluster.maps().view(), Vec::new());
             let asked = pin!(self.call_manager(NodeId(leaving.to), question));
             match select(asked, pin!(self.host().sleep(LOOK_MAX))).await {
                 Either::Left((Ok(Answer::Stripes(_)), _)) => return true,

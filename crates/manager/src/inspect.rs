@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use protocol::audit::{AuditId, AuditRequest};
-use protocol::id::SlotId;
+use protocol::id::{MapEpoch, SlotId};
 use protocol::manager::{Answer, ManagerError};
 use protocol::maps::ManagerMapSum;
 
@@ -29,16 +29,16 @@ impl Manager {
     pub(crate) async fn answer_audit(&self, id: AuditId, request: AuditRequest) -> Result<Answer, ManagerError> {
         match request {
             AuditRequest::Hold(map) => {
-                self.agree(map).await?;
+                self.agree(map, MapEpoch::default()).await?;
                 Ok(Answer::Held(self.moments.hold(id, self.host().now()) && self.becomes_quiet().await))
             }
             AuditRequest::Keep(map) => {
-                self.agree(map).await?;
+                self.agree(map, MapEpoch::default()).await?;
                 Ok(Answer::Held(self.keep_all(id, map)))
             }
             AuditRequest::GoOn(map) => {
                 let was_held = self.moments.go_on(id, self.host().now());
-                self.agree(map).await?;
+                self.agree(map, MapEpoch::default()).await?;
                 Ok(Answer::Held(was_held))
             }
             AuditRequest::Tell(page) => {

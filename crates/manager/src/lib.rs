@@ -48,6 +48,7 @@ mod locks;
 mod manager;
 mod map;
 mod moments;
+mod moves;
 mod needs;
 mod ops;
 mod page;

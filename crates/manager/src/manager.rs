@@ -15,7 +15,7 @@ use host::{BoxFuture, Envelope, Handler, Host, Moment, NodeId};
 use log::{Absences, BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record};
 use protocol::address::Position;
 use protocol::file::Time;
-use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
+use protocol::id::{InodeId, LogId, MapEpoch, SlotId, StripeNumber};
 use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, has_content};
 use protocol::maps::ManagerMapSum;
 use protocol::record::{Owner, RecordKind};
@@ -30,6 +30,7 @@ use crate::intention::Over;
 use crate::journal;
 use crate::locking::FileLocks;
 use crate::moments::Moments;
+use crate::moves;
 use crate::ops::{self, Done, Operation};
 use crate::page::Page;
 use crate::replay::Replayed;
@@ -229,29 +230,34 @@ impl Manager {
             },
             ManagerRequest::Census => self.census(node).await,
             ManagerRequest::Audit(id, request) => Ok(self.reply(self.answer_audit(id, request).await?)),
-            ManagerRequest::Live(map, stripes) => {
-                self.agree(map).await?;
+            ManagerRequest::Live(view, stripes) => {
+                self.agree(view.managers, view.epoch).await?;
                 self.live(node, stripes).await
             }
-            ManagerRequest::DeadStripes(map, stripes) => {
-                self.agree(map).await?;
+            ManagerRequest::DeadStripes(view, stripes) => {
+                self.agree(view.managers, view.epoch).await?;
                 Ok(self.reply(Answer::Stripes(self.dead_stripes(stripes))))
             }
             ManagerRequest::Token { inode, mode } => self.token(node, inode, mode).await,
             ManagerRequest::Greet(log) => self.greet(node, log).await,
             ManagerRequest::Deltas(deltas) => self.deltas(node, deltas).await,
             ManagerRequest::Why(inode) => self.why(node, inode).await,
+            ManagerRequest::Move(list) => {
+                let list = moves::not_void(&self.cluster, list).await?;
+                self.ask(node, Operation::Asked(ManagerRequest::Move(list))).await
+            }
             request => self.ask(node, Operation::Asked(request)).await,
         }
     }
 
     /// Whoever deletes by what all managers say must have asked the right ones, and each must speak for all its slots.
-    pub(crate) async fn agree(&self, map: ManagerMapSum) -> Result<(), ManagerError> {
+    /// What they say rests on maps from `epoch` on.
+    pub(crate) async fn agree(&self, map: ManagerMapSum, epoch: MapEpoch) -> Result<(), ManagerError> {
         let mut maps = self.cluster.maps();
-        if maps.manager_map_sum() != map {
+        if maps.manager_map_sum() != map || maps.epoch < epoch {
             maps = self.cluster.refresh().await.map_err(|error| ManagerError::Failed(error.to_string()))?;
         }
-        let is_heard = maps.manager_map_sum() == map && self.is_settled(&maps);
+        let is_heard = maps.manager_map_sum() == map && maps.epoch >= epoch && self.is_settled(&maps);
         is_heard.then_some(()).ok_or(ManagerError::NotMine)
     }
 
@@ -306,7 +312,11 @@ impl Manager {
         let context = Context { now: Time(self.host().wall().0), node };
         let (mut tries, mut until, mut deadline) = (0, None, None);
         loop {
-            match self.table.attempt(operation, context, |changes| self.append(changes)) {
+            let append = |changes: &[(SlotId, Changes)]| {
+                moves::check(&self.cluster, operation)?;
+                self.append(changes)
+            };
+            match self.table.attempt(operation, context, append) {
                 Attempt::Refused(error) => return Err(error),
                 Attempt::Load(page) => {
                     tries += 1;

@@ -175,7 +175,7 @@ fn asked_slots(request: &ManagerRequest) -> Vec<SlotId> {
 pub(crate) fn coordinator(operation: &Operation, manages: impl Fn(SlotId) -> bool) -> Option<SlotId> {
     use ManagerRequest as R;
     match operation {
-        Operation::Asked(R::Fetch(_) | R::Prepare(_) | R::Settle(_)) => None,
+        Operation::Asked(R::Fetch(_) | R::Prepare(_) | R::Settle(_) | R::Move(_)) => None,
         Operation::Asked(_) | Operation::Once(..) | Operation::Reap(_) | Operation::Split { .. } => {
             slots(operation).into_iter().find(|&slot| manages(slot))
         }

@@ -161,7 +161,7 @@ async fn delete_dead(cluster: &Cluster) -> usize {
     let nodes: BTreeSet<u32> = maps.slots.values().map(|slot| slot.node).collect();
     for node in nodes {
         let to = Address { node: NodeId(node), port: Port(MANAGER_PORT) };
-        let request = ManagerRequest::DeadStripes(maps.manager_map_sum(), dead.clone());
+        let request = ManagerRequest::DeadStripes(maps.view(), dead.clone());
         let Ok(Ok(reply)) = cluster.host().call::<ManagerRequest, ManagerAnswer>(to, request).await else { return 0 };
         let Answer::Stripes(agreed) = reply.answer else { panic!("stripes") };
         dead.retain(|stripe| agreed.contains(stripe));

@@ -12,7 +12,7 @@ use crate::delta::Delta;
 use crate::file::{Attributes, Content, DirectoryEntry, Kind, Lock, LockOwner, NewInode, SetAttributes};
 use crate::id::{InodeId, LogId, SlotId, StripeNumber};
 use crate::intention::{Admission, Fetch, Fetched, IntentionId, Outcome, Prepare, Settle};
-use crate::maps::ManagerMapSum;
+use crate::maps::View;
 use crate::once::Once;
 use crate::token::{Grant, TokenMode};
 
@@ -211,8 +211,9 @@ pub enum ManagerRequest {
     /// Live bytes of these stripes, over all slots of this manager, which refuses unless it knows the same manager map as
     /// the asker and all its slots are there: else somebody who should be asked is not. The cleaner deletes where all
     /// managers say zero and the journal position of that answer is `disk`; so of a sealed log that is not yet replayed for
-    /// all its slots a manager says `u64::MAX`.
-    Live(ManagerMapSum, Vec<(LogId, StripeNumber)>),
+    /// all its slots a manager says `u64::MAX`. It answers by maps that are no older than the asker's: else it could take
+    /// such a log for one that its writer still has.
+    Live(View, Vec<(LogId, StripeNumber)>),
     /// Which parts of a data record still live: for the cleaner. Answers `Pieces`.
     Pieces {
         /// The file that the record names.
@@ -222,12 +223,14 @@ pub enum ManagerRequest {
         /// Where the body lies.
         address: LogAddress,
     },
-    /// Cleaner deltas: bytes that moved. Each takes effect only if the old address is still the one in use.
+    /// Cleaner deltas: bytes that moved. Each takes effect only if the old address is still the one in use, and the log of
+    /// the new one is open: what a sealed one holds and nobody names may be deleted. Refused unless all slots are this
+    /// manager's.
     Move(Vec<Moved>),
     /// Which of these stripes, all of manager logs, hold nothing that this manager needs: no uncovered journal record, no
     /// page, index or table of a valid image. Stripes that are nothing to it are among them. Refused as `Live` is. Answers
     /// `Stripes`.
-    DeadStripes(ManagerMapSum, Vec<(LogId, StripeNumber)>),
+    DeadStripes(View, Vec<(LogId, StripeNumber)>),
     /// From a manager: records of a slot, for an operation that it coordinates. Answers `Fetched`.
     Fetch(Fetch),
     /// From a manager: call back what stands against an operation that it coordinates; all slots are of the asked manager.

@@ -153,6 +153,11 @@ impl Maps {
         ManagerMapSum(crc(&bytes))
     }
 
+    /// What whoever asks all managers knows.
+    pub fn view(&self) -> View {
+        View { epoch: self.epoch, managers: self.manager_map_sum() }
+    }
+
     fn managers(&self) -> impl Iterator<Item = u32> {
         self.slots.values().map(|slot| slot.node)
     }
@@ -208,6 +213,15 @@ pub struct Reign {
 /// A checksum of the manager map: two nodes that name the same agree about who manages which slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerMapSum(pub u32);
+
+/// What somebody knows of the maps who concludes something from what all managers say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// As of when.
+    pub epoch: MapEpoch,
+    /// Whom it asks.
+    pub managers: ManagerMapSum,
+}
 
 /// A node as the cluster sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
