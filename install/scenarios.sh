@@ -29,6 +29,13 @@ crash() {
     end crash
 }
 
+# The daemon is restarted again and again, as it would be for an upgrade; what is done twice shows.
+restarts() {
+    fresh restarts --targets 5 || return 1
+    "$programs/once.py" "$dazzle" "$work/restarts" --restarts "${ROUNDS:-15}" || return 1
+    end restarts
+}
+
 # Everything overwritten many times over, the daemon killed in between. SPACE=full: 1 GiB and 20,000 files, 50 times.
 overwritten() {
     local limit=160MiB sizes=(--large 160 --files 3000 --times 6 --kills 3)

@@ -75,6 +75,7 @@ run details "posix details" on_fresh details --targets 5 -- "$programs/posix_det
 run pjdfstest "pjdfstest as ext4" on_fresh pjd --targets 5 -- "$programs/pjdfstest.sh"
 run programs "real programs" real_programs
 run crash "kill -9 under load" crash
+run restarts "the daemon is restarted under load, and every call takes effect once" restarts
 run overwritten "everything overwritten at random, many times over, with kills" overwritten
 run memory "the daemon's memory stays within its settings" memory
 run postgres-killed "kill -9 of the daemon under pgbench" postgres_killed

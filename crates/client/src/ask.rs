@@ -53,7 +53,8 @@ impl Inner {
         let mut number = None;
         loop {
             let (manager, asked) = (self.manager_of(inode), self.host.now());
-            if number.is_none() && needs_once(&request) && manager != self.host.node() {
+            let is_own = manager == self.host.node();
+            if number.is_none() && needs_once(&request) && !is_own {
                 number = Some(self.numbers.take());
             }
             let sent = match &number {
@@ -69,8 +70,9 @@ impl Inner {
                     debug!(manager = manager.0, ?request, %error, "a manager refused");
                     return Err(error.into());
                 }
-                // Whether it took effect is unknown: only what may happen twice, or happens once, is asked again.
-                Err(unreachable) if number.is_some() || is_repeatable(&request) => unreachable.to_string(),
+                // Whether it took effect is unknown: only what may happen twice, or happens once, is asked again. A manager in
+                // this process answers whatever it hears: it is not there yet.
+                Err(unreachable) if is_own || number.is_some() || is_repeatable(&request) => unreachable.to_string(),
                 Err(unreachable) => {
                     warn!(manager = manager.0, ?request, %unreachable, "a call failed");
                     return Err(ClientError::Unreachable(unreachable.to_string()));

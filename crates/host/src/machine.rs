@@ -26,7 +26,8 @@ pub trait Machine: Send + Sync {
     fn sleep_until(&self, moment: Moment) -> BoxFuture<'static, ()>;
     /// Runs a task beside the caller, to its end or the machine's.
     fn spawn(&self, task: BoxFuture<'static, ()>);
-    /// Delivers a request and brings the answer.
+    /// Delivers a request and brings the answer. A part of the same machine answers whatever it hears, so that no answer
+    /// of one says that the request was not heard.
     fn call(&self, to: Address, request: Envelope) -> BoxFuture<'static, Result<Envelope, Unreachable>>;
     /// Registers who answers calls to `port` of this node. A port is registered once.
     fn listen(&self, port: Port, handler: Arc<dyn Handler>);

@@ -164,9 +164,11 @@ impl Mount {
     /// Serves a mount on, with what the process before has not answered.
     pub fn adopt(claimed: ClaimedMount, face: Arc<dyn Face>, runtime: Handle) -> Result<Mount, MountError> {
         let ClaimedMount { path, devices, session } = claimed;
-        let mount = Mount::begin(path, devices, session, (face, runtime))?;
-        mount.ask_again();
-        Ok(mount)
+        // Before anything is read here: the kernel would send again what is being answered, too, and that would be done twice.
+        if let Some(device) = devices.first().filter(|_| session.can_resend()) {
+            reply(device, &Notification::Resend.encode());
+        }
+        Mount::begin(path, devices, session, (face, runtime))
     }
 
     fn begin(
@@ -220,7 +222,6 @@ impl Mount {
     pub fn go_on(&self) {
         self.face.take_waits();
         self.gate.open();
-        self.ask_again();
     }
 
     /// What the next process needs to serve it on.
@@ -228,13 +229,6 @@ impl Mount {
         let Mount { path, descriptors, session, .. } = self;
         let left = LeftMount { path: path.clone(), descriptors: descriptors.clone(), session: *session };
         (left, self.face.bequeath())
-    }
-
-    /// Has the kernel send again what was read and not answered.
-    fn ask_again(&self) {
-        if let Some(device) = self.device.upgrade().filter(|_| self.session.can_resend()) {
-            reply(&device, &Notification::Resend.encode());
-        }
     }
 
     /// Unmounts. A mount in use stays, unless its users are to be dismissed.

@@ -1,6 +1,6 @@
 //! File locks. Awaits: a waiting call is a future that nobody polls until the manager answers or a signal comes.
 
-use futures_util::future::{Abortable, pending};
+use futures_util::future::Abortable;
 use protocol::file;
 
 use super::{Call, Outcome};
@@ -32,16 +32,20 @@ impl Call {
             return self.setlk(request).await;
         }
         self.shared.holders.note(self.inode, request.owner, request.handle);
-        let registration = self.shared.waits.begin(self.unique);
-        let waiting = self.client().lock_waiting(self.inode, self.lock_meant(&request));
-        // Dropping what waits is how the client learns that nobody does any more.
-        let outcome = Abortable::new(waiting, registration).await;
-        self.shared.waits.end(self.unique);
-        if outcome.is_err() && self.shared.waits.is_left() {
-            return pending().await;
+        let waits = &self.shared.waits;
+        loop {
+            let registration = waits.begin(self.unique);
+            let waiting = self.client().lock_waiting(self.inode, self.lock_meant(&request));
+            // Dropping what waits is how the client learns that nobody does any more.
+            let outcome = Abortable::new(waiting, registration).await;
+            waits.end(self.unique);
+            if let Ok(locked) = outcome {
+                locked?;
+                return Ok(self.done());
+            }
+            let Some(taken) = waits.leave_one() else { return Err(Errno::EINTR) };
+            taken.await;
         }
-        outcome.map_err(|_| Errno::EINTR)??;
-        Ok(self.done())
     }
 
     fn lock_meant(&self, request: &LockRequest) -> file::Lock {

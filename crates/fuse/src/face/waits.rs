@@ -2,10 +2,15 @@
 //!
 //! INTERRUPT names a request that was read from any of the mount's descriptors, so it may be here before its target is:
 //! then it is kept until that comes. Most interrupts are for requests that end soon by themselves, and never find one.
+//!
+//! Before another process takes the mount over all calls are broken off, and those that the kernel sends to it again are left
+//! without an answer. If it does not come they wait here again: to have them sent again would have the kernel send, too, what
+//! is being answered here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 
+use event_listener::{Event, EventListener};
 use futures_util::future::{AbortHandle, AbortRegistration};
 
 use super::lock;
@@ -16,7 +21,11 @@ const EARLY_MAX: usize = 256;
 
 /// The calls.
 #[derive(Debug, Default)]
-pub(crate) struct Waits(Mutex<State>);
+pub(crate) struct Waits {
+    state: Mutex<State>,
+    /// Those that were left wait here again.
+    taken: Event,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -31,7 +40,7 @@ impl Waits {
     /// A call begins that an interrupt may end.
     pub(crate) fn begin(&self, unique: Unique) -> AbortRegistration {
         let (handle, registration) = AbortHandle::new_pair();
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if let Some(index) = state.early.iter().position(|&early| early == unique) {
             state.early.remove(index);
             handle.abort();
@@ -45,37 +54,39 @@ impl Waits {
 
     /// It is over.
     pub(crate) fn end(&self, unique: Unique) {
-        lock(&self.0).waiting.remove(&unique);
+        lock(&self.state).waiting.remove(&unique);
     }
 
     /// All calls are broken off; where the kernel sends them again, without an answer.
     pub(crate) fn leave(&self, is_sent_again: bool) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.leaving = Some(is_sent_again);
         std::mem::take(&mut state.waiting).into_values().for_each(|handle| handle.abort());
     }
 
-    /// A call was broken off; true if nobody answers it here.
-    pub(crate) fn is_left(&self) -> bool {
-        let mut state = lock(&self.0);
+    /// A call was broken off: what it waits for if it is left to another process.
+    pub(crate) fn leave_one(&self) -> Option<EventListener> {
+        let mut state = lock(&self.state);
         let is_left = state.leaving == Some(true);
         state.left += usize::from(is_left);
-        is_left
+        is_left.then(|| self.taken.listen())
     }
 
-    /// How many calls were left.
+    /// How many calls are left.
     pub(crate) fn left(&self) -> usize {
-        lock(&self.0).left
+        lock(&self.state).left
     }
 
-    /// Nobody else has them: those that come are answered again.
+    /// Nobody else has them: those that were left, and those that come, are answered here.
     pub(crate) fn take(&self) {
-        lock(&self.0).leaving = None;
+        let mut state = lock(&self.state);
+        (state.leaving, state.left) = (None, 0);
+        self.taken.notify(usize::MAX);
     }
 
     /// A signal came for the caller of `target`.
     pub(crate) fn interrupt(&self, target: Unique) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if let Some(handle) = state.waiting.remove(&target) {
             handle.abort();
             return;
@@ -122,12 +133,13 @@ mod tests {
         let mut before = begin(2);
         waits.leave(true);
         assert_eq!(((&mut before).now_or_never(), begin(4).now_or_never()), (Some(Err(Aborted)), Some(Err(Aborted))));
-        assert!(waits.is_left() && waits.is_left());
-        assert_eq!(waits.left(), 2);
+        let mut left = [waits.leave_one(), waits.leave_one()].map(|left| left.expect("it is left"));
+        assert_eq!((waits.left(), (&mut left[0]).now_or_never()), (2, None));
         waits.take();
-        assert_eq!(begin(6).now_or_never(), None, "it waits here again");
+        assert!(left.into_iter().all(|left| left.now_or_never().is_some()), "they wait here again");
+        assert_eq!((waits.left(), begin(6).now_or_never()), (0, None));
         waits.leave(false);
-        assert!(!waits.is_left(), "nobody would send it again");
+        assert!(waits.leave_one().is_none(), "nobody would send it again");
     }
 
     #[test]
@@ -137,6 +149,6 @@ mod tests {
         waits.end(Unique(2));
         (0..1000).for_each(|number| waits.interrupt(Unique(number * 2)));
         assert_eq!(call.now_or_never(), Some(Ok(1)));
-        assert_eq!(lock(&waits.0).early.len(), EARLY_MAX);
+        assert_eq!(lock(&waits.state).early.len(), EARLY_MAX);
     }
 }
