@@ -12,6 +12,7 @@ use protocol::manager::{Answer, ManagerError, ManagerRequest};
 use protocol::token::TokenMode;
 
 use crate::ClientError;
+use crate::ask::{PATIENCE, PAUSE};
 use crate::cache::{Found, Intent, Load, Loading, Outcome};
 use crate::client::{Client, Inner, lock};
 use crate::file::{Missing, Piece};
@@ -62,13 +63,34 @@ impl Inner {
         }
         match self.fetch_all(&pieces).await {
             Ok(bytes) => Ok(bytes),
-            Err(_) => {
-                // A cleaner may have moved the bytes and deleted the stripe: ask the manager, once (DESIGN §3, reading). Also
-                // of what was written here, if managers have acknowledged it.
-                self.settle(&file);
-                lock(&file.state).known().forget();
-                let pieces = self.plan(&file, &range).await?;
-                Ok(self.fetch_all(&pieces).await?)
+            Err(error) => Box::pin(self.read_again(&file, &range, error)).await,
+        }
+    }
+
+    /// A cleaner may have moved the bytes and deleted the stripe: the manager is asked, once (DESIGN §3, reading). Also of
+    /// what was written here, if managers have acknowledged it. Whoever is late is waited for as managers are.
+    async fn read_again(
+        self: &Arc<Self>,
+        file: &Arc<OpenFile>,
+        range: &Range<u64>,
+        mut error: ReadError,
+    ) -> Result<Vec<Bytes>, ClientError> {
+        let deadline = self.host.now() + PATIENCE;
+        let mut may_have_moved = true;
+        loop {
+            match error {
+                ReadError::Late { .. } if self.host.now() < deadline && !self.is_stopped() => {
+                    self.host.sleep(PAUSE).await;
+                }
+                _ if may_have_moved => may_have_moved = false,
+                _ => return Err(error.into()),
+            }
+            self.settle(file);
+            lock(&file.state).known().forget();
+            let pieces = self.plan(file, range).await?;
+            match self.fetch_all(&pieces).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(still) => error = still,
             }
         }
     }

@@ -196,8 +196,8 @@ impl Cluster {
         let call = pin!(self.host.call::<ToTarget, StorageAnswer>(to, ToTarget { target, request }));
         match select(call, pin!(self.host.sleep(patience))).await {
             Either::Left((Ok(answer), _)) => believed(answer),
-            Either::Left((Err(unreachable), _)) => Err(StorageError::Failed(unreachable.to_string())),
-            Either::Right(_) => Err(StorageError::Failed(format!("no answer for {} s", patience.as_secs()))),
+            Either::Left((Err(unreachable), _)) => Err(StorageError::Silent(unreachable.to_string())),
+            Either::Right(_) => Err(StorageError::Silent(format!("no answer for {} s", patience.as_secs()))),
         }
     }
 

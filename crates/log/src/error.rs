@@ -49,6 +49,15 @@ pub enum ReadError {
         /// What the last target said.
         reason: String,
     },
+    /// Too few targets answer that should. Try again: links may be full, or machines starting; if not, it is soon known that
+    /// they are away.
+    #[error("too few targets that should answer do, of those that hold {address:?}: {reason}")]
+    Late {
+        /// What was asked for.
+        address: LogAddress,
+        /// What is known of the last target.
+        reason: String,
+    },
 }
 
 /// Why a log could not be sealed.

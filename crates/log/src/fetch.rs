@@ -25,8 +25,10 @@ pub(crate) enum Refusal {
     Short,
     /// Its bytes do not match their checksums.
     Damaged,
-    /// It does not answer, or answers with an error.
+    /// It answers with an error.
     Failed(String),
+    /// It does not answer.
+    Silent(String),
 }
 
 impl std::fmt::Display for Refusal {
@@ -35,7 +37,7 @@ impl std::fmt::Display for Refusal {
             Refusal::Missing => f.write_str("no such fragment"),
             Refusal::Short => f.write_str("the fragment is too short"),
             Refusal::Damaged => f.write_str("the fragment is damaged"),
-            Refusal::Failed(reason) => f.write_str(reason),
+            Refusal::Failed(reason) | Refusal::Silent(reason) => f.write_str(reason),
         }
     }
 }
@@ -69,7 +71,7 @@ pub(crate) async fn read_prefix(
 ) -> Result<Bytes, Refusal> {
     let (bytes, offset, checksums) = match blocks(cluster, target, id, 0..length).await {
         Ok(blocks) => blocks,
-        Err(silent @ Refusal::Failed(_)) => return Err(silent),
+        Err(silent @ (Refusal::Failed(_) | Refusal::Silent(_))) => return Err(silent),
         Err(_) => return Ok(Bytes::new()),
     };
     if offset != 0 {
@@ -98,8 +100,7 @@ async fn blocks(
             }
         }
         Ok(_) => Err(Refusal::Failed("no blocks".into())),
-        Err(StorageError::Missing) => Err(Refusal::Missing),
-        Err(error) => Err(Refusal::Failed(error.to_string())),
+        Err(error) => Err(refusal(error)),
     }
 }
 
@@ -117,7 +118,7 @@ pub(crate) async fn held(
         let page = match cluster.ask(target, request).await {
             Ok(StorageReply::Fragments(page)) => page,
             Ok(_) => return Err(Refusal::Failed("no fragments".into())),
-            Err(error) => return Err(Refusal::Failed(error.to_string())),
+            Err(error) => return Err(refusal(error)),
         };
         let size = page.len();
         let Some(end) = page.last().map(|fragment| fragment.header.id) else { break };
@@ -129,6 +130,14 @@ pub(crate) async fn held(
         after = end;
     }
     Ok(found)
+}
+
+fn refusal(error: StorageError) -> Refusal {
+    match error {
+        StorageError::Missing => Refusal::Missing,
+        StorageError::Silent(_) => Refusal::Silent(error.to_string()),
+        _ => Refusal::Failed(error.to_string()),
+    }
 }
 
 /// The greatest id before all those of a stripe.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::{Bytes, BytesMut};
@@ -11,7 +11,7 @@ use protocol::address::LogAddress;
 use protocol::erasure::{Survivor, reconstruct};
 use protocol::fragment::{FragmentId, Part};
 use protocol::id::{LogId, RunNumber, StripeNumber, TargetId};
-use protocol::maps::{GroupEntry, LogState, Maps};
+use protocol::maps::{GroupEntry, LogState, Maps, TargetEntry};
 use protocol::storage::StoredFragment;
 
 use crate::absence::{self, Told};
@@ -73,10 +73,35 @@ type Piece = (u8, Range<u32>);
 /// One that was read.
 type Had = (Piece, Bytes);
 
+/// Whether somebody did not answer who should.
+struct Late {
+    maps: Arc<Maps>,
+    is_any: AtomicBool,
+}
+
+impl Late {
+    fn new(maps: Arc<Maps>) -> Late {
+        Late { maps, is_any: AtomicBool::new(false) }
+    }
+
+    fn note(&self, target: TargetId, refusal: &Refusal) {
+        let should_answer = self.maps.targets.get(&target).is_some_and(TargetEntry::serves);
+        if should_answer && matches!(refusal, Refusal::Silent(_)) {
+            self.is_any.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn is_any(&self) -> bool {
+        self.is_any.load(Ordering::Relaxed)
+    }
+}
+
 /// Why one run did not give the bytes.
 struct Miss {
     /// It was deleted from this run, or never lay there.
     gone: bool,
+    /// Targets that should answer did not.
+    late: bool,
     reason: String,
 }
 
@@ -158,7 +183,7 @@ impl LogReader {
         if matches!(entry.state, LogState::Sealed(length) if address.end() > length) {
             return Err(ReadError::Beyond(address));
         }
-        let (mut gone, mut reason) = (true, String::from("no run of its log covers it"));
+        let (mut gone, mut late, mut reason) = (true, false, String::from("no run of its log covers it"));
         for run in entry.layout.iter().rev().filter(|run| run.covers(address.stripe)) {
             let Some(group) = maps.groups.get(&run.group(address.stripe)) else { continue };
             let place = Place { log: address.log, stripe: address.stripe, run: run.number, group };
@@ -166,17 +191,22 @@ impl LogReader {
                 Ok(bytes) => return Ok(bytes),
                 Err(miss) => {
                     gone &= miss.gone;
+                    late |= miss.late;
                     reason = miss.reason;
                 }
             }
         }
-        Err(if gone { ReadError::Deleted(address) } else { ReadError::Unreadable { address, reason } })
+        Err(match (gone, late) {
+            (true, _) => ReadError::Deleted(address),
+            (false, true) => ReadError::Late { address, reason },
+            (false, false) => ReadError::Unreadable { address, reason },
+        })
     }
 
     async fn read_run(&self, place: Place<'_>, range: Range<u32>) -> Result<Bytes, Miss> {
         let geometry = place.group.geometry;
         if range.end > geometry.stripe_size() {
-            return Err(Miss { gone: false, reason: "the address reaches beyond its stripe".into() });
+            return Err(Miss { gone: false, late: false, reason: "the address reaches beyond its stripe".into() });
         }
         let pieces = decode::pieces(geometry, range);
         if let [piece] = &pieces[..] {
@@ -218,6 +248,11 @@ impl LogReader {
         let stripes = (place.stripe, place.stripe);
         let asks = place.group.targets.iter().map(|&target| fetch::held(&self.cluster, target, place.log, stripes));
         let answers = join_all(asks).await;
+        let late = Late::new(self.cluster.maps());
+        late.note(place.target(Part::Data(index)), &refusal);
+        for (&target, answer) in place.group.targets.iter().zip(&answers) {
+            answer.as_ref().err().into_iter().for_each(|refusal| late.note(target, refusal));
+        }
         let silent: BTreeSet<TargetId> =
             place.group.targets.iter().zip(&answers).filter(|(_, answer)| answer.is_err()).map(|(&it, _)| it).collect();
         let held: Vec<(TargetId, StoredFragment)> = place
@@ -227,13 +262,13 @@ impl LogReader {
             .zip(answers)
             .flat_map(|(&target, found)| found.unwrap_or_default().into_iter().map(move |fragment| (target, fragment)))
             .collect();
-        let found = match self.read_copies(place, index, &range, &held).await {
+        let found = match self.read_copies(place, (index, &range), &held, &late).await {
             Some(bytes) => Some(bytes),
-            None => self.decode(place, piece, &held, had).await,
+            None => self.decode(place, piece, &held, (had, &late)).await,
         };
         let Some(bytes) = found else {
             let gone = self.is_gone(place, (index, range), &held, &silent).await;
-            return Err(Miss { gone, reason: refusal.to_string() });
+            return Err(Miss { gone, late: late.is_any(), reason: refusal.to_string() });
         };
         self.inner.decoded.fetch_add(1, Ordering::Relaxed);
         if matches!(refusal, Refusal::Missing | Refusal::Damaged) {
@@ -278,13 +313,14 @@ impl LogReader {
     async fn read_copies(
         &self,
         place: Place<'_>,
-        index: u8,
-        range: &Range<u32>,
+        (index, range): (u8, &Range<u32>),
         held: &[(TargetId, StoredFragment)],
+        late: &Late,
     ) -> Option<Bytes> {
         for (target, copy) in decode::copies(held, place.run, index, range.end) {
-            if let Ok(bytes) = fetch::read(&self.cluster, target, copy.header.id, range.clone()).await {
-                return Some(bytes);
+            match fetch::read(&self.cluster, target, copy.header.id, range.clone()).await {
+                Ok(bytes) => return Some(bytes),
+                Err(refusal) => late.note(target, &refusal),
             }
         }
         None
@@ -295,17 +331,23 @@ impl LogReader {
         place: Place<'_>,
         piece: &Piece,
         held: &[(TargetId, StoredFragment)],
-        had: &[Had],
+        (had, late): (&[Had], &Late),
     ) -> Option<Bytes> {
         for plan in decode::plans(held, (place.run, place.group.geometry), piece.0, &piece.1) {
-            if let Some(bytes) = self.decode_plan(place, piece, &plan, had).await {
+            if let Some(bytes) = self.decode_plan(place, piece, &plan, (had, late)).await {
                 return Some(bytes);
             }
         }
         None
     }
 
-    async fn decode_plan(&self, place: Place<'_>, (wanted, range): &Piece, plan: &Plan, had: &[Had]) -> Option<Bytes> {
+    async fn decode_plan(
+        &self,
+        place: Place<'_>,
+        (wanted, range): &Piece,
+        plan: &Plan,
+        (had, late): (&[Had], &Late),
+    ) -> Option<Bytes> {
         let k = place.group.geometry.data;
         let data = plan.data.iter().map(|(index, range)| (*index, Part::Data(*index), range.clone()));
         let parity = plan.parity.iter().map(|&(at, _)| (k + at, Part::Parity(at), range.clone()));
@@ -320,8 +362,14 @@ impl LogReader {
                     bytes.slice((range.start - had.start) as usize..(range.end - had.start) as usize),
                 ));
             }
-            let bytes = fetch::read(&self.cluster, place.target(part), place.id(part), range).await.ok()?;
-            Some((index, bytes))
+            let target = place.target(part);
+            match fetch::read(&self.cluster, target, place.id(part), range).await {
+                Ok(bytes) => Some((index, bytes)),
+                Err(refusal) => {
+                    late.note(target, &refusal);
+                    None
+                }
+            }
         });
         let found: Vec<(u8, Bytes)> = join_all(asks).await.into_iter().flatten().take(usize::from(k)).collect();
         if found.len() < usize::from(k) {

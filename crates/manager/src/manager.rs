@@ -40,9 +40,11 @@ use crate::transaction::{Changes, Context, Effect};
 /// How often a commit is tried again while the targets are full or away, and how long after each time: a call then fails
 /// after half a minute (DESIGN §13, promise 3).
 const COMMIT_TRIES: u32 = 150;
-const COMMIT_PAUSE: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(200);
 /// How often a page is looked for again when it moved while it was being read.
 const LOAD_TRIES: u32 = 100;
+/// How long a page is waited for that targets are late to tell (DESIGN §13, promise 3).
+const LOAD_WAIT: Duration = Duration::from_secs(30);
 /// How long an operation waits for intentions that stand in its way, in all (DESIGN §13, promise 3).
 const HELD_WAIT: Duration = Duration::from_secs(10);
 /// Slots that one eviction looks at before the operation that needed room goes on.
@@ -366,17 +368,25 @@ impl Manager {
         Ok(appended.end)
     }
 
-    /// Brings a page into memory.
+    /// Brings a page into memory. Whoever is late with it is waited for, as by a commit.
     pub(crate) async fn load(&self, id: &PageId, tries: u32) -> Result<(), ManagerError> {
-        match self.reader.read(id.address).await {
-            Ok(body) => {
-                let page = Page::decode(&body).map_err(|error| ManagerError::Failed(error.to_string()))?;
-                self.table.fill(id, page);
-                Ok(())
+        let deadline = self.host().now() + LOAD_WAIT;
+        loop {
+            match self.reader.read(id.address).await {
+                Ok(body) => {
+                    let page = Page::decode(&body).map_err(|error| ManagerError::Failed(error.to_string()))?;
+                    self.table.fill(id, page);
+                    return Ok(());
+                }
+                // It was stored anew elsewhere meanwhile: the next attempt finds it there.
+                Err(ReadError::Deleted(_)) if tries < LOAD_TRIES => return Ok(()),
+                Err(ReadError::Late { .. })
+                    if self.host().now() < deadline && !self.stopping.load(Ordering::Relaxed) =>
+                {
+                    self.host().sleep(PAUSE).await;
+                }
+                Err(error) => return Err(ManagerError::Failed(error.to_string())),
             }
-            // It was stored anew elsewhere meanwhile: the next attempt finds it there.
-            Err(ReadError::Deleted(_)) if tries < LOAD_TRIES => Ok(()),
-            Err(error) => Err(ManagerError::Failed(error.to_string())),
         }
     }
 
@@ -400,7 +410,7 @@ impl Manager {
                 Ok(()) => return Ok(()),
                 Err(LogError::Full | LogError::Unavailable(_)) if tries < COMMIT_TRIES => {
                     tries += 1;
-                    self.host().sleep(COMMIT_PAUSE).await;
+                    self.host().sleep(PAUSE).await;
                 }
                 Err(error) => return Err(failed(error)),
             }

@@ -230,6 +230,9 @@ pub enum StorageError {
     /// The target has failed.
     #[error("the target failed: {0}")]
     Failed(String),
+    /// It was not heard, or not in time; for who asked. It may be busy, away or gone.
+    #[error("the target does not answer: {0}")]
+    Silent(String),
 }
 
 /// A target's answer.

@@ -1,0 +1,59 @@
+//! Where links are full, targets answer too late: more of them, for a moment, than redundancy makes up for. The danger: a
+//! program gets an error for bytes that all are there.
+
+#[path = "whole_cluster/rack.rs"]
+#[allow(dead_code, reason = "only some of it is needed here")]
+mod rack;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::WriteAt;
+use host::sim::{self, Verdict, World};
+use host::{Host, Port};
+use protocol::file::{Caller, Kind, NewInode};
+use protocol::id::InodeId;
+use protocol::storage::STORAGE_PORT;
+use rack::{Rack, Shape};
+
+const WRITER: usize = 0;
+const READER: usize = 2;
+/// Longer than a target is waited for, again and again; shorter than calls have patience.
+const LATE: Duration = Duration::from_secs(16);
+const CONTENT: &[u8] = &[7; 600_000];
+
+async fn tell_a_story(world: World, host: Host) {
+    let shape = Shape { targets: vec![1, 1, 1], parity: 1, patience: Duration::from_secs(600) };
+    let rack = Rack::create(&world, &host, shape).await;
+    let client = rack.roles(WRITER).expect("it runs").client.clone();
+    let written = world.spawn(&world.host(rack.node(WRITER)), async move {
+        let caller = Caller { uid: 0, gid: 0 };
+        let new = NewInode { kind: Kind::File, mode: 0o600, mask: 0, device: 0, target: Bytes::new(), caller };
+        let inode = client.create_open(InodeId::ROOT, Bytes::from("file"), new).await.expect("it can be made").inode;
+        client.write(inode, WriteAt::Offset(0), Bytes::from_static(CONTENT)).await.expect("it can be written");
+        client.fsync(inode, false).await.expect("it can be stored");
+        inode
+    });
+    let inode = written.await.expect("nobody dies");
+    let (client, reader) = (rack.roles(READER).expect("it runs").client.clone(), world.host(rack.node(READER)));
+    let node = reader.node();
+    world.judge_messages(move |passing| {
+        let is_late = passing.caller == node && passing.called.port == Port(STORAGE_PORT);
+        if is_late { Verdict::Lose } else { Verdict::Pass }
+    });
+    let (in_time, clock) = (world.now() + LATE, world.clone());
+    let reading = world.spawn(&reader, async move {
+        let read = client.read(inode, 0, CONTENT.len() as u32).await;
+        (read, clock.now())
+    });
+    world.sleep(LATE).await;
+    world.dismiss_judge();
+    let (read, ended) = reading.await.expect("nobody dies");
+    assert!(ended >= in_time, "seed {}: nobody was late", world.seed());
+    assert!(read.expect("all the bytes are there").concat() == CONTENT, "seed {}: other bytes", world.seed());
+}
+
+#[test]
+fn what_more_targets_than_parity_makes_up_for_tell_late_is_read() {
+    sim::explore(0..20, tell_a_story);
+}
