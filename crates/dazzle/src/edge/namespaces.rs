@@ -15,6 +15,9 @@ const WAIT: &str = "50ms";
 /// The kernel's default for TCP.
 const CONGESTION: &str = "cubic";
 
+/// Where all hosts' addresses are.
+const NETWORK: &str = "198.18.0.0/24";
+
 /// A host's own end of its link.
 const LINK: &str = "eth0";
 
@@ -44,15 +47,16 @@ impl Namespaces<'_> {
         run("ip", &["-n", &space, "address", "add", &address, "dev", LINK])?;
         run("ip", &["-n", &space, "link", "set", "lo", "up"])?;
         run("ip", &["-n", &space, "link", "set", LINK, "up"])?;
-        self.control_congestion(&space);
+        self.control_congestion(host)?;
         self.shape(host, self.0.rate.as_deref())
     }
 
-    /// Has TCP behave as it does on most machines, whatever the one below prefers: how fairly links are shared depends on it.
-    fn control_congestion(&self, space: &str) {
-        let choose = format!("echo {CONGESTION} > /proc/sys/net/ipv4/tcp_congestion_control");
-        // A kernel may lack it; then links are shared some other way.
-        let _ = run("ip", &["netns", "exec", space, "sh", "-c", &choose]);
+    /// Has TCP behave as it does on most machines, whatever the one below prefers: how fairly links are shared depends on it. By the
+    /// route: what a namespace may choose for itself is up to the machine.
+    fn control_congestion(&self, host: HostNumber) -> Result<(), String> {
+        let (space, own) = (self.0.namespace(host), host.address().to_string());
+        let route = ["route", "replace", NETWORK, "dev", LINK, "proto", "kernel", "scope", "link", "src", &own];
+        run("ip", &[&["-n", &space], &route[..], &["congctl", CONGESTION]].concat()).map(drop)
     }
 
     /// Takes them all away. What is gone already is no error.
