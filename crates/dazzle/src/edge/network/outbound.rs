@@ -1,4 +1,6 @@
-//! What waits to be sent on one connection, and the sending. Pings go ahead; all else in order.
+//! What waits to be sent on one connection, and the sending. Pings go ahead, then what is light: questions with large answers, and
+//! the answers to large requests. They would wait for seconds behind megabytes that go the same way, and whoever waits for them has
+//! nothing under way meanwhile. Else all is sent in order.
 //!
 //! Nothing bounds the queue here: requests are bounded by our window, answers by the peer's (`docs/format-network.md`,
 //! *Flow*), and of pings and pongs there are only flags.
@@ -16,6 +18,9 @@ use super::frame::{Kind, Outgoing};
 
 /// How much is gathered before it is written: enough to fill TLS records, little enough for a ping to come between.
 const BATCH_BYTES: usize = 256 << 10;
+/// Frames of so many bytes are light. On a connection for large calls there is at most one for each large frame, which so is not
+/// delayed for long.
+const LIGHT_BYTES_MAX: usize = 4 << 10;
 /// How many pieces are given to one write.
 const PIECES_MAX: usize = 64;
 
@@ -29,7 +34,8 @@ pub(super) struct Outbound {
 
 #[derive(Debug, Default)]
 struct Queue {
-    frames: VecDeque<Outgoing>,
+    light: VecDeque<Outgoing>,
+    heavy: VecDeque<Outgoing>,
     ping: bool,
     pong: bool,
     /// Whether a batch is being written, and whether a ping is in it.
@@ -40,7 +46,10 @@ struct Queue {
 impl Outbound {
     /// Sends a frame, in time.
     pub(super) fn push(&self, frame: Outgoing) {
-        self.change(|queue| queue.frames.push_back(frame));
+        self.change(|queue| {
+            let kind = if frame.bytes() <= LIGHT_BYTES_MAX { &mut queue.light } else { &mut queue.heavy };
+            kind.push_back(frame);
+        });
     }
 
     /// Sends a ping, ahead of everything.
@@ -61,7 +70,8 @@ impl Outbound {
     /// Whether anything waits or is being written, and whether all pings have left.
     pub(super) fn waits(&self) -> (bool, bool) {
         let queue = self.queue.lock().expect("no panic while frames are queued");
-        let idle = queue.frames.is_empty() && !queue.writing && !queue.ping && !queue.pong;
+        let is_empty = queue.light.is_empty() && queue.heavy.is_empty();
+        let idle = is_empty && !queue.writing && !queue.ping && !queue.pong;
         (!idle, !queue.ping && !queue.writing_ping)
     }
 
@@ -102,7 +112,7 @@ impl Outbound {
         }
         let mut bytes = 0;
         while bytes < BATCH_BYTES
-            && let Some(frame) = queue.frames.pop_front()
+            && let Some(frame) = queue.light.pop_front().or_else(|| queue.heavy.pop_front())
         {
             bytes += frame.bytes();
             pieces.push_back(Bytes::from(frame.head));
@@ -140,4 +150,26 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut count: usize) {
         pieces.pop_front();
     }
     assert_eq!(count, 0, "no more is written than there was");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_light_does_not_wait_behind_what_is_heavy() {
+        let outbound = Outbound::default();
+        let frame =
+            |name: u8, size: usize| Outgoing { head: vec![name], payloads: vec![Bytes::from(vec![name; size])] };
+        for (name, size) in [(1, BATCH_BYTES), (2, BATCH_BYTES), (3, 10), (4, 10)] {
+            outbound.push(frame(name, size));
+        }
+        let mut names = Vec::new();
+        let mut pieces = VecDeque::new();
+        while outbound.take(&mut pieces) {
+            names.extend(pieces.drain(..).map(|piece| piece[0]));
+        }
+        names.dedup();
+        assert_eq!(names, [3, 4, 1, 2]);
+    }
 }
