@@ -17,6 +17,8 @@ the first alone take 4.4 % of an Ethernet link (1,448 of 1,514 bytes are the pro
 (91.43, 21.88, 2.92)
 >>> write(Shape(hosts=1, data=1, parity=0), 12.5e6) is None
 True
+>>> read(Shape(hosts=2, data=1, parity=1), 12.5e6) is None
+True
 """
 
 from dataclasses import dataclass
@@ -36,7 +38,7 @@ class Shape:
 
 
 WRITE = "N L / ((w/k) (1 - 1/N))"
-READ = "N L / (1 - 1/N)"
+READ = "N L / (1 - 1/N), where k = 1 (1 - 2/N)"
 READ_WITHOUT_ONE = "(N-1) L / ((N-2)/N + (k - (w-1)/(N-1)) / N)"
 REBUILD = "(N-1) L / k"
 REBUILD_BY_ONE = "L / (w (1 - 1/(N-1)))"
@@ -48,8 +50,10 @@ def write(shape, link):
 
 
 def read(shape, link):
-    """Bytes a second that all clients read together: data fragments alone, of which 1/N lies on the reader's host."""
-    return rate(shape.hosts, link, 1 - 1 / shape.hosts)
+    """Bytes a second that all clients read together: data fragments alone, of which 1/N lies on the reader's host. Where a
+    stripe has one, its parity is a mirror of it, and as good."""
+    here = 2 if (shape.data, shape.parity > 0) == (1, True) else 1
+    return rate(shape.hosts, link, 1 - here / shape.hosts)
 
 
 def read_without_one(shape, link):

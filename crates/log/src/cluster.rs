@@ -201,6 +201,11 @@ impl Cluster {
         }
     }
 
+    /// Whether a target is this machine's.
+    pub(crate) fn is_here(&self, target: TargetId) -> bool {
+        self.node_of(target) == Some(self.host.node())
+    }
+
     fn node_of(&self, target: TargetId) -> Option<NodeId> {
         let known = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         known.targets.get(&target).map(|entry| NodeId(entry.node))

@@ -234,7 +234,21 @@ impl LogReader {
 
     async fn read_piece(&self, place: Place<'_>, (index, range): &Piece) -> Result<Bytes, Refusal> {
         let part = Part::Data(*index);
+        if self.mirrors_here(place) {
+            let mirror = Part::Parity(0);
+            if let Ok(bytes) = fetch::read(&self.cluster, place.target(mirror), place.id(mirror), range.clone()).await {
+                return Ok(bytes);
+            }
+        }
         fetch::read(&self.cluster, place.target(part), place.id(part), range.clone()).await
+    }
+
+    /// Whether a target of this machine has as parity what a target of another one has as data: the first parity of one data
+    /// fragment is that fragment, as far as it goes.
+    fn mirrors_here(&self, place: Place<'_>) -> bool {
+        let geometry = place.group.geometry;
+        let is_here = |part| self.cluster.is_here(place.target(part));
+        geometry.data == 1 && geometry.parity > 0 && !is_here(Part::Data(0)) && is_here(Part::Parity(0))
     }
 
     /// A piece that its target did not give. What was read of others is not fetched again.

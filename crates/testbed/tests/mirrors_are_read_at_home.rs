@@ -1,0 +1,56 @@
+//! Where a stripe has one data fragment its parity is a mirror of it. The danger, to speed: two machines have all bytes each, and
+//! fetch half of them over the network.
+
+#[path = "whole_cluster/rack.rs"]
+#[allow(dead_code, reason = "only some of it is needed here")]
+mod rack;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::WriteAt;
+use host::sim::{self, Verdict, World};
+use host::{Host, Port};
+use protocol::file::{Caller, Kind, NewInode};
+use protocol::id::InodeId;
+use protocol::storage::STORAGE_PORT;
+use rack::{Rack, Shape};
+
+const WRITER: usize = 0;
+const READER: usize = 1;
+/// Several stripes, with data on either machine.
+const CONTENT: &[u8] = &[7; 3_000_000];
+
+async fn tell_a_story(world: World, host: Host) {
+    let shape = Shape { targets: vec![1, 1], parity: 1, patience: Duration::from_secs(600) };
+    let rack = Rack::create(&world, &host, shape).await;
+    let client = rack.roles(WRITER).expect("it runs").client.clone();
+    let written = world.spawn(&world.host(rack.node(WRITER)), async move {
+        let caller = Caller { uid: 0, gid: 0 };
+        let new = NewInode { kind: Kind::File, mode: 0o600, mask: 0, device: 0, target: Bytes::new(), caller };
+        let inode = client.create_open(InodeId::ROOT, Bytes::from("file"), new).await.expect("it can be made").inode;
+        client.write(inode, WriteAt::Offset(0), Bytes::from_static(CONTENT)).await.expect("it can be written");
+        client.fsync(inode, false).await.expect("it can be stored");
+        inode
+    });
+    let inode = written.await.expect("nobody dies");
+    let (client, reader) = (rack.roles(READER).expect("it runs").client.clone(), world.host(rack.node(READER)));
+    let (asked, node) = (Arc::new(AtomicU32::new(0)), reader.node());
+    let counted = asked.clone();
+    world.judge_messages(move |passing| {
+        let is_asked = passing.caller == node && passing.called.port == Port(STORAGE_PORT);
+        counted.fetch_add(u32::from(is_asked), Ordering::Relaxed);
+        Verdict::Pass
+    });
+    let read = world.spawn(&reader, async move { client.read(inode, 0, CONTENT.len() as u32).await });
+    let read = read.await.expect("nobody dies").expect("all the bytes are here");
+    assert!(read.concat() == CONTENT, "seed {}: other bytes", world.seed());
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "seed {}: another machine was asked", world.seed());
+}
+
+#[test]
+fn who_has_a_mirror_of_a_stripe_asks_nobody_else_for_it() {
+    sim::explore(0..20, tell_a_story);
+}
