@@ -153,7 +153,7 @@ impl Connection {
     pub(super) fn new(name: Name, office: Arc<Office>) -> Arc<Connection> {
         let window_bytes = match name.lane {
             Lane::Small => SMALL_WINDOW_BYTES,
-            Lane::Bulk(_) => BULK_WINDOW_BYTES,
+            Lane::Bulk => BULK_WINDOW_BYTES,
         };
         Arc::new(Connection {
             name,

@@ -13,19 +13,19 @@ const MAGIC: [u8; 8] = *b"DZNET\0\0\0";
 pub enum Lane {
     /// Small calls, which nothing delays.
     Small,
-    /// Large ones, on either of two.
-    Bulk(bool),
+    /// Large ones.
+    Bulk,
 }
 
 impl Lane {
     /// All there are.
-    pub const ALL: [Lane; 3] = [Lane::Small, Lane::Bulk(false), Lane::Bulk(true)];
+    pub const ALL: [Lane; 2] = [Lane::Small, Lane::Bulk];
 
     /// Its number.
     pub fn number(self) -> u8 {
         match self {
             Lane::Small => 0,
-            Lane::Bulk(second) => 1 + u8::from(second),
+            Lane::Bulk => 1,
         }
     }
 }
@@ -131,13 +131,13 @@ mod tests {
     use super::*;
 
     fn hello(versions: RangeInclusive<u16>) -> Hello {
-        Hello { versions, verdict: Verdict::Welcome, lane: Lane::Bulk(true), session: 0x0102_0304_0506_0708 }
+        Hello { versions, verdict: Verdict::Welcome, lane: Lane::Bulk, session: 0x0102_0304_0506_0708 }
     }
 
     #[test]
     fn a_hello_is_laid_out_as_the_page_says() {
         let bytes = hello(1..=2).encode();
-        let expected = b"DZNET\0\0\0\x01\0\x02\0\0\x02\0\0\x08\x07\x06\x05\x04\x03\x02\x01\0\0\0\0\0\0\0\0";
+        let expected = b"DZNET\0\0\0\x01\0\x02\0\0\x01\0\0\x08\x07\x06\x05\x04\x03\x02\x01\0\0\0\0\0\0\0\0";
         assert_eq!(&bytes, expected);
         assert_eq!(Hello::decode(&bytes, 1..=1), Ok(hello(1..=2)));
     }

@@ -7,7 +7,7 @@
 //!    one, none of the others ends for it.
 //! 4. Nobody waits to be told again what is known, that the machine is not reached; it is dialled again meanwhile.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use host::{Envelope, NodeId};
@@ -34,7 +34,6 @@ pub(super) struct Peer {
     state: Mutex<State>,
     /// Who dials a lane holds its lock; whoever else needs it waits for the outcome.
     dialling: [tokio::sync::Mutex<()>; Lane::ALL.len()],
-    turn: AtomicUsize,
     heard: AtomicU64,
 }
 
@@ -63,13 +62,7 @@ pub struct PeerStatus {
 
 impl Peer {
     pub(super) fn new(node: NodeId) -> Peer {
-        Peer {
-            node,
-            state: Mutex::default(),
-            dialling: Default::default(),
-            turn: AtomicUsize::new(0),
-            heard: AtomicU64::new(0),
-        }
+        Peer { node, state: Mutex::default(), dialling: Default::default(), heard: AtomicU64::new(0) }
     }
 
     /// The node is at `address`.
@@ -104,8 +97,7 @@ impl Peer {
         encoded: Encoded,
     ) -> Result<Envelope, NetworkError> {
         let (node, begun) = (self.node, shared.now());
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % 2 == 1;
-        let lane = encoded.lane(turn);
+        let lane = encoded.lane();
         let mut encoded = Box::new(encoded);
         for _ in 0..ATTEMPTS_MAX {
             let connection = match self.open(lane) {

@@ -139,8 +139,8 @@ impl Encoded {
     }
 
     /// Where it goes.
-    pub fn lane(&self, turn: bool) -> Lane {
-        if self.weight() <= SMALL_WEIGHT_MAX { Lane::Small } else { Lane::Bulk(turn) }
+    pub fn lane(&self) -> Lane {
+        if self.weight() <= SMALL_WEIGHT_MAX { Lane::Small } else { Lane::Bulk }
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
         let parts = vec![Bytes::from(vec![1; 100]), Bytes::from(vec![2; 1 << 20])];
         let encoded = TONGUES[0].encode_request(&append(parts.clone())).unwrap();
         assert!(encoded.frame.head.len() < 300);
-        assert_eq!(encoded.lane(true), Lane::Bulk(true));
+        assert_eq!(encoded.lane(), Lane::Bulk);
         let frame = received(encoded);
         assert_eq!((frame.header.call, frame.header.port), (7, STORAGE_PORT));
         let decoded: ToTarget = TONGUES[0].decode_request(frame).unwrap().open().unwrap();
@@ -242,8 +242,8 @@ mod tests {
             let request = StorageRequest::Read { id: fragment(), offset: 0, length };
             Envelope::new(ToTarget { target: TargetId(0), request })
         };
-        assert_eq!(TONGUES[0].encode_request(&read(4096)).unwrap().lane(false), Lane::Small);
-        assert_eq!(TONGUES[0].encode_request(&read(1 << 20)).unwrap().lane(false), Lane::Bulk(false));
+        assert_eq!(TONGUES[0].encode_request(&read(4096)).unwrap().lane(), Lane::Small);
+        assert_eq!(TONGUES[0].encode_request(&read(1 << 20)).unwrap().lane(), Lane::Bulk);
         assert!(TONGUES[0].encode_request(&read(u32::MAX)).is_ok());
     }
 

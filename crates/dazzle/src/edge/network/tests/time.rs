@@ -97,7 +97,7 @@ async fn a_silent_peer_fails_every_call_within_the_bound() {
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_stops_reading_takes_no_more_than_the_window_and_fails_within_the_bound() {
     let (stream, mut stuck) = tokio::io::duplex(64 << 10);
-    let one = connection(2, true, Lane::Bulk(false), stream);
+    let one = connection(2, true, Lane::Bulk, stream);
     let said = Bytes::from(vec![0; 1 << 20]);
     let asked = Instant::now();
     let calls = (0..100).map(|_| ask(&one, Ask::Echo(vec![said.clone()])));
@@ -117,7 +117,7 @@ async fn a_peer_that_stops_reading_takes_no_more_than_the_window_and_fails_withi
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_reads_no_answers_is_given_up_within_the_bound() {
     let (stream, mut asking) = tokio::io::duplex(64 << 10);
-    let one = connection(2, false, Lane::Bulk(false), stream);
+    let one = connection(2, false, Lane::Bulk, stream);
     let asked = Instant::now();
     for call in 0..8 {
         asking.write_all(&encoded(Ask::Much(1 << 20)).numbered(call).head).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_peer_that_reads_no_answers_is_given_up_within_the_bound() {
 async fn a_slow_link_fails_no_call() {
     let (stream, near) = tokio::io::duplex(4096);
     let (far, other) = tokio::io::duplex(4096);
-    let (one, _two) = (connection(2, true, Lane::Bulk(false), stream), connection(1, false, Lane::Bulk(false), other));
+    let (one, _two) = (connection(2, true, Lane::Bulk, stream), connection(1, false, Lane::Bulk, other));
     // A link of 100 kB a second each way.
     async fn carry(mut from: impl tokio::io::AsyncRead + Unpin, mut to: impl tokio::io::AsyncWrite + Unpin) {
         let mut bytes = [0; 1000];
@@ -155,7 +155,7 @@ fn half_deaf() -> (Arc<Connection>, Arc<Connection>, DuplexStream) {
     let ((one, two), (three, pipe)) = (tokio::io::duplex(64 << 10), tokio::io::duplex(64 << 10));
     let small = connection_of(&other, 2, true, Lane::Small, one);
     connection(1, false, Lane::Small, two);
-    (small, connection_of(&other, 2, true, Lane::Bulk(false), three), pipe)
+    (small, connection_of(&other, 2, true, Lane::Bulk, three), pipe)
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,7 +186,7 @@ async fn a_machine_that_falls_silent_loses_all_connections_within_the_bound() {
     let other = Arc::default();
     let ((one, _deaf), (two, _mute)) = (tokio::io::duplex(64 << 10), tokio::io::duplex(64 << 10));
     let small = connection_of(&other, 2, true, Lane::Small, one);
-    let bulk = connection_of(&other, 2, true, Lane::Bulk(false), two);
+    let bulk = connection_of(&other, 2, true, Lane::Bulk, two);
     let asked = Instant::now();
     assert!(ask(&small, Ask::Who).await.is_err());
     while bulk.is_open() {
