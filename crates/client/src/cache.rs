@@ -7,6 +7,7 @@
 //! 1. No two entries overlap.
 //! 2. `bytes` is the sum of the lengths of the entries that are ready; at most `bytes_max` once a step is over.
 //! 3. Every ready entry is in the queue once.
+//! 4. `unspent` is the sum of the lengths of the entries, loading or ready, that are not spent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -30,6 +31,7 @@ struct State {
     entries: BTreeMap<Key, Entry>,
     queue: VecDeque<Key>,
     bytes: usize,
+    unspent: usize,
     bytes_max: usize,
 }
 
@@ -80,7 +82,7 @@ impl Cache {
 
     /// Looks for the beginning of `address`.
     pub(crate) fn look(&self, address: LogAddress, intent: Intent) -> Found {
-        let mut state = lock(&self.0);
+        let state = &mut *lock(&self.0);
         let key = (address.log, address.stripe, address.offset);
         if let Some((&(log, stripe, start), entry)) = state.entries.range_mut(..=key).next_back()
             && (log, stripe) == (address.log, address.stripe)
@@ -91,7 +93,10 @@ impl Cache {
             return match &entry.content {
                 Content::Loading(load) => Found::Loading(load.clone(), skip, length),
                 Content::Ready(bytes) => {
-                    entry.spent |= intent != Intent::Ahead && skip + length == bytes.len();
+                    if intent != Intent::Ahead && skip + length == bytes.len() && !entry.spent {
+                        entry.spent = true;
+                        state.unspent -= entry.length as usize;
+                    }
                     Found::Ready(bytes.slice(skip..skip + length))
                 }
             };
@@ -106,7 +111,14 @@ impl Cache {
         let load = Arc::new(Load::default());
         let content = Content::Loading(load.clone());
         state.entries.insert(key, Entry { length, content, spent: false, spared: false });
+        state.unspent += length as usize;
         Found::Begun(Loading { cache: self.clone(), address: absent, load: Some(load) })
+    }
+
+    /// For how many bytes there is room without losing what nobody has had yet.
+    pub(crate) fn spare(&self) -> u64 {
+        let state = lock(&self.0);
+        state.bytes_max.saturating_sub(state.unspent) as u64
     }
 
     /// How many bytes are kept.
@@ -119,7 +131,7 @@ impl State {
     /// Replaces a load by its bytes, or by nothing.
     fn settle(&mut self, key: Key, bytes: Option<Bytes>) {
         let Some(bytes) = bytes else {
-            self.entries.remove(&key);
+            self.remove(key);
             return;
         };
         let entry = self.entries.get_mut(&key).expect("a load has an entry until it ends");
@@ -140,7 +152,14 @@ impl State {
                 continue;
             }
             self.bytes -= entry.length as usize;
-            self.entries.remove(&key);
+            self.remove(key);
+        }
+    }
+
+    fn remove(&mut self, key: Key) {
+        let entry = self.entries.remove(&key).expect("what is removed exists");
+        if !entry.spent {
+            self.unspent -= entry.length as usize;
         }
     }
 }
@@ -252,6 +271,7 @@ mod tests {
         assert!(matches!(cache.look(address(0, 50), Intent::Alone), Found::Ready(_)));
         assert!(matches!(cache.look(address(50, 50), Intent::Alone), Found::Absent(_)));
         assert_eq!(cache.bytes(), 100);
+        assert_eq!(cache.spare(), 50, "what was handed out may go");
         for at in 3..40 {
             load(&cache, address(at * 100, 50));
             assert!(cache.bytes() <= 100);

@@ -56,7 +56,7 @@ impl Inner {
         let (file, _pin) = self.known(inode, TokenMode::Read).await?;
         begun();
         let pieces = self.plan(&file, &range).await?;
-        let ahead = lock(&file.state).known().streams.read(&range);
+        let ahead = lock(&file.state).known().streams.read(&range, self.cache.spare());
         // The demanded bytes are asked for first, but what lies ahead is asked for before anyone waits.
         if let Some(ahead) = ahead {
             self.read_ahead(&file, ahead);

@@ -7,10 +7,20 @@ use std::ops::Range;
 
 /// How many readers in order are told apart.
 const STREAMS: usize = 4;
-/// The first window, once a second read followed the first, in bytes.
+/// The least window, in bytes.
 const WINDOW_MIN: u64 = 256 << 10;
-/// The largest window, in bytes: enough for the targets of a stripe to work in parallel.
-const WINDOW_MAX: u64 = 8 << 20;
+/// A file's beginning is often all that is read of it. Who asks for so much of it at once, in bytes, wants more.
+const BEGINNING_MIN: u64 = 512 << 10;
+/// The first window is so many times what was read.
+const WINDOW_FIRST: u64 = 2;
+/// A window of this size, in bytes, is had whatever the cache is full of: enough for the targets of a stripe to work in
+/// parallel.
+const WINDOW_SURE: u64 = 8 << 20;
+/// The largest window, in bytes: where links are full, a reader that waits for the busiest target has something under way
+/// from all the others.
+const WINDOW_MAX: u64 = 16 << 20;
+/// So much of a window is asked for at once, at most, in bytes: small enough for targets to be kept busy evenly.
+const STEP_MAX: u64 = 1 << 20;
 /// The kernel's read-ahead sends several reads at once, and they may arrive out of order by this many bytes.
 const SLACK: u64 = 512 << 10;
 
@@ -32,15 +42,15 @@ struct Stream {
 }
 
 impl Streams {
-    /// Takes in a read; answers what to read ahead because of it.
-    pub(crate) fn read(&mut self, range: &Range<u64>) -> Option<Range<u64>> {
+    /// Takes in a read; answers what to read ahead because of it. `spare` is how many bytes the cache has room for beside
+    /// what others have read ahead.
+    pub(crate) fn read(&mut self, range: &Range<u64>, spare: u64) -> Option<Range<u64>> {
         self.clock += 1;
         let follows = |stream: &&mut Stream| {
             stream.used > 0 && range.start <= stream.next + SLACK && range.end + SLACK >= stream.next
         };
         let Some(stream) = self.list.iter_mut().filter(follows).max_by_key(|stream| stream.used) else {
-            self.begin(range);
-            return None;
+            return self.begin(range);
         };
         stream.used = self.clock;
         // Reading what lies behind, or again, is no progress.
@@ -50,18 +60,28 @@ impl Streams {
             return None;
         }
         stream.ahead = stream.ahead.max(stream.next);
-        if stream.ahead - stream.next >= stream.window.max(WINDOW_MIN) / 2 {
+        let (window, left) = (stream.window.max(WINDOW_MIN), stream.ahead - stream.next);
+        if left > window - (window / 2).min(STEP_MAX) {
             return None;
         }
-        stream.window = (stream.window * 2).clamp(WINDOW_MIN, WINDOW_MAX);
+        // Half of what is spare, as another reader may begin at the same moment.
+        let most = ((spare + left) / 2).clamp(WINDOW_SURE, WINDOW_MAX);
+        let grown = (stream.window * 2).max(WINDOW_FIRST * (range.end - range.start));
+        stream.window = grown.clamp(WINDOW_MIN, most);
         let from = stream.ahead;
-        stream.ahead = stream.next + stream.window;
-        Some(from..stream.ahead)
+        stream.ahead = from.max(stream.next + stream.window);
+        Some(from..stream.ahead).filter(|ahead| !ahead.is_empty())
     }
 
-    fn begin(&mut self, range: &Range<u64>) {
+    fn begin(&mut self, range: &Range<u64>) -> Option<Range<u64>> {
         let oldest = self.list.iter_mut().min_by_key(|stream| stream.used).expect("there are some");
         *oldest = Stream { next: range.end, ahead: range.end, window: 0, used: self.clock };
+        if range.start > 0 || range.end < BEGINNING_MIN {
+            return None;
+        }
+        oldest.window = (WINDOW_FIRST * range.end).min(WINDOW_SURE);
+        oldest.ahead += oldest.window;
+        Some(range.end..oldest.ahead)
     }
 }
 
@@ -69,25 +89,63 @@ impl Streams {
 mod tests {
     use super::*;
 
+    const SPARE: u64 = 1 << 30;
+
     #[test]
     fn reading_in_order_opens_a_growing_window() {
         let mut streams = Streams::default();
         let mut ahead = 0;
-        for at in (0..64_u64 << 20).step_by(128 << 10) {
-            if let Some(range) = streams.read(&(at..at + (128 << 10))) {
+        let end = 128 << 20;
+        for at in (0..end).step_by(128 << 10) {
+            if let Some(range) = streams.read(&(at..at + (128 << 10)), SPARE) {
                 assert!(range.start >= ahead, "nothing is asked for twice");
                 ahead = range.end;
             }
         }
-        let end = 64 << 20;
-        assert!((end + WINDOW_MAX / 2..=end + WINDOW_MAX).contains(&ahead));
+        assert!((end + WINDOW_MAX - STEP_MAX..=end + WINDOW_MAX).contains(&ahead));
+    }
+
+    #[test]
+    fn who_reads_much_at_once_has_much_ahead_soon() {
+        let mut streams = Streams::default();
+        let mut ahead = |at: u64| streams.read(&(at << 20..(at + 1) << 20), SPARE).expect("there is more to read").end >> 20;
+        assert_eq!([0, 1, 2, 3, 4].map(|at| ahead(at) - at - 1), [2, 4, 8, 16, 16]);
+    }
+
+    #[test]
+    fn who_reads_little_of_it_has_little_ahead() {
+        let mut streams = Streams::default();
+        for at in (0..16 << 20).step_by(4 << 10) {
+            let ahead = streams.read(&(at..at + (4 << 10)), SPARE).map_or(0, |range| range.end - at);
+            assert!(ahead <= WINDOW_MIN + 8 * at, "{ahead} at {at}");
+        }
+    }
+
+    #[test]
+    fn a_full_cache_leaves_a_reader_what_it_is_sure_of() {
+        let mut streams = Streams::default();
+        let (mut next, mut ahead) = (0, 0);
+        let mut read = |to: u64, spare| {
+            for at in (next..to).step_by(128 << 10) {
+                if let Some(range) = streams.read(&(at..at + (128 << 10)), spare) {
+                    assert!(range.start >= ahead, "nothing is asked for twice");
+                    ahead = range.end;
+                }
+                assert!(at < WINDOW_MAX || ahead > at + (128 << 10), "a reader in order has something ahead");
+            }
+            next = to;
+            ahead - to
+        };
+        assert!(read(128 << 20, SPARE) > WINDOW_SURE);
+        assert!(read(256 << 20, 0) <= WINDOW_SURE, "what others need is given back");
+        assert!(read(384 << 20, SPARE) > WINDOW_SURE);
     }
 
     #[test]
     fn reading_at_random_reads_nothing_ahead() {
         let mut streams = Streams::default();
         let places = [7_u64, 900, 33, 512, 78, 1024, 64, 300, 5, 800];
-        assert!(places.iter().all(|place| streams.read(&(place << 24..(place << 24) + 4096)).is_none()));
+        assert!(places.iter().all(|place| streams.read(&(place << 24..(place << 24) + 4096), SPARE).is_none()));
     }
 
     #[test]
@@ -95,9 +153,9 @@ mod tests {
         let mut streams = Streams::default();
         let (mut first, mut second) = (0, 0);
         for at in (0..8_u64 << 20).step_by(128 << 10) {
-            first += usize::from(streams.read(&(at..at + (128 << 10))).is_some());
+            first += usize::from(streams.read(&(at..at + (128 << 10)), SPARE).is_some());
             let far = at + (1 << 30);
-            second += usize::from(streams.read(&(far..far + (128 << 10))).is_some());
+            second += usize::from(streams.read(&(far..far + (128 << 10)), SPARE).is_some());
         }
         assert!(first > 4 && second > 4);
     }
