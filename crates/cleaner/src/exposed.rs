@@ -60,6 +60,8 @@ pub struct Exposed {
     bytes: u64,
     /// So many looks in a row found no fewer bytes than the one before.
     still: u32,
+    /// So many looks in a row failed.
+    failed: u32,
     ticks: u32,
 }
 
@@ -68,7 +70,7 @@ impl Exposed {
     pub fn observe(&mut self, groups: BTreeMap<GroupId, Option<Safety>>) {
         if groups != self.groups {
             self.empty.retain(|group| groups.get(group).is_some_and(|safety| self.groups.get(group) == Some(safety)));
-            (self.groups, self.ticks) = (groups, 0);
+            (self.groups, self.ticks, self.failed) = (groups, 0, 0);
         }
     }
 
@@ -80,19 +82,26 @@ impl Exposed {
     /// Whether it is time to look; asked once a tick.
     pub fn is_due(&mut self) -> bool {
         let is_due = self.is_any() && self.ticks == 0;
-        // A look that fails is tried again as late as one that moves nothing.
-        self.ticks = if is_due { TICKS } else { self.ticks.saturating_sub(1) };
+        if is_due {
+            // In case it fails: where a machine was just lost, managers are heard again in a moment.
+            self.failed += 1;
+            self.ticks = 1_u32.checked_shl(self.failed).map_or(TICKS, |ticks| ticks.min(TICKS));
+        } else {
+            self.ticks = self.ticks.saturating_sub(1);
+        }
         is_due
     }
 
     /// A look found so many bytes in each group, and so many of those that are exposed are this machine's to lay anew;
-    /// returns how many are exposed. As long as they become fewer, and some are its own, the next look follows at once.
+    /// returns how many are exposed. As long as they become fewer, and some are its own, the next look follows at once; so
+    /// it does after the first one, which finds stripes that are just being ended.
     pub fn looked(&mut self, bytes_in: &BTreeMap<GroupId, u64>, bytes_own: u64) -> u64 {
         let before = self.bytes;
         self.empty = self.groups.keys().filter(|group| !bytes_in.contains_key(group)).copied().collect();
         self.bytes = self.groups.keys().filter_map(|group| bytes_in.get(group)).sum();
-        let moves = self.bytes < before;
-        self.still = if moves || before == 0 { 0 } else { self.still + 1 };
+        let moves = before == 0 || self.bytes < before;
+        self.still = if moves { 0 } else { self.still + 1 };
+        self.failed = 0;
         self.ticks = if moves && bytes_own > 0 { 0 } else { TICKS };
         self.bytes
     }
@@ -165,13 +174,32 @@ mod tests {
     }
 
     #[test]
+    fn a_look_that_fails_is_tried_again_soon_and_later_and_later() {
+        let mut exposed = Exposed::default();
+        exposed.observe(groups(&[1]));
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            assert!(exposed.is_due());
+            pauses.push((1..).find(|_| !exposed.is_due() && exposed.ticks == 0).expect("there is another"));
+        }
+        assert_eq!(pauses, [2, 4, 8, TICKS, TICKS, TICKS]);
+        assert!(exposed.is_due());
+        exposed.looked(&[(GroupId(1), 100)].into(), 0);
+        assert_eq!(due_in(&mut exposed, TICKS), 0, "none of it is its own");
+        assert!(exposed.is_due());
+        assert_eq!(exposed.ticks, 2, "what worked since counts");
+    }
+
+    #[test]
     fn it_is_looked_until_nothing_is_left_and_rarely_where_nothing_moves() {
         let mut exposed = Exposed::default();
         assert_eq!(due_in(&mut exposed, 99), 0);
         exposed.observe(groups(&[1, 2]));
         assert!(exposed.is_due());
         assert_eq!(exposed.looked(&[(GroupId(1), 100), (GroupId(3), 9)].into(), 100), 100);
-        assert_eq!(due_in(&mut exposed, TICKS), 0, "nothing is known to have moved");
+        assert!(exposed.is_due(), "more of it may be ended by now");
+        assert_eq!(exposed.looked(&[(GroupId(1), 100), (GroupId(3), 9)].into(), 100), 100);
+        assert_eq!(due_in(&mut exposed, TICKS), 0, "nothing moves");
         assert!(exposed.is_due());
         exposed.looked(&[(GroupId(1), 40)].into(), 40);
         assert!(exposed.is_due(), "it goes on");
