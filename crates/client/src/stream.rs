@@ -108,7 +108,8 @@ mod tests {
     #[test]
     fn who_reads_much_at_once_has_much_ahead_soon() {
         let mut streams = Streams::default();
-        let mut ahead = |at: u64| streams.read(&(at << 20..(at + 1) << 20), SPARE).expect("there is more to read").end >> 20;
+        let mut ahead =
+            |at: u64| streams.read(&(at << 20..(at + 1) << 20), SPARE).expect("there is more to read").end >> 20;
         assert_eq!([0, 1, 2, 3, 4].map(|at| ahead(at) - at - 1), [2, 4, 8, 16, 16]);
     }
 

@@ -8,9 +8,12 @@ use rustix::process::{Pid, Signal};
 
 use crate::lab::{HostNumber, Lab};
 
-/// Bytes that may pass at once beyond a link's rate, and how long a packet may wait for its turn.
+/// Bytes that may pass at once beyond a link's rate.
 const BURST: &str = "64kb";
-const WAIT: &str = "50ms";
+/// How long a packet may wait for its turn at a host, where most Linux machines hold back what has waited for 5 ms (fq_codel).
+const WAIT_AT_HOST: &str = "5ms";
+/// And at the switch, which drops what finds no room.
+const WAIT_AT_SWITCH: &str = "50ms";
 
 /// The kernel's default for TCP.
 const CONGESTION: &str = "cubic";
@@ -68,12 +71,13 @@ impl Namespaces<'_> {
 
     /// Lets a host's link carry so much a second in each direction, or as much as it can.
     pub(crate) fn shape(&self, host: HostNumber, rate: Option<&str>) -> Result<(), String> {
-        let ends = [(self.0.namespace(host), LINK.to_owned()), (self.0.switch(), host.plug())];
-        for (space, device) in ends {
+        let ends =
+            [(self.0.namespace(host), LINK.to_owned(), WAIT_AT_HOST), (self.0.switch(), host.plug(), WAIT_AT_SWITCH)];
+        for (space, device, wait) in ends {
             // There may be none to take away.
             let _ = run("tc", &["-n", &space, "qdisc", "delete", "dev", &device, "root"]);
             if let Some(rate) = rate {
-                let shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", WAIT];
+                let shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", wait];
                 run("tc", &[&["-n", &space, "qdisc", "add", "dev", &device], &shape[..]].concat())?;
             }
         }
