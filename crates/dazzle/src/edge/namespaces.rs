@@ -54,8 +54,8 @@ impl Namespaces<'_> {
         self.shape(host, self.0.rate.as_deref())
     }
 
-    /// Has TCP behave as it does on most machines, whatever the one below prefers: how fairly links are shared depends on it. By the
-    /// route: what a namespace may choose for itself is up to the machine.
+    /// Has TCP behave as it does on most machines, whatever the one below prefers: how fairly links are shared depends on it.
+    /// By the route: what a namespace may choose for itself is up to the machine.
     fn control_congestion(&self, host: HostNumber) -> Result<(), String> {
         let (space, own) = (self.0.namespace(host), host.address().to_string());
         let route = ["route", "replace", NETWORK, "dev", LINK, "proto", "kernel", "scope", "link", "src", &own];

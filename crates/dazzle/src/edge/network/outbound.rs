@@ -1,6 +1,6 @@
-//! What waits to be sent on one connection, and the sending. Pings go ahead, then what is light: questions with large answers, and
-//! the answers to large requests. They would wait for seconds behind megabytes that go the same way, and whoever waits for them has
-//! nothing under way meanwhile. Else all is sent in order.
+//! What waits to be sent on one connection, and the sending. Pings go ahead, then what is light: questions with large
+//! answers, and the answers to large requests. They would wait for seconds behind megabytes that go the same way, and
+//! whoever waits for them has nothing under way meanwhile. Else all is sent in order.
 //!
 //! Nothing bounds the queue here: requests are bounded by our window, answers by the peer's (`docs/format-network.md`,
 //! *Flow*), and of pings and pongs there are only flags.
@@ -18,8 +18,8 @@ use super::frame::{Kind, Outgoing};
 
 /// How much is gathered before it is written: enough to fill TLS records, little enough for a ping to come between.
 const BATCH_BYTES: usize = 256 << 10;
-/// Frames of so many bytes are light. On a connection for large calls there is at most one for each large frame, which so is not
-/// delayed for long.
+/// Frames of so many bytes are light. On a connection for large calls there is at most one for each large frame, which so
+/// is not delayed for long.
 const LIGHT_BYTES_MAX: usize = 4 << 10;
 /// How many pieces are given to one write.
 const PIECES_MAX: usize = 64;
