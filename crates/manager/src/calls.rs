@@ -365,14 +365,16 @@ impl Manager {
                 return Ok(!self.is_owed_deltas(&maps));
             }
             let calls = left.into_iter().map(async |node| (node, self.claims_of(node, &slots).await));
-            for (node, is_heard) in join_all(calls).await {
-                heard.extend(is_heard.then_some(node));
-            }
+            let answers = join_all(calls).await;
+            let all_heard = answers.iter().all(|(_, is_heard)| *is_heard);
+            heard.extend(answers.into_iter().filter_map(|(node, is_heard)| is_heard.then_some(node)));
             let died = maps.dead_logs().any(|log| maps.logs[&log].writer == Writer::Client);
             if died {
                 return Ok(false);
             }
-            self.host().sleep(PAUSE).await;
+            if !all_heard {
+                self.host().sleep(PAUSE).await;
+            }
         }
     }
 
