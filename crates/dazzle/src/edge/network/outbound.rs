@@ -1,6 +1,7 @@
 //! What waits to be sent on one connection, and the sending. Pings go ahead, then what is light: questions with large
 //! answers, and the answers to large requests. They would wait for seconds behind megabytes that go the same way, and
-//! whoever waits for them has nothing under way meanwhile. Else all is sent in order.
+//! whoever waits for them has nothing under way meanwhile. They get half of what is written at once, so that nothing waits
+//! for ever. Else all is sent in order.
 //!
 //! Nothing bounds the queue here: requests are bounded by our window, answers by the peer's (`docs/format-network.md`,
 //! *Flow*), and of pings and pongs there are only flags.
@@ -18,9 +19,10 @@ use super::frame::{Kind, Outgoing};
 
 /// How much is gathered before it is written: enough to fill TLS records, little enough for a ping to come between.
 const BATCH_BYTES: usize = 256 << 10;
-/// Frames of so many bytes are light. On a connection for large calls there is at most one for each large frame, which so
-/// is not delayed for long.
+/// Frames of so many bytes are light.
 const LIGHT_BYTES_MAX: usize = 4 << 10;
+/// So many bytes of light frames go in a batch before the first heavy one that waits.
+const LIGHT_SHARE: usize = BATCH_BYTES / 2;
 /// How many pieces are given to one write.
 const PIECES_MAX: usize = 64;
 
@@ -112,7 +114,7 @@ impl Outbound {
         }
         let mut bytes = 0;
         while bytes < BATCH_BYTES
-            && let Some(frame) = queue.light.pop_front().or_else(|| queue.heavy.pop_front())
+            && let Some(frame) = queue.pop(bytes < LIGHT_SHARE)
         {
             bytes += frame.bytes();
             pieces.push_back(Bytes::from(frame.head));
@@ -138,6 +140,15 @@ impl Outbound {
     }
 }
 
+impl Queue {
+    /// The next frame; a light one, if there is any, where they go first, and else the other way round.
+    fn pop(&mut self, light_first: bool) -> Option<Outgoing> {
+        let (first, second) =
+            if light_first { (&mut self.light, &mut self.heavy) } else { (&mut self.heavy, &mut self.light) };
+        first.pop_front().or_else(|| second.pop_front())
+    }
+}
+
 /// Drops the first `count` bytes.
 fn advance(pieces: &mut VecDeque<Bytes>, mut count: usize) {
     while let Some(first) = pieces.front_mut() {
@@ -156,20 +167,31 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut count: usize) {
 mod tests {
     use super::*;
 
+    /// The names of what is sent, in order: once for each frame.
+    fn sent(frames: impl IntoIterator<Item = (u8, usize)>) -> Vec<u8> {
+        let outbound = Outbound::default();
+        for (name, size) in frames {
+            outbound.push(Outgoing { head: vec![name], payloads: vec![Bytes::from(vec![name; size])] });
+        }
+        let (mut names, mut pieces) = (Vec::new(), VecDeque::new());
+        while outbound.take(&mut pieces) {
+            names.extend(pieces.drain(..).step_by(2).map(|piece| piece[0]));
+        }
+        names
+    }
+
     #[test]
     fn what_is_light_does_not_wait_behind_what_is_heavy() {
-        let outbound = Outbound::default();
-        let frame =
-            |name: u8, size: usize| Outgoing { head: vec![name], payloads: vec![Bytes::from(vec![name; size])] };
-        for (name, size) in [(1, BATCH_BYTES), (2, BATCH_BYTES), (3, 10), (4, 10)] {
-            outbound.push(frame(name, size));
-        }
-        let mut names = Vec::new();
-        let mut pieces = VecDeque::new();
-        while outbound.take(&mut pieces) {
-            names.extend(pieces.drain(..).map(|piece| piece[0]));
-        }
-        names.dedup();
-        assert_eq!(names, [3, 4, 1, 2]);
+        assert_eq!(sent([(1, BATCH_BYTES), (2, BATCH_BYTES), (3, 10), (4, 10)]), [3, 4, 1, 2]);
+    }
+
+    #[test]
+    fn what_is_heavy_is_sent_however_much_is_light() {
+        let many = (0..1000).map(|_| (1, LIGHT_BYTES_MAX / 2));
+        let names = sent(many.chain([(2, BATCH_BYTES), (3, BATCH_BYTES)]));
+        let place = |wanted| names.iter().position(|name| *name == wanted).expect("it is sent");
+        let share = LIGHT_SHARE / (LIGHT_BYTES_MAX / 2);
+        assert_eq!((names.len(), place(2)), (1002, share));
+        assert!(place(3) <= 2 * share + 1);
     }
 }
