@@ -13,6 +13,8 @@ top=$PWD
 programs=$top/crates/testbed/programs
 # Short names: a path to a socket has a hundred bytes.
 work=$(mktemp -d "${DAZZLE_TEST_DIR:-/var/tmp}/dz.XXXXXX")
+# GiB that the hungriest test's file systems may take.
+room=4
 # Programs run as other users, too, and must get through.
 chmod 711 "$work"
 dazzle=${DAZZLE:-$top/target/debug/dazzle}
@@ -20,16 +22,29 @@ chosen=("$@")
 passed=0 failed=0 broken=""
 
 # Takes down every file system of this run, whatever state it is in.
-clean_up() {
+take_down() {
     for dir in "$work"/*/; do
         [ -e "$dir/lab.toml" ] && end_lab "$dir" >/dev/null 2>&1
         [ -e "$dir/dazzle.toml" ] && "$dazzle" down --force "$dir" >/dev/null 2>&1
     done
     grep -o "$work[^ ]*" /proc/self/mountinfo | sort -ru | while read -r point; do umount -l "$point" 2>/dev/null; done
     losetup -n -O NAME,BACK-FILE 2>/dev/null | awk -v work="$work" 'index($2, work) { print $1 }' | xargs -r losetup -d
-    rm -rf "$work"
+}
+
+clean_up() {
+    take_down
+    rm -rf --one-file-system "$work"
 }
 trap clean_up EXIT
+
+# What the daemons of this run said last.
+last_words() {
+    local said
+    for said in "$work"/*/dazzle.log "$work"/*/*/dazzle.log; do
+        [ -s "$said" ] && echo "${said#"$work/"} ends with" && tail -n 8 "$said" | sed 's/^/  /'
+    done
+    df -h "$work" | tail -n 1
+}
 
 # run NAME WORDS FUNCTION [arguments...]: runs one test if it is chosen, and counts it.
 run() {
@@ -49,7 +64,11 @@ run() {
         failed=$((failed + 1))
         broken="$broken $name"
         echo "== $name: FAILED after $((SECONDS - start)) s"
+        last_words
     fi
+    # Each starts with nothing running and the disk as it was: all that they store together is twenty times what one does.
+    take_down
+    find "$work" -mindepth 1 -maxdepth 1 ! -name '*.out' -exec rm -rf --one-file-system {} +
 }
 
 # Makes a file system: fresh NAME [up's options...]. It is mounted on $work/NAME-mount.
@@ -68,6 +87,9 @@ source "$top/install/scenarios.sh"
 what=(--workspace --all-targets)
 [ ${#chosen[@]} -eq 0 ] || what=(-p dazzle)
 [ -n "${DAZZLE:-}" ] || [ "${chosen[0]:-}" = --list ] || cargo build --quiet "${what[@]}" || exit 1
+
+free=$(($(stat -f -c '%a * %S' "$work") >> 30))
+[ "$free" -ge "$room" ] || [ "${chosen[0]:-}" = --list ] || { echo "$free GiB are free in $work, and the tests need $room: name a place in DAZZLE_TEST_DIR"; exit 2; }
 
 run gate "format, lints and tidy" make --silent check
 run units "unit, property, model and simulation tests" cargo test --workspace --quiet --no-fail-fast
