@@ -30,6 +30,15 @@ impl Sub<Moment> for Moment {
     }
 }
 
+impl Sub<Duration> for Moment {
+    type Output = Moment;
+
+    /// So much earlier, or the clock's beginning.
+    fn sub(self, ago: Duration) -> Moment {
+        Moment(self.0.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
 /// The time of day, in nanoseconds since 1970-01-01 UTC. It may jump either way: it goes into file attributes and
 /// messages to people, never into a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -7,19 +7,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select;
+use openraft::async_runtime::WatchReceiver;
 use openraft::{ChangeMembers, EmptyNode};
 use protocol::registry::RegistryRequest;
 
 use crate::Registry;
 use crate::balance::Balance;
 use crate::consensus::Command;
-use crate::runtime::within;
+use crate::runtime::{inside, within};
 use crate::voters::{self, Members, Step};
 
 /// How often a node looks whether it leads, and a leader who is up to date.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a change of the members may take.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a node that goes away waits until another leads.
+const HAND_OVER_PATIENCE: Duration = Duration::from_secs(1);
 /// Who lacks more entries than this does not vote yet.
 const LAG_MAX: u64 = 64;
 
@@ -45,6 +48,26 @@ pub(crate) async fn lead(registry: Arc<Registry>) {
             share_out(&registry, term, &mut balance).await;
         }
         select(pin!(registry.newer(maps.epoch)), pin!(registry.host.sleep_until(again))).await;
+    }
+}
+
+impl Registry {
+    /// Has another node lead, if this one does and another can: nobody need miss this one before it is replaced, when it goes
+    /// away. Returns when another leads, or after a second.
+    pub async fn hand_over(&self) {
+        let own = self.host.node().0;
+        let Some(heir) = self.leading().and_then(|_| voters::heir(&self.maps(), &members(self), own)) else { return };
+        let handed_over = async {
+            let mut metrics = inside(&self.host, || self.raft.metrics());
+            // One that fails leads no more, either.
+            drop(within(&self.host, self.raft.trigger().transfer_leader(heir)).await);
+            while metrics.borrow_and_update().current_leader.is_none_or(|leader| leader == own) {
+                if metrics.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        select(pin!(handed_over), pin!(self.host.sleep(HAND_OVER_PATIENCE))).await;
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! 1. A node counts its lease from when it sent its renewal, and takes a drift of clocks off; the leader counts from when
 //!    the renewal arrived: so the node stops first.
-//! 2. A leader grants a renewal only after a quorum has confirmed, later than the renewal arrived, that it leads. Whatever an
-//!    older leader granted was confirmed before this one was elected, so one lease after its election this leader knows of
-//!    every lease that holds.
+//! 2. A leader grants a renewal only after a quorum has confirmed, later than the renewal arrived, that it leads. Those who
+//!    elected this leader told it how late they may have confirmed an earlier one ([`witness`](crate::witness)): one lease
+//!    after that it knows of every lease that holds.
 //!    A pause that an older one had granted it does not know: then a node that starts anew must do so within a lease.
 //! 3. A session once found to have run out is granted nothing more, whether the maps say so yet or not.
 
@@ -23,7 +23,7 @@ pub type Holder = (u32, u64);
 /// The leases of one leader's term.
 #[derive(Debug)]
 pub struct Leases {
-    /// When this leader knew that it leads; nothing after it has looked once.
+    /// When the last renewal may have arrived that an earlier leader granted; nothing after it has looked once.
     begun: Option<Moment>,
     /// When each holder was heard last.
     heard: BTreeMap<Holder, Moment>,
@@ -41,9 +41,9 @@ pub struct Look {
 }
 
 impl Leases {
-    /// Those of a leader that begins `now`.
-    pub fn new(now: Moment) -> Leases {
-        Leases { begun: Some(now), heard: BTreeMap::new(), doomed: BTreeSet::new() }
+    /// Those of a new leader, of which no earlier one granted a renewal that arrived after `begun`.
+    pub fn new(begun: Moment) -> Leases {
+        Leases { begun: Some(begun), heard: BTreeMap::new(), doomed: BTreeSet::new() }
     }
 
     /// A renewal arrived; its sender is not to be given up for so much longer than its lease. False: it is too late.
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_waits_one_lease() {
+    fn a_new_leader_waits_one_lease_from_the_last_that_may_have_been_granted() {
         let (maps, mut leases) = (maps(2), Leases::new(at(1000)));
         assert_eq!(leases.look(&maps, None, at(1500)), Look { expired: vec![], next: at(4000) });
         assert!(leases.renewed((1, 1), Duration::ZERO, at(3000)));

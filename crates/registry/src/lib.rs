@@ -11,6 +11,7 @@
 //! | [`reign`] | what becomes of the maps when a registry without quorum goes on with one machine's replica: pure |
 //! | [`stop`] | how all machines stop at once, phase by phase: pure |
 //! | [`leases`], [`voters`], [`balance`] | what the leader decides: whose lease ran out, who votes, when slots move: pure |
+//! | [`witness`] | how late an earlier leader may have granted a lease: pure |
 //! | [`Registry`] | answers requests, on every storing node; its `leader` carries out what those above decide |
 //! | [`Standing`] | what one replica knows, of voters too; [`promotion`] makes the next reign of it |
 //! | [`Session`] | a node's own side of its lease |
@@ -51,6 +52,7 @@ pub mod stop;
 mod store;
 pub mod voters;
 mod watch;
+pub mod witness;
 
 pub use replica::{Replica, ReplicaError};
 pub use service::{Registry, RegistryStart};

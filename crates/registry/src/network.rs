@@ -2,7 +2,7 @@
 //! leader. All are answered on one port, encoded, and given up after a while.
 
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::consensus::{Agreed, Command, Meta, Snapshot, Vote, Words};
 use crate::standing::Age;
+use crate::witness::Witness;
 
 /// How long a message may take: a busy disk's sync, with room.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -53,7 +54,9 @@ pub(crate) enum Talk {
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Said {
     Append(AppendEntriesResponse<Words>),
-    Vote(VoteResponse<Words>),
+    /// And how long ago it noted last, see `witness`.
+    Vote(VoteResponse<Words>, Duration),
+    WouldVote(VoteResponse<Words>),
     Snapshot(SnapshotResponse<Words>),
     Transfer(TransferLeaderResponse<Words>),
     Answer(RegistryAnswer),
@@ -92,6 +95,19 @@ impl Ruled {
     }
 }
 
+/// What this node notes and is told, shared by those who hear and those who ask.
+pub(crate) struct Noted(Mutex<Witness>);
+
+impl Noted {
+    pub fn new(host: &Host) -> Arc<Noted> {
+        Arc::new(Noted(Mutex::new(Witness::new(host.now()))))
+    }
+
+    pub fn witness(&self) -> MutexGuard<'_, Witness> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Asks `node`, as one of `reign`; in words why not.
 pub(crate) async fn ask(host: &Host, node: u32, reign: Reign, talk: &Talk) -> Result<Said, String> {
     let patience = if matches!(talk, Talk::Snapshot(..)) { SNAPSHOT_PATIENCE } else { PATIENCE };
@@ -112,13 +128,17 @@ pub(crate) async fn ask(host: &Host, node: u32, reign: Reign, talk: &Talk) -> Re
 
 /// Makes ways to other nodes.
 #[derive(Clone)]
-pub(crate) struct Network(pub Host, pub Arc<Ruled>);
+pub(crate) struct Network {
+    pub host: Host,
+    pub ruled: Arc<Ruled>,
+    pub noted: Arc<Noted>,
+}
 
 impl RaftNetworkFactory<Words> for Network {
     type Network = Peer;
 
     async fn new_client(&mut self, target: u32, _node: &EmptyNode) -> Peer {
-        Peer { host: self.0.clone(), ruled: self.1.clone(), node: target }
+        Peer { host: self.host.clone(), ruled: self.ruled.clone(), noted: self.noted.clone(), node: target }
     }
 }
 
@@ -126,6 +146,7 @@ impl RaftNetworkFactory<Words> for Network {
 pub(crate) struct Peer {
     host: Host,
     ruled: Arc<Ruled>,
+    noted: Arc<Noted>,
     node: u32,
 }
 
@@ -163,8 +184,15 @@ impl RaftNetworkV2<Words> for Peer {
         request: VoteRequest<Words>,
         _option: RPCOption,
     ) -> Result<VoteResponse<Words>, RPCError<Words>> {
+        let term = request.vote.leader_id.term;
+        // Whoever asks others has voted for itself.
+        self.noted.witness().stand(term);
         match self.ask(Talk::Vote(request)).await? {
-            Said::Vote(response) => Ok(response),
+            Said::Vote(response, ago) => {
+                // Before the library counts the vote. A vote that is refused may count for nothing: it only waits longer.
+                self.noted.witness().hear(term, self.host.now() - ago);
+                Ok(response)
+            }
             _ => self.nonsense(),
         }
     }
@@ -175,7 +203,7 @@ impl RaftNetworkV2<Words> for Peer {
         _option: RPCOption,
     ) -> Result<VoteResponse<Words>, RPCError<Words>> {
         match self.ask(Talk::PreVote(request)).await? {
-            Said::Vote(response) => Ok(response),
+            Said::WouldVote(response) => Ok(response),
             _ => self.nonsense(),
         }
     }

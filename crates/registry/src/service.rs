@@ -20,7 +20,7 @@ use protocol::registry::{
 use crate::consensus::{Agreed, Command, Raft, Snapshot};
 use crate::leases::{Holder, Leases};
 use crate::machine::{Machine, Published};
-use crate::network::{Message, Network, Ruled, Said, Talk, ask};
+use crate::network::{Message, Network, Noted, Ruled, Said, Talk, ask};
 use crate::rounds::Rounds;
 use crate::runtime::{inside, within};
 use crate::store::{Kept, LogStore, Opened, Store, first};
@@ -43,6 +43,7 @@ pub struct Registry {
     leases: Mutex<Option<(u64, Leases)>>,
     rounds: Rounds,
     ruled: Arc<Ruled>,
+    noted: Arc<Noted>,
     outdated: Vec<TargetId>,
     store: Arc<Store>,
 }
@@ -186,13 +187,13 @@ impl Registry {
         let published = Published::new(maps);
         let machine = Machine::new(store.clone(), published.clone());
         let config = Arc::new(config().validate().expect("the configuration is fixed, and right"));
-        let ruled = Ruled::new(published.maps().reign);
-        let network = Network(host.clone(), ruled.clone());
+        let (ruled, noted) = (Ruled::new(published.maps().reign), Noted::new(host));
+        let network = Network { host: host.clone(), ruled: ruled.clone(), noted: noted.clone() };
         let starting = Raft::new(host.node().0, config, network, LogStore(store.clone()), machine);
         let raft = within(host, starting).await.map_err(|error| RegistryStart::Stuck(error.to_string()))?;
         let (leases, rounds) = (Mutex::new(None), Rounds::default());
         let registry =
-            Arc::new(Registry { host: host.clone(), raft, published, leases, rounds, ruled, outdated, store });
+            Arc::new(Registry { host: host.clone(), raft, published, leases, rounds, ruled, noted, outdated, store });
         host.listen(Port(REGISTRY_PORT), Arc::new(Service(registry.clone())));
         host.listen(Port(CONSENSUS_PORT), Arc::new(Consensus(registry.clone())));
         host.spawn(leader::lead(registry.clone()));
@@ -411,6 +412,7 @@ impl Registry {
     /// Renews a lease, if this node leads; see `leases`, rules 2 and 3.
     async fn renew(&self, holder: Holder, pause: Duration) -> Said {
         let Some(term) = self.leading() else { return Said::Follows(self.leader()) };
+        self.note();
         let over = || Said::Answer(Err(RegistryError::Over(holder.0, holder.1)));
         match self.leases_of(term, |leases| leases.renewed(holder, pause, self.host.now())) {
             None => return Said::Follows(None),
@@ -441,6 +443,11 @@ impl Registry {
             }
         };
         self.rounds.join(round).await
+    }
+
+    /// Something arrived by which a lease may come to be granted.
+    fn note(&self) {
+        self.noted.witness().note(self.host.now());
     }
 
     /// The term that this node leads.
@@ -484,7 +491,9 @@ impl Registry {
             return None;
         };
         if leases.as_ref().is_none_or(|(of, _)| *of != term) {
-            *leases = Some((term, Leases::new(now)));
+            // A node that votes alone asked nobody.
+            let begun = self.noted.witness().last(term).unwrap_or(now);
+            *leases = Some((term, Leases::new(begun)));
         }
         leases.as_mut().map(|(_, leases)| look(leases, now))
     }
@@ -594,19 +603,22 @@ impl Registry {
         let failed = |why: String| Said::Failed(why);
         match talk {
             Talk::Append(request) => {
+                self.note();
                 let done = within(&self.host, self.raft.append_entries(request)).await;
                 done.map_or_else(|error| failed(error.to_string()), Said::Append)
             }
             Talk::Vote(request) => {
                 let done = within(&self.host, self.raft.vote(request)).await;
-                done.map_or_else(|error| failed(error.to_string()), Said::Vote)
+                let vote = |response| Said::Vote(response, self.noted.witness().ago(self.host.now()));
+                done.map_or_else(|error| failed(error.to_string()), vote)
             }
             Talk::PreVote(request) => {
                 let done = within(&self.host, self.raft.pre_vote(request)).await;
-                done.map_or_else(|error| failed(error.to_string()), Said::Vote)
+                done.map_or_else(|error| failed(error.to_string()), Said::WouldVote)
             }
             Talk::Snapshot(_, _, agreed) if agreed.maps.verify().is_err() => failed("those maps make no sense".into()),
             Talk::Snapshot(vote, meta, snapshot) => {
+                self.note();
                 let installing = self.raft.install_full_snapshot(vote, Snapshot { meta, snapshot });
                 let done = within(&self.host, installing).await;
                 done.map_or_else(|error| failed(error.to_string()), Said::Snapshot)

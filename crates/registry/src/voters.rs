@@ -62,6 +62,12 @@ pub fn step(maps: &Maps, members: &Members) -> Option<Step> {
     (!removed.is_empty()).then_some(Step::Forget(removed))
 }
 
+/// Who can lead in place of `own`.
+pub fn heir(maps: &Maps, members: &Members, own: u32) -> Option<u32> {
+    let lives = |node: &u32| maps.nodes.get(node).is_some_and(|entry| entry.state == NodeState::Alive);
+    members.voters.intersection(&members.up_to_date).copied().find(|node| *node != own && lives(node))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +118,14 @@ mod tests {
         assert_eq!(step(&maps, &members), Some(Step::Vote([1, 2, 3].into())), "first it ceases to vote");
         members.voters = [1, 2, 3].into();
         assert_eq!(step(&maps, &members), Some(Step::Forget([4].into())));
+    }
+
+    #[test]
+    fn an_heir_votes_lives_and_knows_what_was_agreed() {
+        let members = Members { voters: [1, 2, 3].into(), all: [1, 2, 3, 4].into(), up_to_date: [1, 3, 4].into() };
+        assert_eq!(heir(&maps(4, 1, &[]), &members, 1), Some(3));
+        assert_eq!(heir(&maps(4, 1, &[]), &members, 3), Some(1));
+        assert_eq!(heir(&maps(4, 1, &[3]), &members, 1), None);
     }
 
     #[test]

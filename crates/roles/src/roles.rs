@@ -153,11 +153,19 @@ impl Roles {
         let flushed = self.stop_client(settling).await;
         self.in_time(self.manager.stop()).await;
         self.leave();
+        self.hand_over().await;
         // Its lease would run out by itself; so the others need not wait for that.
         if let Err(error) = self.session.clone().end().await {
             info!(%error, "the others were not told that this node has stopped");
         }
         flushed
+    }
+
+    /// Has another machine lead the registry, if this one does: it is about to go.
+    pub(crate) async fn hand_over(&self) {
+        if let Some(registry) = &self.registry {
+            registry.hand_over().await;
+        }
     }
 
     /// Stores what the client holds, and ends what works beside it.

@@ -91,6 +91,8 @@ impl Parting<'_> {
         roles.in_time(roles.cleaner.stop()).await;
         let heritage = roles.client.bequeath(&silence).await;
         roles.in_time(roles.manager.stop()).await;
+        // Whoever leads then must know of the pause.
+        roles.hand_over().await;
         roles.session.pause().await;
         // No manager is answered by this process any more.
         std::mem::forget(silence);
