@@ -20,11 +20,12 @@ use futures_util::future::join_all;
 use log::recovery::{self, DataBodies, Scanned};
 use log::{Cluster, LogReader, SealError};
 use protocol::address::{LogAddress, Position};
-use protocol::id::{LogId, SLOT_COUNT, SlotId};
+use protocol::id::{LogId, SLOT_COUNT, SlotId, StripeNumber};
 use protocol::manager::ManagerRequest;
 use protocol::maps::{LogState, Maps, SlotEntry, SlotLog};
 use protocol::record::RecordKind;
 use protocol::registry::{RegistryError, RegistryRequest};
+use tracing::info;
 
 use crate::image::{HandedSlot, Handover, Image, Mark, Table, decode, decode_index};
 use crate::intention::Intentions;
@@ -118,7 +119,7 @@ struct Recovered {
 impl Manager {
     /// Gives up the slots that the manager map gives to others, and takes over those that it gives to us.
     pub(crate) async fn follow_map(&self) -> Result<(), StartError> {
-        let maps = self.cluster.maps();
+        let (maps, begun) = (self.cluster.maps(), self.host().now());
         let node = self.host().node().0;
         let foreign = |slot: &SlotId| maps.slot(slot.0).node != node;
         let lost: Vec<SlotId> = self.table.mine().iter().copied().filter(foreign).collect();
@@ -128,8 +129,9 @@ impl Manager {
             self.leave(&lost);
         }
         let mine = self.table.mine();
+        let mut sources = Sources::new(&self.cluster, &self.reader);
         for run in ranges(&maps, node).into_iter().flat_map(|range| range.without(&mine)) {
-            self.take_over(run).await?;
+            self.take_over(run, &mut sources).await?;
         }
         if self.arriving.load(Ordering::Acquire) {
             let arrived = self.arrivals.lock().expect("nobody panics over arrivals").clone();
@@ -143,6 +145,8 @@ impl Manager {
             for &slot in &arrived {
                 self.table.with(slot, |state| state.tokens.heard());
             }
+            let milliseconds = self.host().now().since(begun).as_millis() as u64;
+            info!(slots = arrived.len(), milliseconds, "slots are taken over");
             // Whoever made a file without a name meanwhile opens it now.
             let due = self.host().now() + self.options.orphan_grace;
             self.untidy.lock().expect("nobody panics over arrivals").push((due, arrived));
@@ -170,9 +174,10 @@ impl Manager {
     }
 
     /// Takes over a run of slots, unless the map changes first: then the next look at it decides again.
-    async fn take_over(&self, run: SlotRange) -> Result<(), StartError> {
+    async fn take_over(&self, run: SlotRange, sources: &mut Sources<'_>) -> Result<(), StartError> {
+        let begun = self.host().now();
         let mut recovered = Recovered::default();
-        recovered.recover(&self.cluster, &self.reader, &run).await?;
+        recovered.recover(sources, &run).await?;
         let _one = self.imaging.lock().await;
         if !self.list_own_log(&run).await? {
             return Ok(());
@@ -194,6 +199,14 @@ impl Manager {
         self.arrivals.lock().expect("nobody panics over arrivals").extend(run.slots());
         self.arriving.store(true, Ordering::Release);
         self.table.adopt(states);
+        let milliseconds = self.host().now().since(begun).as_millis() as u64;
+        info!(
+            run.first,
+            run.last,
+            logs = run.logs.len(),
+            milliseconds,
+            "slots are read from their images and journals"
+        );
         Ok(())
     }
 
@@ -241,6 +254,11 @@ impl Manager {
 
 /// Takes a log from its writer, dead or not; tries again while targets or another recoverer stand in the way.
 pub(crate) async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, StartError> {
+    // To claim it from somebody who is at it would void what that one did: two heirs of one manager begin at once, and a
+    // node that waits for what dead clients wrote seals their logs already.
+    if let Some(length) = sealed_meanwhile(cluster, log, pause_for_claimant).await {
+        return Ok(length);
+    }
     let mut tries = 0;
     loop {
         let pause = match recovery::seal(cluster, log).await {
@@ -274,6 +292,11 @@ fn pause_for_other(state: LogState) -> Duration {
     }
 }
 
+/// How long whoever has claimed a log is left alone at first. Perhaps that one is dead.
+fn pause_for_claimant(state: LogState) -> Duration {
+    if matches!(state, LogState::Sealing(_)) { SEAL_PAUSE } else { Duration::ZERO }
+}
+
 /// Waits a while for another recoverer, anew after each of its steps; where the log ends when that one is done.
 async fn sealed_meanwhile(cluster: &Cluster, log: LogId, pause: fn(LogState) -> Duration) -> Option<Position> {
     let (mut seen, mut until) = (None, cluster.host().now());
@@ -296,22 +319,23 @@ async fn sealed_meanwhile(cluster: &Cluster, log: LogId, pause: fn(LogState) -> 
 
 impl Recovered {
     /// A run of slots from its images and journals.
-    async fn recover(&mut self, cluster: &Cluster, reader: &LogReader, run: &SlotRange) -> Result<(), StartError> {
+    async fn recover(&mut self, sources: &mut Sources<'_>, run: &SlotRange) -> Result<(), StartError> {
+        let reader = sources.reader;
         let mine = |slot: SlotId| (run.first..=run.last).contains(&slot.0);
         let mut roll: Vec<SlotLog> = run.logs.clone();
         let mut base = None;
         for (number, listed) in run.logs.iter().enumerate().rev() {
-            let table = newest_table(cluster, reader, listed.log).await?;
+            let table = sources.get(listed.log).await?.table.as_ref();
             let Some(table) = table.filter(|table| table.journal_from >= listed.from) else { continue };
             roll = run.logs[number..].to_vec();
             roll[0].from = table.journal_from;
             base = Some(listed.log);
-            for entry in table.slots.into_iter().filter(|entry| mine(entry.slot)) {
+            for entry in table.slots.iter().filter(|entry| mine(entry.slot)) {
                 let pages = read_index(reader, &entry.index).await?;
                 let stored = pages.iter().map(|(_, address)| *address).collect();
                 self.slots.insert(entry.slot, Slot::from_index(entry.slot, pages));
                 self.covered.insert(entry.slot, entry.covered);
-                self.images.insert(entry.slot, Image { changes: 0, index: entry.index, pages: stored });
+                self.images.insert(entry.slot, Image { changes: 0, index: entry.index.clone(), pages: stored });
             }
             break;
         }
@@ -322,9 +346,8 @@ impl Recovered {
             self.slots.entry(slot).or_insert_with(|| Slot::empty(slot));
         }
         for listed in roll {
-            let length = seal(cluster, listed.log).await?;
-            for (place, body) in journal_records(reader, listed.log, listed.from..length).await? {
-                self.roll(reader, (Some(listed.log) == base).then_some(place), &body, &mine).await?;
+            for (place, body) in sources.journal(listed.log, listed.from).await? {
+                self.roll(reader, (Some(listed.log) == base).then_some(*place), body, &mine).await?;
             }
         }
         Ok(())
@@ -382,21 +405,74 @@ impl Recovered {
     }
 }
 
-/// The newest checkpoint table that a log's marks name. Fragments name only marks from before they were begun, so the
-/// log is searched for newer ones from there on.
-async fn newest_table(cluster: &Cluster, reader: &LogReader, log: LogId) -> Result<Option<Table>, StartError> {
-    let length = seal(cluster, log).await?;
-    let named = recovery::newest_mark(cluster, log).await?;
-    let mut newest = None;
-    let mut keep = |scanned: Scanned| {
-        if scanned.header.kind == RecordKind::Mark {
-            newest = Some(scanned.bytes);
+/// The logs that slots are recovered from. Each is sealed, searched and read once, however many runs list it.
+struct Sources<'a> {
+    cluster: &'a Cluster,
+    reader: &'a LogReader,
+    known: BTreeMap<LogId, Source>,
+}
+
+/// A sealed log, as far as it has been read.
+struct Source {
+    /// The newest checkpoint table that its marks name.
+    table: Option<Table>,
+    /// From where on its journal is here.
+    from: Position,
+    journal: Vec<(Position, Bytes)>,
+    /// The stripes behind `from` that are gone.
+    gone: Vec<StripeNumber>,
+}
+
+impl<'a> Sources<'a> {
+    fn new(cluster: &'a Cluster, reader: &'a LogReader) -> Sources<'a> {
+        Sources { cluster, reader, known: BTreeMap::new() }
+    }
+
+    /// The log with its newest table. Fragments name only marks from before they were begun, so the log is searched for newer
+    /// ones from there on, and what is met of its journal is kept.
+    async fn get(&mut self, log: LogId) -> Result<&mut Source, StartError> {
+        if !self.known.contains_key(&log) {
+            let length = seal(self.cluster, log).await?;
+            let named = recovery::newest_mark(self.cluster, log).await?;
+            let (mut newest, mut journal) = (None, Vec::new());
+            let mut keep = |scanned: Scanned| match scanned.header.kind {
+                RecordKind::Mark => newest = Some(scanned.bytes),
+                RecordKind::Journal => journal.push((scanned.place, scanned.bytes)),
+                _ => {}
+            };
+            let gone = recovery::scan(self.reader, log, named..length, DataBodies::Skip, &mut keep).await?;
+            let table = match newest {
+                Some(mark) => Some(decode(&self.reader.read(decode::<Mark>(&mark)?.table).await?)?),
+                None => None,
+            };
+            self.known.insert(log, Source { table, from: named, journal, gone });
         }
-    };
-    recovery::scan(reader, log, named..length, DataBodies::Skip, &mut keep).await?;
-    let Some(mark) = newest else { return Ok(None) };
-    let mark: Mark = decode(&mark)?;
-    Ok(Some(decode(&reader.read(mark.table).await?)?))
+        Ok(self.known.get_mut(&log).expect("it is known by now"))
+    }
+
+    /// The records of the log's journal from a position on, each with its place.
+    async fn journal(&mut self, log: LogId, from: Position) -> Result<&[(Position, Bytes)], StartError> {
+        let reader = self.reader;
+        let source = self.get(log).await?;
+        if from < source.from {
+            let mut before = Vec::new();
+            let mut keep = |scanned: Scanned| {
+                if scanned.header.kind == RecordKind::Journal {
+                    before.push((scanned.place, scanned.bytes));
+                }
+            };
+            let gone = recovery::scan(reader, log, from..source.from, DataBodies::Skip, &mut keep).await?;
+            before.append(&mut source.journal);
+            source.gone.splice(..0, gone);
+            (source.from, source.journal) = (from, before);
+        }
+        // Of the first stripe what lies before the range may have been all.
+        if let Some(&stripe) = source.gone.iter().find(|&&stripe| stripe > from.stripe) {
+            return Err(StartError::Lost { log, stripe });
+        }
+        let first = source.journal.partition_point(|(place, _)| *place < from);
+        Ok(&source.journal[first..])
+    }
 }
 
 async fn read_index(reader: &LogReader, parts: &[LogAddress]) -> Result<Vec<(Key, LogAddress)>, StartError> {
@@ -405,26 +481,6 @@ async fn read_index(reader: &LogReader, parts: &[LogAddress]) -> Result<Vec<(Key
         pages.extend(decode_index(&reader.read(*part).await?)?);
     }
     Ok(pages)
-}
-
-async fn journal_records(
-    reader: &LogReader,
-    log: LogId,
-    range: std::ops::Range<Position>,
-) -> Result<Vec<(Position, Bytes)>, StartError> {
-    let mut records = Vec::new();
-    let mut keep = |scanned: Scanned| {
-        if scanned.header.kind == RecordKind::Journal {
-            records.push((scanned.place, scanned.bytes));
-        }
-    };
-    let from = range.start.stripe;
-    let gone = recovery::scan(reader, log, range, DataBodies::Skip, &mut keep).await?;
-    // Of the first stripe what lies before the range may have been all.
-    match gone.into_iter().find(|&stripe| stripe > from) {
-        Some(stripe) => Err(StartError::Lost { log, stripe }),
-        None => Ok(records),
-    }
 }
 
 #[cfg(test)]
