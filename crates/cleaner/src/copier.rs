@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
-use log::recovery::{self, DataBodies, Scanned};
+use log::recovery::{self, Bodies, Scanned};
 use log::{BodyPart, Cluster, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions};
 use protocol::address::{LogAddress, Position};
 use protocol::id::{InodeId, LogId};
@@ -284,7 +284,7 @@ impl Gatherer {
     async fn gather_one(&self, victim: &Candidate) -> Result<Option<Gathered>, CleanError> {
         let (log, number) = victim.stripe;
         let range = Position::new(number, 0)..Position::new(number, u32::MAX);
-        let bodies = if victim.utilization() < READ_WHOLE { DataBodies::Skip } else { DataBodies::Read };
+        let bodies = if victim.utilization() < READ_WHOLE { Bodies::NotOfData } else { Bodies::All };
         let mut records: Vec<Scanned> = Vec::new();
         let mut visit = |record: Scanned| {
             if record.header.kind == RecordKind::Data {

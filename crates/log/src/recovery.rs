@@ -5,30 +5,44 @@ use std::ops::Range;
 use bytes::Bytes;
 use protocol::address::{LogAddress, Position};
 use protocol::id::{LogId, StripeNumber};
-use protocol::record::RecordHeader;
+use protocol::record::{RecordHeader, RecordKind};
 
 use crate::{Cluster, LogReader, ReadError, SealError, scan, seal};
 
 /// A record as a scan meets it.
 #[derive(Clone, Debug)]
 pub struct Scanned {
-    /// Its header, verified.
+    /// Its header, verified as [`Bodies`] say.
     pub header: RecordHeader,
     /// Where it begins.
     pub place: Position,
     /// Where its body lies.
     pub body: LogAddress,
-    /// The body; empty for data records unless [`DataBodies::Read`] was asked for.
+    /// The body; empty if [`Bodies`] leave it out.
     pub bytes: Bytes,
 }
 
-/// Whether a scan brings the bodies of data records along.
+/// Of which records a scan brings the bodies along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataBodies {
-    /// Only headers are read.
-    Skip,
-    /// Bodies too.
-    Read,
+pub enum Bodies {
+    /// Of all.
+    All,
+    /// Of all but data: of these only headers are read.
+    NotOfData,
+    /// Of these kinds. A record's checksum covers its body, so that what is passed over, other than data, is vouched for by the
+    /// checksums of its header's block alone.
+    Only(&'static [RecordKind]),
+}
+
+impl Bodies {
+    /// Whether the body of a record of this kind is brought along.
+    pub fn brings(self, kind: RecordKind) -> bool {
+        match self {
+            Bodies::All => true,
+            Bodies::NotOfData => kind != RecordKind::Data,
+            Bodies::Only(kinds) => kinds.contains(&kind),
+        }
+    }
 }
 
 /// Takes the log from its writer, dead or not, and fixes its length (DESIGN §3, fencing and sealing). A log that is
@@ -48,7 +62,7 @@ pub async fn scan(
     reader: &LogReader,
     log: LogId,
     range: Range<Position>,
-    bodies: DataBodies,
+    bodies: Bodies,
     visit: &mut (dyn FnMut(Scanned) + Send),
 ) -> Result<Vec<StripeNumber>, ReadError> {
     scan::scan(reader, log, range, bodies, visit).await

@@ -16,7 +16,7 @@ use protocol::storage::{StorageReply, StorageRequest, StoredFragment};
 
 use crate::absence::may_hide;
 use crate::fetch;
-use crate::recovery::{DataBodies, Scanned};
+use crate::recovery::{Bodies, Scanned};
 use crate::{Cluster, LogReader, ReadError};
 
 /// Bytes read at once where records lie next to each other, first and at most.
@@ -34,11 +34,11 @@ pub(crate) async fn scan(
     reader: &LogReader,
     log: LogId,
     range: Range<Position>,
-    bodies: DataBodies,
+    bodies: Bodies,
     visit: &mut (dyn FnMut(Scanned) + Send),
 ) -> Result<Vec<StripeNumber>, ReadError> {
     let mut gone = Vec::new();
-    let at_once = if bodies == DataBodies::Skip { STRIPES_SKIMMED } else { STRIPES_READ };
+    let at_once = if bodies == Bodies::All { STRIPES_READ } else { STRIPES_SKIMMED };
     let numbers = (range.start.stripe.0..=range.end.stripe.0).map(StripeNumber);
     let scans = stream::iter(numbers).map(|number| scan_stripe(reader, (log, number), &range, bodies));
     let mut scans = pin!(scans.buffered(at_once));
@@ -59,7 +59,7 @@ async fn scan_stripe(
     reader: &LogReader,
     (log, number): (LogId, StripeNumber),
     range: &Range<Position>,
-    bodies: DataBodies,
+    bodies: Bodies,
 ) -> (StripeNumber, Vec<Scanned>, Result<(), ReadError>) {
     let start = if number == range.start.stripe { range.start.offset } else { 0 };
     let end = if number == range.end.stripe { range.end.offset } else { u32::MAX };
@@ -69,7 +69,7 @@ async fn scan_stripe(
             let length = length.min(end);
             // All of it is asked for at once, so that its targets answer side by side, and a lost fragment is made of what
             // the others gave.
-            let next = if bodies == DataBodies::Read { length } else { WINDOW_FIRST };
+            let next = if bodies == Bodies::All { length } else { WINDOW_FIRST };
             let window = Bytes::new();
             let mut stripe = StripeScan { reader, log, number, length, window, window_start: 0, next };
             stripe.scan(start, bodies, &mut records).await
@@ -93,7 +93,7 @@ struct StripeScan<'a> {
 }
 
 impl StripeScan<'_> {
-    async fn scan(&mut self, start: u32, bodies: DataBodies, records: &mut Vec<Scanned>) -> Result<(), ReadError> {
+    async fn scan(&mut self, start: u32, bodies: Bodies, records: &mut Vec<Scanned>) -> Result<(), ReadError> {
         let mut at = start;
         // Where to start, and how long the stripe is, may come from a header, and so be anything.
         while at.checked_add(HEADER_SIZE as u32).is_some_and(|end| end <= self.length) {
@@ -108,10 +108,12 @@ impl StripeScan<'_> {
             if body.offset.checked_add(body.length).is_none_or(|end| end > self.length) {
                 return Err(self.reaches_beyond(place, body).await);
             }
-            let skipped = header.kind == RecordKind::Data && bodies == DataBodies::Skip;
-            let bytes = if skipped { Bytes::new() } else { self.bytes(body.offset, body.length).await? };
+            let is_brought = bodies.brings(header.kind);
+            let bytes = if is_brought { self.bytes(body.offset, body.length).await? } else { Bytes::new() };
             let summed = if header.kind == RecordKind::Data { &[] } else { &bytes[..] };
-            header.verify(self.log, place, &encoded, summed).map_err(|error| self.unreadable(place, &error))?;
+            if is_brought || header.kind == RecordKind::Data {
+                header.verify(self.log, place, &encoded, summed).map_err(|error| self.unreadable(place, &error))?;
+            }
             records.push(Scanned { header, place, body, bytes });
             at += header.size();
         }

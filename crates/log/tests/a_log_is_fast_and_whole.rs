@@ -328,7 +328,7 @@ fn the_newest_mark_is_found_and_deleted_stripes_are_known_as_such() {
         assert_eq!(reader.read(gone).await, Err(ReadError::Deleted(gone)));
         let mut count = 0;
         let visit = &mut |_| count += 1;
-        let bodies = recovery::DataBodies::Skip;
+        let bodies = recovery::Bodies::NotOfData;
         recovery::scan(&reader, writer.log(), Position::START..length, bodies, visit).await.unwrap();
         let left = records.iter().filter(|(appended, _)| appended.place.stripe > StripeNumber(0)).count();
         assert_eq!(count, left + 1);

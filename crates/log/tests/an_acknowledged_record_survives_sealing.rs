@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use host::sim::{Dice, Stop, Verdict, World, explore};
 use host::{Host, NodeId};
-use log::recovery::{DataBodies, Scanned};
+use log::recovery::{Bodies, Scanned};
 use log::{Appended, BodyPart, LogError, LogReader, LogWriter, Record, WriterOptions, recovery, stripes};
 use protocol::address::Position;
 use protocol::id::LogId;
@@ -164,9 +164,7 @@ async fn check(fakes: &Fakes, host: &Host, story: &Shared, length: Position) -> 
     let kept: Vec<_> = records.into_iter().filter(|(appended, ..)| appended.end <= length).collect();
     let mut scanned: Vec<Scanned> = Vec::new();
     let visit = &mut |record| scanned.push(record);
-    recovery::scan(&reader, log, Position::START..length, DataBodies::Read, visit)
-        .await
-        .expect("a sealed log is readable");
+    recovery::scan(&reader, log, Position::START..length, Bodies::All, visit).await.expect("a sealed log is readable");
     assert_eq!(scanned.len(), kept.len(), "as many records as were appended up to {length:?}");
     for (found, (appended, kind, bytes)) in scanned.iter().zip(&kept) {
         assert_eq!((found.place, found.body, found.header.kind), (appended.place, appended.body, *kind));

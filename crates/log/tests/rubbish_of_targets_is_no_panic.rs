@@ -5,7 +5,7 @@ mod support;
 
 use host::Host;
 use host::sim::{World, run};
-use log::recovery::{self, DataBodies};
+use log::recovery::{self, Bodies};
 use log::{BodyPart, Cluster, LogReader, LogWriter, ReadError, Record, WriterOptions, stripes};
 use protocol::address::{LogAddress, Position};
 use protocol::fragment::{FragmentHeader, Geometry, Part};
@@ -45,7 +45,7 @@ async fn use_it(cluster: &Cluster, log: LogId) {
     let reader = LogReader::new(cluster.clone());
     if let Ok(length) = recovery::seal(cluster, log).await {
         let mark = recovery::newest_mark(cluster, log).await.unwrap_or(Position::START);
-        let _ = recovery::scan(&reader, log, mark..length, DataBodies::Read, &mut |_| {}).await;
+        let _ = recovery::scan(&reader, log, mark..length, Bodies::All, &mut |_| {}).await;
     }
     for state in stripes::list(cluster, None).await {
         let _ = stripes::verify(cluster, state.log, state.number).await;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use log::recovery::{self, DataBodies};
+use log::recovery::{self, Bodies};
 use protocol::address::Position;
 use protocol::delta::Delta;
 use protocol::id::LogId;
@@ -113,7 +113,7 @@ impl Manager {
                 records.push((scanned.body.position(), scanned.bytes));
             }
         };
-        recovery::scan(&self.reader, log, from..length, DataBodies::Skip, &mut keep).await?;
+        recovery::scan(&self.reader, log, from..length, Bodies::NotOfData, &mut keep).await?;
         for (position, body) in records {
             let list: Vec<Delta> =
                 postcard::from_bytes(&body).map_err(|_| StartError::Damaged("a record of deltas".into()))?;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use log::recovery::{self, DataBodies, Scanned};
+use log::recovery::{self, Bodies, Scanned};
 use log::{Cluster, LogReader, SealError};
 use protocol::address::{LogAddress, Position};
 use protocol::id::{LogId, SLOT_COUNT, SlotId, StripeNumber};
@@ -45,6 +45,9 @@ const SEAL_LOOK: Duration = Duration::from_millis(20);
 const SEAL_DOUBLINGS: u32 = 6;
 /// How long nobody is asked to list our log after nobody answered.
 const LIST_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is read of a manager's log. Most of it are pages of images, of which an index tells the newest.
+const NEEDED: Bodies = Bodies::Only(&[RecordKind::Journal, RecordKind::Mark]);
 
 /// A run of slots of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -440,7 +443,7 @@ impl<'a> Sources<'a> {
                 RecordKind::Journal => journal.push((scanned.place, scanned.bytes)),
                 _ => {}
             };
-            let gone = recovery::scan(self.reader, log, named..length, DataBodies::Skip, &mut keep).await?;
+            let gone = recovery::scan(self.reader, log, named..length, NEEDED, &mut keep).await?;
             let table = match newest {
                 Some(mark) => Some(decode(&self.reader.read(decode::<Mark>(&mark)?.table).await?)?),
                 None => None,
@@ -461,7 +464,7 @@ impl<'a> Sources<'a> {
                     before.push((scanned.place, scanned.bytes));
                 }
             };
-            let gone = recovery::scan(reader, log, from..source.from, DataBodies::Skip, &mut keep).await?;
+            let gone = recovery::scan(reader, log, from..source.from, NEEDED, &mut keep).await?;
             before.append(&mut source.journal);
             source.gone.splice(..0, gone);
             (source.from, source.journal) = (from, before);
