@@ -23,7 +23,7 @@ use dazzle_fuzz::memory::bounded;
 use host::sim::World;
 use host::{BoxFuture, Envelope, Handler, NodeId, Port};
 use libfuzzer_sys::fuzz_target;
-use log::recovery::{self, DataBodies, Scanned};
+use log::recovery::{self, Bodies, Scanned};
 use log::{Cluster, LogReader, stripes};
 use protocol::address::{LogAddress, Position};
 use protocol::checksum::block_checksums;
@@ -157,7 +157,7 @@ async fn operate(feed: &mut Feed<'_>, cluster: &Cluster, truth: Option<&Laid>) {
 async fn scan(reader: &LogReader, range: Range<Position>, truth: Option<&Laid>) -> Option<Vec<Position>> {
     let mut found: Vec<Scanned> = Vec::new();
     let mut keep = |scanned| found.push(scanned);
-    let outcome = recovery::scan(reader, LOG, range.clone(), DataBodies::Read, &mut keep).await;
+    let outcome = recovery::scan(reader, LOG, range.clone(), Bodies::All, &mut keep).await;
     assert!(found.is_sorted_by_key(|scanned| scanned.place));
     for scanned in &found {
         assert!(range.contains(&scanned.place), "a scan keeps to its range");
