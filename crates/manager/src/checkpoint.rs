@@ -50,6 +50,7 @@ impl Manager {
         let mut table = Table { journal_from, slots: Vec::new() };
         let mut images = BTreeMap::new();
         for &slot in self.table.mine().iter() {
+            self.bring_wanted(slot).await?;
             let (covered, found) = self.look(slot);
             let index = match found {
                 Found::Pristine => continue,
@@ -176,6 +177,16 @@ impl Manager {
         Ok(())
     }
 
+    /// Loads the pages of a slot that changes of a journal wait for. Once they are here no more will wait.
+    async fn bring_wanted(&self, slot: SlotId) -> Result<(), ManagerError> {
+        let mut tries = 0;
+        while let Some(Some(page)) = self.table.with(slot, |state| state.records.wanted()) {
+            tries += 1;
+            self.load(&page, tries).await?;
+        }
+        Ok(())
+    }
+
     /// A slot as it is now, and how far into the journal that is.
     fn look(&self, slot: SlotId) -> (Position, Found) {
         let images = self.images.lock().expect("nobody panics over images");
@@ -201,6 +212,7 @@ impl Manager {
     pub(crate) async fn image_ahead(&self, slots: &[SlotId]) -> Result<(), ManagerError> {
         let mut images = BTreeMap::new();
         for &slot in slots {
+            self.bring_wanted(slot).await?;
             if let (_, Found::Changed(changes, copies)) = self.look(slot) {
                 images.insert(slot, self.image(slot, changes, copies).await?);
             }

@@ -45,8 +45,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LOAD_TRIES: u32 = 100;
 /// How long a page is waited for that targets are late to tell (DESIGN §13, promise 3).
 const LOAD_WAIT: Duration = Duration::from_secs(30);
-/// How long an operation waits for intentions that stand in its way, in all (DESIGN §13, promise 3).
-const HELD_WAIT: Duration = Duration::from_secs(10);
+/// How long an operation waits for intentions that stand in its way, in all: as long as these for their pages.
+const HELD_WAIT: Duration = LOAD_WAIT;
 /// Slots that one eviction looks at before the operation that needed room goes on.
 const EVICT_SLOTS: usize = 64;
 

@@ -58,6 +58,14 @@ impl Page {
         self.record(index).map(|(_, value)| value)
     }
 
+    /// Puts a record, or removes it.
+    pub(crate) fn change(&mut self, key: &[u8], value: Option<&[u8]>) {
+        match value {
+            Some(value) => self.put(key, value),
+            None => self.remove(key),
+        }
+    }
+
     /// Puts or replaces a record.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
         match self.find(key) {

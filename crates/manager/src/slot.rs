@@ -2,9 +2,11 @@
 //!
 //! Invariants
 //! 1. Frames are keyed by the lowest key that may be in them; the first frame's is empty. Together they cover all keys.
-//! 2. A frame that is not resident is stored, and what is stored is its content.
+//! 2. A frame that is not resident is stored, and what is stored is its content, but for the changes that wait for it.
 //! 3. A frame that is dirty is resident.
-//! 4. `resident` is the sum of the memory of all resident pages.
+//! 4. Changes wait only at frames that are not resident, all of them from a journal that was rolled; no new ones begin to
+//!    wait once the slot is used.
+//! 5. `resident` is the sum of the memory of all resident pages.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +19,7 @@ use protocol::id::{LogId, SlotId, StripeNumber};
 use crate::key::Key;
 use crate::page::{PAGE_SIZE, Page};
 use crate::telling::KeptPage;
+use crate::transaction::Changes;
 
 /// A page with fewer bytes than this joins a neighbour.
 const TINY_SIZE: usize = PAGE_SIZE / 8;
@@ -41,6 +44,8 @@ pub(crate) type KeyValue<'a> = (&'a [u8], &'a [u8]);
 struct Frame {
     page: Option<Arc<Page>>,
     stored: Option<LogAddress>,
+    /// What a journal changed in the content that is stored.
+    waiting: Changes,
     dirty: bool,
     /// The slot's change that came last here, so that an image knows whether it is still the newest.
     version: u64,
@@ -50,7 +55,11 @@ struct Frame {
 
 impl Frame {
     fn fresh(page: Page) -> Frame {
-        Frame { page: Some(Arc::new(page)), stored: None, dirty: true, version: 0, used: Cell::new(true) }
+        Frame { page: Some(Arc::new(page)), dirty: true, used: Cell::new(true), ..Frame::cold(None) }
+    }
+
+    fn cold(stored: Option<LogAddress>) -> Frame {
+        Frame { page: None, stored, waiting: Changes::new(), dirty: false, version: 0, used: Cell::new(false) }
     }
 }
 
@@ -84,9 +93,8 @@ impl Slot {
 
     /// A slot as an image's index describes it, nothing resident.
     pub(crate) fn from_index(id: SlotId, index: impl IntoIterator<Item = (Key, LogAddress)>) -> Slot {
-        let cold =
-            |address| Frame { page: None, stored: Some(address), dirty: false, version: 0, used: Cell::new(false) };
-        let frames: BTreeMap<_, _> = index.into_iter().map(|(low, address)| (low, cold(address))).collect();
+        let frames: BTreeMap<_, _> =
+            index.into_iter().map(|(low, address)| (low, Frame::cold(Some(address)))).collect();
         let mut slot = Slot::new(id, frames);
         if !slot.frames.contains_key(&[][..]) {
             slot.frames.insert(Key::new(), Frame { dirty: false, ..Frame::fresh(Page::default()) });
@@ -191,10 +199,7 @@ impl Slot {
         // Before it is copied: a copy takes no more than it must, the page that was counted may have.
         let memory = page.memory();
         let page = Arc::make_mut(page);
-        match value {
-            Some(value) => page.put(key, value),
-            None => page.remove(key),
-        }
+        page.change(key, value);
         self.resident = self.resident + page.memory() - memory;
         self.dirty += usize::from(!frame.dirty);
         self.changes += 1;
@@ -211,15 +216,41 @@ impl Slot {
         }
     }
 
-    /// Puts the content of a cold page in place. Content that came too late is dropped.
+    /// Puts a record, or removes it, as a journal says: at once where the page is in memory, and else when it comes. So a slot
+    /// is taken over without reading its pages.
+    pub(crate) fn roll(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let (_, frame) =
+            self.frames.range_mut::<[u8], _>((Unbounded, Included(key))).next_back().expect("frames cover");
+        if frame.page.is_some() {
+            return self.apply(key, value);
+        }
+        frame.waiting.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+        self.changes += 1;
+    }
+
+    /// A page for which changes wait: load it.
+    pub(crate) fn wanted(&self) -> Option<PageId> {
+        let (low, frame) = self.frames.iter().find(|(_, frame)| !frame.waiting.is_empty())?;
+        self.page(low, frame).err()
+    }
+
+    /// Puts the content of a cold page in place, with the changes that waited for it. Content that came too late is dropped.
     pub(crate) fn fill(&mut self, id: &PageId, page: Page) {
-        if let Some(frame) = self.frames.get_mut(&id.low)
-            && frame.page.is_none()
-            && frame.stored == Some(id.address)
-        {
-            self.resident += page.memory();
-            frame.used.set(true);
-            frame.page = Some(Arc::new(page));
+        let Some(frame) = self.frames.get_mut(&id.low) else { return };
+        if frame.page.is_some() || frame.stored != Some(id.address) {
+            return;
+        }
+        self.resident += page.memory();
+        frame.used.set(true);
+        frame.page = Some(Arc::new(page));
+        let waited = std::mem::take(&mut frame.waiting);
+        let (put, removed): (Vec<_>, Vec<_>) = waited.into_iter().partition(|(_, value)| value.is_some());
+        put.into_iter().for_each(|(key, value)| self.apply(&key, value.as_deref()));
+        for (key, _) in removed {
+            // A page that became empty is gone, and with it all that was to be removed.
+            if self.ready(&key).is_ok() {
+                self.apply(&key, None);
+            }
         }
     }
 
@@ -238,7 +269,11 @@ impl Slot {
     }
 
     /// All pages as they are now. Contents are shared: later changes copy a page before they touch it.
+    ///
+    /// # Panics
+    /// When changes wait for a page: what is stored of it lacks them. Load what [`Slot::wanted`] names first.
     pub(crate) fn copies(&self) -> Vec<PageCopy> {
+        assert!(self.wanted().is_none(), "an image has all changes");
         let copy = |(low, frame): (&Key, &Frame)| PageCopy {
             low: low.clone(),
             changed: frame.page.clone().filter(|_| frame.dirty).map(|page| (page, frame.version)),
@@ -251,7 +286,7 @@ impl Slot {
     pub(crate) fn kept(&self) -> Vec<KeptPage> {
         let keep = |frame: &Frame| match (&frame.page, frame.stored) {
             (Some(page), _) => KeptPage::Here(page.clone()),
-            (None, stored) => KeptPage::Stored(stored.expect("what is not resident is stored")),
+            (None, stored) => KeptPage::Stored(stored.expect("what is not resident is stored"), frame.waiting.clone()),
         };
         self.frames.values().map(keep).collect()
     }

@@ -1,6 +1,7 @@
 //! Taking over slots, at the start or while running (DESIGN §5): seal the logs that they are listed with, find their newest
-//! images, roll the journals behind these, and append our own log to their list, all before the first answer. This file
-//! awaits.
+//! images, roll the journals behind these, and append our own log to their list, all before the first answer. Pages are not
+//! read for that: what a journal changed waits for its page until somebody needs it, or the next round of images does. This
+//! file awaits.
 //!
 //! Invariants
 //! 1. A slot is answered for only after the registry listed our log with it, for whoever takes over from us, and after the
@@ -33,7 +34,6 @@ use crate::journal;
 use crate::key::{self, Key};
 use crate::manager::Manager;
 use crate::ops::{self, Operation};
-use crate::page::Page;
 use crate::slot::Slot;
 use crate::start::{SEAL_PAUSE, SEAL_TRIES, StartError};
 use crate::state::SlotState;
@@ -350,7 +350,7 @@ impl Recovered {
         }
         for listed in roll {
             for (place, body) in sources.journal(listed.log, listed.from).await? {
-                self.roll(reader, (Some(listed.log) == base).then_some(*place), body, &mine).await?;
+                self.roll((Some(listed.log) == base).then_some(*place), body, &mine)?;
             }
         }
         Ok(())
@@ -381,9 +381,8 @@ impl Recovered {
     }
 
     /// Applies a journal record to the slots whose images do not cover it. `place` is absent in logs behind the base.
-    async fn roll(
+    fn roll(
         &mut self,
-        reader: &LogReader,
         place: Option<Position>,
         body: &Bytes,
         mine: &impl Fn(SlotId) -> bool,
@@ -395,11 +394,7 @@ impl Recovered {
                 continue;
             }
             let slot = self.slots.get_mut(&change.slot).expect("every slot of the run is there");
-            while let Err(page) = slot.ready(change.key) {
-                let content = Page::decode(&reader.read(page.address).await?)?;
-                slot.fill(&page, content);
-            }
-            slot.apply(change.key, change.value);
+            slot.roll(change.key, change.value);
             if key::is_of_intention(change.key) {
                 self.intentions.entry(change.slot).or_default().recover(change.key, change.value)?;
             }

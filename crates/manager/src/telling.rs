@@ -15,6 +15,7 @@ use protocol::manager::ManagerError;
 
 use crate::audit::SlotAudit;
 use crate::page::Page;
+use crate::transaction::Changes;
 
 /// Facts in one page: so many that a call pays, so few that they fit into a message.
 const FACTS_MAX: usize = if cfg!(test) { 8 } else { 16 << 10 };
@@ -25,8 +26,8 @@ const RECORDS_MAX: usize = 200_000;
 pub(crate) enum KeptPage {
     /// Its content.
     Here(Arc<Page>),
-    /// Where its content lies.
-    Stored(LogAddress),
+    /// Where its content lies, and what was changed in it since.
+    Stored(LogAddress, Changes),
 }
 
 /// Kept records, and how far they were told.
@@ -113,12 +114,16 @@ fn show(page: &Page, audit: &mut SlotAudit) -> usize {
 }
 
 async fn content(reader: &LogReader, page: &KeptPage) -> Result<Arc<Page>, ManagerError> {
-    let address = match page {
+    let (address, changes) = match page {
         KeptPage::Here(page) => return Ok(page.clone()),
-        KeptPage::Stored(address) => *address,
+        KeptPage::Stored(address, changes) => (*address, changes),
     };
     match reader.read(address).await {
-        Ok(body) => Page::decode(&body).map(Arc::new).map_err(|error| ManagerError::Failed(error.to_string())),
+        Ok(body) => {
+            let mut page = Page::decode(&body).map_err(|error| ManagerError::Failed(error.to_string()))?;
+            changes.iter().for_each(|(key, value)| page.change(key, value.as_deref()));
+            Ok(Arc::new(page))
+        }
         // Kept pages are not deleted while they are kept, but for those of a slot that went to another manager.
         Err(ReadError::Deleted(_)) => Err(ManagerError::NotMine),
         Err(error) => Err(ManagerError::Failed(error.to_string())),

@@ -192,11 +192,7 @@ impl Bench {
             let mut records = Slot::from_index(slot, index);
             for body in &self.journal[covered..] {
                 for change in journal::decode(body).unwrap().into_iter().filter(|change| change.slot == slot) {
-                    while let Err(page) = records.ready(change.key) {
-                        let content = Page::decode(&self.pages[&page.address.offset]).unwrap();
-                        records.fill(&page, content);
-                    }
-                    records.apply(change.key, change.value);
+                    records.roll(change.key, change.value);
                 }
             }
             SlotState::new(slot, records)
