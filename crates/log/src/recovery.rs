@@ -67,3 +67,8 @@ pub async fn scan(
 ) -> Result<Vec<StripeNumber>, ReadError> {
     scan::scan(reader, log, range, bodies, visit).await
 }
+
+/// The records of a run: bytes of one stripe that begin with a record and end behind one.
+pub async fn scan_run(reader: &LogReader, run: LogAddress, bodies: Bodies) -> Result<Vec<Scanned>, ReadError> {
+    scan::scan_run(reader, run, bodies).await
+}

@@ -38,6 +38,9 @@ pub(crate) async fn scan(
     visit: &mut (dyn FnMut(Scanned) + Send),
 ) -> Result<Vec<StripeNumber>, ReadError> {
     let mut gone = Vec::new();
+    if range.is_empty() {
+        return Ok(gone);
+    }
     let at_once = if bodies == Bodies::All { STRIPES_READ } else { STRIPES_SKIMMED };
     let numbers = (range.start.stripe.0..=range.end.stripe.0).map(StripeNumber);
     let scans = stream::iter(numbers).map(|number| scan_stripe(reader, (log, number), &range, bodies));
@@ -52,6 +55,22 @@ pub(crate) async fn scan(
         }
     }
     Ok(gone)
+}
+
+/// The records of a run, which is read at once.
+pub(crate) async fn scan_run(reader: &LogReader, run: LogAddress, bodies: Bodies) -> Result<Vec<Scanned>, ReadError> {
+    let (log, number, window) = (run.log, run.stripe, Bytes::new());
+    let Some(length) = run.offset.checked_add(run.length) else {
+        return Err(ReadError::Unreadable { address: run, reason: "no stripe is that long".into() });
+    };
+    let mut stripe = StripeScan { reader, log, number, length, window, window_start: 0, next: run.length };
+    let mut records = Vec::new();
+    stripe.scan(run.offset, bodies, &mut records).await?;
+    let end = records.last().map(|last: &Scanned| last.place.offset + last.header.size());
+    if end != Some(length) {
+        return Err(ReadError::Unreadable { address: run, reason: "no record ends where the run does".into() });
+    }
+    Ok(records)
 }
 
 /// The records of one stripe that begin in `range`, up to what cannot be read.

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use host::sim::{Dice, Stop, Verdict, World, explore};
 use host::{Host, NodeId};
 use log::recovery::{Bodies, Scanned};
-use log::{Appended, BodyPart, LogError, LogReader, LogWriter, Record, WriterOptions, recovery, stripes};
-use protocol::address::Position;
+use log::{Appended, BodyPart, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery, stripes};
+use protocol::address::{LogAddress, Position};
 use protocol::id::LogId;
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
@@ -154,6 +154,21 @@ async fn seal(fakes: &Fakes, host: &Host, log: LogId) -> Position {
     panic!("the log could not be sealed: {:?}", recovery::seal(&cluster, log).await);
 }
 
+/// The middle third of the records of a stripe is a run; bytes that end within a record are none.
+async fn check_run(reader: &LogReader, scanned: &[Scanned]) {
+    let Some(middle) = scanned.get(scanned.len() / 2) else { return };
+    let stripe: Vec<&Scanned> = scanned.iter().filter(|record| record.place.stripe == middle.place.stripe).collect();
+    let run = &stripe[stripe.len() / 3..stripe.len().div_ceil(3).max(stripe.len() * 2 / 3)];
+    let (first, last) = (run[0], run[run.len() - 1]);
+    let length = last.place.offset + last.header.size() - first.place.offset;
+    let whole = LogAddress { offset: first.place.offset, length, ..first.body };
+    let found = recovery::scan_run(reader, whole, Bodies::All).await.expect("a sealed log is readable");
+    let told = |record: &Scanned| (record.place, record.body, record.bytes.clone());
+    assert!(found.iter().map(told).eq(run.iter().map(|record| told(record))));
+    let cut = recovery::scan_run(reader, whole.part(0, length - 1), Bodies::All).await;
+    assert!(matches!(cut, Err(ReadError::Unreadable { .. })), "{cut:?}");
+}
+
 /// Returns how many pieces had to be decoded.
 async fn check(fakes: &Fakes, host: &Host, story: &Shared, length: Position) -> u64 {
     let reader = LogReader::new(fakes.cluster(host).await);
@@ -170,6 +185,7 @@ async fn check(fakes: &Fakes, host: &Host, story: &Shared, length: Position) -> 
         assert_eq!((found.place, found.body, found.header.kind), (appended.place, appended.body, *kind));
         assert!(found.bytes[..] == bytes[..], "the very bytes");
     }
+    check_run(&reader, &scanned).await;
     for (appended, _, bytes) in kept.iter().step_by(7) {
         let read = reader.read(appended.body).await.expect("an address within the log is readable");
         assert!(read[..] == bytes[..]);

@@ -18,6 +18,7 @@ use protocol::storage::Durability;
 use crate::image::{Image, Mark, Round, Table, TableEntry, encode, encode_index};
 use crate::key::Key;
 use crate::manager::{Manager, failed};
+use crate::runs::JournalRuns;
 use crate::slot::PageCopy;
 use crate::start::StartError;
 use crate::takeover::{SlotRange, ranges};
@@ -45,9 +46,9 @@ impl Manager {
             return Err(ManagerError::Failed("whether slots were handed over is unknown".into()));
         }
         self.renew_sparse().await?;
-        let journal_from = self.writer.end();
+        let journal_from = self.begin_runs();
         self.journal_bytes.store(0, Ordering::Relaxed);
-        let mut table = Table { journal_from, slots: Vec::new() };
+        let mut table = Table { journal_from, slots: Vec::new(), runs: None };
         let mut images = BTreeMap::new();
         for &slot in self.table.mine().iter() {
             self.bring_wanted(slot).await?;
@@ -67,7 +68,7 @@ impl Manager {
         self.renew_intentions()?;
         // A table on disk names only what is on disk.
         self.commit(self.writer.end(), Durability::Disk).await?;
-        let table = self.put(RecordKind::Checkpoint, &encode(&table)).map_err(failed)?;
+        let table = self.put_table(table).map_err(failed)?;
         self.commit(self.writer.end(), Durability::Disk).await?;
         let mark = encode(&Mark { table });
         let mark = self.writer.append(record(RecordKind::Mark, &[BodyPart::Copied(&mark)])).map_err(failed)?;
@@ -255,6 +256,20 @@ impl Manager {
             index.push(self.put(RecordKind::PageIndex, &part).map_err(failed)?);
         }
         Ok(Image { changes, index, pages: pages.into_iter().map(|(_, address)| address).collect() })
+    }
+
+    /// From where on runs of the journal are noted for the next table.
+    fn begin_runs(&self) -> Position {
+        let mut runs = self.journal_runs.lock().expect("nobody panics over runs");
+        *runs = JournalRuns::default();
+        self.writer.end()
+    }
+
+    /// Appends a table that tells where the journal lies before it.
+    fn put_table(&self, mut table: Table) -> Result<LogAddress, LogError> {
+        let runs = self.journal_runs.lock().expect("nobody panics over runs");
+        table.runs = runs.told(self.writer.end());
+        self.put(RecordKind::Checkpoint, &table.encode())
     }
 
     pub(crate) fn put(&self, kind: RecordKind, body: &[u8]) -> Result<LogAddress, LogError> {

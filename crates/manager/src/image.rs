@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::encoding::{Damaged, VERSION};
 use crate::key::Key;
+use crate::runs::ToldRuns;
 
 /// A stripe is worth emptying when less than one part in so many of it lives.
 const SPARSE_PART: u64 = 4;
@@ -26,6 +27,32 @@ pub(crate) struct Table {
     pub(crate) journal_from: Position,
     /// The slots that ever had a record.
     pub(crate) slots: Vec<TableEntry>,
+    /// Where the journal from there on lies, if that is known. It stands behind the rest, where versions that do not know it
+    /// do not look.
+    #[serde(skip)]
+    pub(crate) runs: Option<ToldRuns>,
+}
+
+impl Table {
+    /// The body of its record.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let body = encode(self);
+        match &self.runs {
+            Some(runs) => postcard::to_extend(runs, body).expect("memory is the only thing that can lack"),
+            None => body,
+        }
+    }
+
+    /// Reads the body of its record.
+    pub(crate) fn decode(body: &[u8]) -> Result<Table, Damaged> {
+        let Some((&VERSION, rest)) = body.split_first() else { return Err(Damaged("table")) };
+        let (table, rest): (Table, _) = postcard::take_from_bytes(rest).map_err(|_| Damaged("table"))?;
+        if rest.is_empty() {
+            return Ok(table);
+        }
+        let runs: ToldRuns = postcard::from_bytes(rest).map_err(|_| Damaged("runs of a journal"))?;
+        Ok(Table { runs: Some(runs.checked()?), ..table })
+    }
 }
 
 /// The newest image of one slot.
@@ -63,12 +90,12 @@ pub(crate) struct Mark {
     pub(crate) table: LogAddress,
 }
 
-/// The body of a table or mark record.
+/// The body of a handover or mark record, of an index part, or of a table without runs.
 pub(crate) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     postcard::to_extend(value, vec![VERSION]).expect("memory is the only thing that can lack")
 }
 
-/// Reads the body of a table or mark record.
+/// Reads the body of a handover or mark record, or of an index part.
 pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Damaged> {
     match body.split_first() {
         Some((&VERSION, rest)) => postcard::from_bytes(rest).map_err(|_| Damaged("table or mark")),
@@ -297,7 +324,10 @@ impl Images {
 
 #[cfg(test)]
 mod tests {
+    use log::Appended;
+
     use super::*;
+    use crate::runs::JournalRuns;
 
     fn address(log: u64, stripe: u64) -> LogAddress {
         LogAddress { log: LogId(log), stripe: StripeNumber(stripe), offset: 7, length: 100 }
@@ -311,15 +341,24 @@ mod tests {
         let again: Vec<_> = parts.iter().flat_map(|part| decode_index(part).unwrap()).collect();
         assert_eq!(again, pages);
         let entry = TableEntry { slot: SlotId(3), covered: Position::START, index: vec![address(1, 2)] };
-        let table = Table { journal_from: Position::START, slots: vec![entry] };
-        let body = encode(&table);
-        assert_eq!(decode(&body), Ok(table));
+        let mut runs = JournalRuns::default();
+        runs.note(&Appended { body: address(1, 2), place: address(1, 2).position(), end: address(1, 2).end() });
+        let runs = runs.told(address(1, 3).position());
+        let table = Table { journal_from: Position::START, slots: vec![entry], runs };
+        let body = table.encode();
+        assert_eq!(Table::decode(&body), Ok(table.clone()));
+        assert_eq!(decode(&body), Ok(Table { runs: None, ..table.clone() }), "an earlier version reads the rest");
+        assert_eq!(
+            Table::decode(&encode(&table)),
+            Ok(Table { runs: None, ..table }),
+            "an earlier version tells no runs"
+        );
         for body in parts.iter().chain([&body]) {
             for at in 0..body.len() {
                 let mut bad = body.clone();
                 bad[at] = bad[at].wrapping_add(0x7b);
                 let _ = decode_index(&bad);
-                let _ = decode::<Table>(&bad);
+                let _ = Table::decode(&bad);
                 let _ = decode::<Mark>(&bad[..at]);
             }
         }

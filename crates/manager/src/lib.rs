@@ -56,6 +56,7 @@ mod participate;
 mod placement;
 mod records;
 mod replay;
+mod runs;
 mod sight;
 mod slot;
 mod snapshot;

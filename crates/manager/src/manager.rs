@@ -34,6 +34,7 @@ use crate::moves;
 use crate::ops::{self, Done, Operation};
 use crate::page::Page;
 use crate::replay::Replayed;
+use crate::runs::JournalRuns;
 use crate::slot::PageId;
 use crate::transaction::{Changes, Context, Effect};
 
@@ -120,6 +121,8 @@ pub struct Manager {
     pub(crate) moments: Moments,
     me: Weak<Manager>,
     pub(crate) journal_bytes: AtomicU64,
+    /// Where the journal lies since the last round of images began.
+    pub(crate) journal_runs: Mutex<JournalRuns>,
     /// Something was given up, or somebody stopped waiting.
     pub(crate) tokens_moved: Moved,
     /// One greeting at a time; and which log each node's client writes, as it said.
@@ -161,6 +164,7 @@ impl Manager {
             moments: Moments::default(),
             me,
             journal_bytes: AtomicU64::new(0),
+            journal_runs: Mutex::default(),
             tokens_moved: Moved::default(),
             greeting: async_lock::Mutex::new(()),
             lives: Mutex::default(),
@@ -363,7 +367,13 @@ impl Manager {
         let body = journal::encode(changes);
         let parts = &[BodyPart::Copied(&body)];
         let record = Record { kind: RecordKind::Journal, owner: Owner::default(), parts, aligned: false };
-        let appended = self.writer.append(record).map_err(failed)?;
+        let appended = {
+            // Held until it is noted: a table that is appended behind it tells of it.
+            let mut runs = self.journal_runs.lock().expect("nobody panics over runs");
+            let appended = self.writer.append(record).map_err(failed)?;
+            runs.note(&appended);
+            appended
+        };
         self.journal_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
         Ok(appended.end)
     }

@@ -13,13 +13,15 @@
 //!    and counts keep bytes alive that nobody else speaks for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use log::recovery::{self, Bodies, Scanned};
-use log::{Cluster, LogReader, SealError};
+use log::{Cluster, LogReader, ReadError, SealError};
 use protocol::address::{LogAddress, Position};
 use protocol::id::{LogId, SLOT_COUNT, SlotId, StripeNumber};
 use protocol::manager::ManagerRequest;
@@ -34,6 +36,7 @@ use crate::journal;
 use crate::key::{self, Key};
 use crate::manager::Manager;
 use crate::ops::{self, Operation};
+use crate::runs::Run;
 use crate::slot::Slot;
 use crate::start::{SEAL_PAUSE, SEAL_TRIES, StartError};
 use crate::state::SlotState;
@@ -45,6 +48,9 @@ const SEAL_LOOK: Duration = Duration::from_millis(20);
 const SEAL_DOUBLINGS: u32 = 6;
 /// How long nobody is asked to list our log after nobody answered.
 const LIST_PAUSE: Duration = Duration::from_millis(50);
+
+/// So many runs of a journal are read side by side.
+const RUNS_AT_ONCE: usize = 8;
 
 /// What is read of a manager's log. Most of it are pages of images, of which an index tells the newest.
 const NEEDED: Bodies = Bodies::Only(&[RecordKind::Journal, RecordKind::Mark]);
@@ -421,6 +427,41 @@ struct Source {
     gone: Vec<StripeNumber>,
 }
 
+impl Source {
+    /// Reads the journal from a position on up to what is here: where the table tells its runs, these, else all of the log.
+    async fn read_before(&mut self, reader: &LogReader, log: LogId, from: Position) -> Result<(), StartError> {
+        let (mut journal, until) = (Vec::new(), self.from);
+        let mut keep = |scanned: Scanned| {
+            if scanned.header.kind == RecordKind::Journal {
+                journal.push((scanned.place, scanned.bytes));
+            }
+        };
+        let told = self.table.as_ref().and_then(|table| Some((table.journal_from, table.runs.as_ref()?)));
+        let (told_from, told_until) =
+            told.map_or((until, until), |(from, runs)| (from.min(until), runs.until.min(until)));
+        let mut gone = recovery::scan(reader, log, from..told_from, NEEDED, &mut keep).await?;
+        let runs = told.map(|(_, runs)| runs.between(from.max(told_from), until)).unwrap_or_default();
+        let mut reads = pin!(stream::iter(runs).map(|run| read_run(reader, log, run)).buffered(RUNS_AT_ONCE));
+        while let Some(read) = reads.next().await {
+            read?.into_iter().for_each(&mut keep);
+        }
+        gone.extend(recovery::scan(reader, log, from.max(told_until)..until, NEEDED, &mut keep).await?);
+        journal.append(&mut self.journal);
+        gone.append(&mut self.gone);
+        (self.from, self.journal, self.gone) = (from, journal, gone);
+        Ok(())
+    }
+}
+
+/// The records of a run that a table tells of. It is there: what no image covers is never deleted.
+async fn read_run(reader: &LogReader, log: LogId, run: Run) -> Result<Vec<Scanned>, StartError> {
+    let whole = LogAddress { log, stripe: run.stripe, offset: run.start, length: run.end - run.start };
+    recovery::scan_run(reader, whole, NEEDED).await.map_err(|error| match error {
+        ReadError::Deleted(_) => StartError::Lost { log, stripe: run.stripe },
+        error => error.into(),
+    })
+}
+
 impl<'a> Sources<'a> {
     fn new(cluster: &'a Cluster, reader: &'a LogReader) -> Sources<'a> {
         Sources { cluster, reader, known: BTreeMap::new() }
@@ -440,7 +481,7 @@ impl<'a> Sources<'a> {
             };
             let gone = recovery::scan(self.reader, log, named..length, NEEDED, &mut keep).await?;
             let table = match newest {
-                Some(mark) => Some(decode(&self.reader.read(decode::<Mark>(&mark)?.table).await?)?),
+                Some(mark) => Some(Table::decode(&self.reader.read(decode::<Mark>(&mark)?.table).await?)?),
                 None => None,
             };
             self.known.insert(log, Source { table, from: named, journal, gone });
@@ -453,16 +494,7 @@ impl<'a> Sources<'a> {
         let reader = self.reader;
         let source = self.get(log).await?;
         if from < source.from {
-            let mut before = Vec::new();
-            let mut keep = |scanned: Scanned| {
-                if scanned.header.kind == RecordKind::Journal {
-                    before.push((scanned.place, scanned.bytes));
-                }
-            };
-            let gone = recovery::scan(reader, log, from..source.from, NEEDED, &mut keep).await?;
-            before.append(&mut source.journal);
-            source.gone.splice(..0, gone);
-            (source.from, source.journal) = (from, before);
+            source.read_before(reader, log, from).await?;
         }
         // Of the first stripe what lies before the range may have been all.
         if let Some(&stripe) = source.gone.iter().find(|&&stripe| stripe > from.stripe) {

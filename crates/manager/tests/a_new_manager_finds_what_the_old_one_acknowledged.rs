@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join;
 use host::sim::{self, Dice, DiskOptions, SimDisk, Stop, World};
 use host::{Disk, Host};
 use log::{BodyPart, Cluster, LogReader, LogWriter, Record, WriterOptions};
@@ -315,6 +316,44 @@ async fn check(manager: &Manager, names: &Names, directories: &[InodeId]) {
         panic!("a census")
     };
     assert_eq!(inodes, names.len() as u64 + 1, "every inode has a name, but for the root");
+}
+
+/// Journal and images of a round lie between each other, and no image of it has all that the journal there says.
+#[test]
+fn what_was_journaled_during_a_round_is_found() {
+    sim::explore(0..8, async |world, host| {
+        let site = Site::create(&world, &host).await;
+        let manager = site.try_start(&host, 1 << 30, 1 << 30).await.unwrap();
+        let mut dice = world.dice();
+        let work = world.spawn(&host, async move {
+            let (mut names, mut directories) = (Names::new(), vec![InodeId::ROOT]);
+            for round in 0..3 {
+                for _ in 0..200 {
+                    some_work(&manager, &mut dice, &mut names, &mut directories).await;
+                }
+                let more = async {
+                    for _ in 0..dice.below(60) {
+                        some_work(&manager, &mut dice, &mut names, &mut directories).await;
+                    }
+                };
+                join(async { manager.checkpoint().await.unwrap() }, more).await;
+                // Fragments that are begun now name the round's mark.
+                for number in 0..if round < 2 { dice.below(40) } else { 40 } {
+                    let value = Bytes::from(vec![number as u8; 60_000]);
+                    let (inode, mode, clear_set_gid) = (InodeId::ROOT, XattrMode::Either, false);
+                    let request =
+                        ManagerRequest::SetXattr { inode, name: "user.it".into(), value, mode, clear_set_gid };
+                    manager.answer(1, request).await.unwrap();
+                }
+            }
+            (names, directories)
+        });
+        let (names, directories) = work.await.unwrap();
+        world.crash(host.node(), Stop::Kill);
+        let host = world.restart(host.node());
+        let manager = site.try_start(&host, 1 << 30, 1 << 30).await.unwrap();
+        check(&manager, &names, &directories).await;
+    });
 }
 
 /// Does what the cleaner does to manager logs.
