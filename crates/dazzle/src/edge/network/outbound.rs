@@ -19,8 +19,8 @@ use super::frame::{Kind, Outgoing};
 
 /// How much is gathered before it is written: enough to fill TLS records, little enough for a ping to come between.
 const BATCH_BYTES: usize = 256 << 10;
-/// Frames of so many bytes are light.
-const LIGHT_BYTES_MAX: usize = 4 << 10;
+/// Frames of so many bytes are light: a page of names is, for which a call waits, and small pieces of data are not.
+const LIGHT_BYTES_MAX: usize = 24 << 10;
 /// So many bytes of light frames go in a batch before the first heavy one that waits.
 const LIGHT_SHARE: usize = BATCH_BYTES / 2;
 /// How many pieces are given to one write.
@@ -190,7 +190,7 @@ mod tests {
         let many = (0..1000).map(|_| (1, LIGHT_BYTES_MAX / 2));
         let names = sent(many.chain([(2, BATCH_BYTES), (3, BATCH_BYTES)]));
         let place = |wanted| names.iter().position(|name| *name == wanted).expect("it is sent");
-        let share = LIGHT_SHARE / (LIGHT_BYTES_MAX / 2);
+        let share = LIGHT_SHARE.div_ceil(1 + LIGHT_BYTES_MAX / 2);
         assert_eq!((names.len(), place(2)), (1002, share));
         assert!(place(3) <= 2 * share + 1);
     }
