@@ -28,6 +28,30 @@ pub(crate) struct Reserve {
     pub(crate) clean: u32,
 }
 
+/// How many cells a disk has room for, and how many of them are kept for whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Bytes that are not for cells.
+    pub(crate) overhead: u64,
+    /// Bytes for a cell, and for what the list says of it.
+    pub(crate) cell: u64,
+    pub(crate) journal_permille: u32,
+    pub(crate) clean_permille: u32,
+}
+
+impl Plan {
+    /// The cells of a disk of so many bytes.
+    pub(crate) fn cells(&self, bytes: u64) -> u32 {
+        u32::try_from(bytes.saturating_sub(self.overhead) / self.cell).unwrap_or(u32::MAX)
+    }
+
+    /// How many of so many cells are kept.
+    pub(crate) fn reserve(&self, cells: u32) -> Reserve {
+        let part = |permille: u32| (u64::from(cells) * u64::from(permille)).div_ceil(1000) as u32;
+        Reserve { journal: part(self.journal_permille), clean: part(self.clean_permille) }
+    }
+}
+
 /// A fragment.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
@@ -332,6 +356,15 @@ impl Catalog {
             return Ok(Admission::Compare { run, generation, partial, supersede });
         }
         if supersede { Ok(Admission::Create) } else { Err(other_parity()) }
+    }
+
+    /// The disk has room for so many cells now; whether that is more than before.
+    pub(crate) fn grow(&mut self, total: u32, reserve: Reserve) -> bool {
+        let grows = self.cells.grow(total);
+        if grows {
+            self.reserve = reserve;
+        }
+        grows
     }
 
     /// Takes cells for a new fragment.

@@ -108,6 +108,8 @@ impl CellSet {
 #[derive(Clone, Debug)]
 pub(crate) struct Cells {
     total: u32,
+    /// Behind this cell none was ever used or free.
+    end: u32,
     free: CellSet,
     announced: CellSet,
     window: CellSet,
@@ -116,12 +118,23 @@ pub(crate) struct Cells {
 impl Cells {
     /// `total` cells, all free but for those that `used` names.
     pub(crate) fn new(total: u32, used: impl IntoIterator<Item = CellRun>) -> Cells {
-        let mut free = CellSet::default();
+        let (mut free, mut end) = (CellSet::default(), total);
         free.insert(CellRun { first: 0, count: total });
         for run in used {
             free.remove(run);
+            end = end.max(run.end());
         }
-        Cells { total, free, announced: CellSet::default(), window: CellSet::default() }
+        Cells { total, end, free, announced: CellSet::default(), window: CellSet::default() }
+    }
+
+    /// There is room for so many cells now; whether that is more than before. What was used beyond the target's end, from
+    /// when it was larger, is freed when its fragment goes, and what was free there after the next opening.
+    pub(crate) fn grow(&mut self, total: u32) -> bool {
+        let grows = total > self.total;
+        self.total = total.max(self.total);
+        self.free.insert(CellRun { first: self.end, count: self.total.saturating_sub(self.end) });
+        self.end = self.end.max(self.total);
+        grows
     }
 
     /// How many cells the target has.
@@ -279,5 +292,23 @@ mod tests {
         assert_eq!(run.first, 5);
         cells.free(run);
         assert_eq!((cells.in_window(), cells.unused()), (2, 7));
+    }
+
+    #[test]
+    fn cells_are_added_where_none_ever_was() {
+        let (inside, across, beyond) =
+            (CellRun { first: 0, count: 2 }, CellRun { first: 9, count: 2 }, CellRun { first: 14, count: 2 });
+        let mut cells = Cells::new(10, [inside, across, beyond]);
+        assert_eq!(cells.unused(), 7);
+        assert!(!cells.grow(10) && !cells.grow(3));
+        assert!(cells.grow(12));
+        assert_eq!((cells.total(), cells.unused()), (12, 7), "what lies before the last one used may be used");
+        cells.free(across);
+        assert_eq!(cells.unused(), 9);
+        assert!(cells.grow(20));
+        assert_eq!(cells.unused(), 13);
+        cells.free(beyond);
+        cells.free(inside);
+        assert_eq!((cells.total(), cells.unused()), (20, 17));
     }
 }

@@ -14,7 +14,7 @@ use protocol::id::{FenceEpoch, TargetId};
 use protocol::storage::StorageError;
 use protocol::{FastMap, FastSet};
 
-use crate::catalog::{Catalog, Change, OpenTail, Reserve, Stored, cells_for};
+use crate::catalog::{Catalog, Change, OpenTail, Plan, Stored, cells_for};
 use crate::cells::{CellRun, Cells};
 use crate::head::{
     Generation, HEAD_SIZE, Identity, TABLE_OFFSET, TailSlot, blocks_full, decode_header, decode_table, encode_table,
@@ -236,7 +236,8 @@ impl Target {
         // Only now may what was taken in be written over.
         let intake = Intake::open(intake, options.intake_size, is_first).await?;
 
-        let mut catalog = opening.catalog(&disk, found, options)?;
+        let plan = opening.plan(options);
+        let mut catalog = opening.catalog(&disk, found, plan)?;
         catalog.fences = replay.fences;
         let list = place.unwrap_or(Place { offset: 0, number: 0, chain: 0, snapshot_end: 0 });
         let target = Arc::new(Target {
@@ -249,6 +250,7 @@ impl Target {
             intake,
             owner,
             cell_data: superblock.cell_data,
+            plan,
             window_cells: options.window_cells.max(1),
             list_growth: u64::from(options.list_growth),
             incarnation: superblock.incarnation,
@@ -507,17 +509,22 @@ impl Opening {
         self.data.write(entries, vec![encode_table(&filled, generation)]).await
     }
 
-    fn catalog(&self, disk: &Disk, found: Found, options: TargetOptions) -> Result<Catalog, DiskError> {
+    fn plan(&self, options: TargetOptions) -> Plan {
+        Plan {
+            overhead: OVERHEAD + u64::from(options.intake_size),
+            cell: self.cell_size() + OVERHEAD_PER_CELL,
+            journal_permille: options.journal_permille,
+            clean_permille: options.clean_permille,
+        }
+    }
+
+    fn catalog(&self, disk: &Disk, found: Found, plan: Plan) -> Result<Catalog, DiskError> {
         let Found { fragments, losers, .. } = found;
-        let overhead = OVERHEAD + u64::from(options.intake_size);
-        let total = disk.usage()?.bytes_total.saturating_sub(overhead) / (self.cell_size() + OVERHEAD_PER_CELL);
-        let total = u32::try_from(total).unwrap_or(u32::MAX);
+        let total = plan.cells(disk.usage()?.bytes_total);
         let used = fragments.values().chain(&losers).map(|stored| stored.run);
         let cells = Cells::new(total, used);
-        let part = |permille: u32| (u64::from(total) * u64::from(permille)).div_ceil(1000) as u32;
-        let reserve = Reserve { journal: part(options.journal_permille), clean: part(options.clean_permille) };
         let first = Generation::first_of(self.superblock.incarnation);
-        let mut catalog = Catalog::new(cells, first, reserve, self.superblock.cell_data);
+        let mut catalog = Catalog::new(cells, first, plan.reserve(total), self.superblock.cell_data);
         catalog.unsettled = fragments.iter().filter(|(_, stored)| stored.tail.is_some()).map(|(id, _)| *id).collect();
         catalog.fragments = fragments;
         for Stored { run, generation, .. } in losers {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::join;
-use host::{DiskError, File, Host};
+use host::{DiskError, DiskUsage, File, Host};
 use protocol::FastMap;
 use protocol::checksum::{BLOCK_SIZE, crc_parts};
 use protocol::fragment::FragmentId;
@@ -16,7 +16,7 @@ use protocol::id::{LogId, StripeNumber, TargetId};
 use protocol::storage::{Append, Durability, StorageAnswer, StorageError, StorageReply, StorageRequest, TargetStat};
 
 use crate::catalog::{
-    Admission, Begun, Catalog, Extension, OpenTail, ReadPlan, Stored, Syncs, other_parity, partial_of,
+    Admission, Begun, Catalog, Extension, OpenTail, Plan, ReadPlan, Stored, Syncs, other_parity, partial_of,
 };
 use crate::cells::CellRun;
 use crate::head::{
@@ -48,6 +48,7 @@ pub struct Target {
     pub(crate) intake: Option<Intake>,
     pub(crate) owner: u32,
     pub(crate) cell_data: u32,
+    pub(crate) plan: Plan,
     pub(crate) window_cells: u32,
     pub(crate) list_growth: u64,
     pub(crate) incarnation: u64,
@@ -269,6 +270,7 @@ impl Target {
     fn stat(&self) -> StorageAnswer {
         let usage = self.disk.usage().map_err(|error| StorageError::Failed(error.to_string()))?;
         let size = self.data.size().map_err(|error| StorageError::Failed(error.to_string()))?;
+        self.grow(usage);
         let catalog = self.catalog();
         // Cells below the end of the data have their room already; the rest must come from what the disk has free.
         let below = catalog.cells.free_below((size / self.cell_size()) as u32) + catalog.cells_leaving;
@@ -276,6 +278,12 @@ impl Target {
         let stat = catalog.stat(self.incarnation, u32::try_from(backed).unwrap_or(u32::MAX));
         let (bytes_read, bytes_written) = self.traffic();
         Ok(StorageReply::Stat(TargetStat { bytes_read, bytes_written, ..stat }))
+    }
+
+    /// Takes into account how large the disk is; whether it has more room than it ever had.
+    fn grow(&self, usage: DiskUsage) -> bool {
+        let total = self.plan.cells(usage.bytes_total);
+        self.catalog().grow(total, self.plan.reserve(total))
     }
 
     /// Cells for a new fragment.
@@ -294,6 +302,8 @@ impl Target {
                     }
                     return Ok((run, generation));
                 }
+                // Others may have left room beneath since it was looked at.
+                Begun::Full if self.disk.usage().is_ok_and(|usage| self.grow(usage)) => {}
                 Begun::Full => return Err(StorageError::Full),
                 Begun::Window => self.widen(count).await?,
             }

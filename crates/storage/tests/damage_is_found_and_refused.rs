@@ -211,6 +211,38 @@ fn an_append_that_contradicts_what_is_stored_harms_nothing() {
     });
 }
 
+/// Others' files may have filled the disk when its machine starts, and go later.
+#[test]
+fn a_target_that_was_opened_on_a_full_disk_takes_the_room_that_comes_later() {
+    sim::explore(0..4, async |world, host| {
+        let roomy = DiskOptions { capacity_bytes: 8 << 20, ..DiskOptions::default() };
+        let disk = world.add_disk(host.node(), "d", roomy);
+        format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+        drop(open(&host, &disk).await.unwrap());
+        world.crash(host.node(), sim::Stop::Kill);
+        let host = world.restart(host.node());
+        disk.set_options(DiskOptions { capacity_bytes: 0, ..roomy });
+        let target = open(&host, &disk).await.unwrap();
+        let ids = [0, 1].map(|stripe| fragment_id(LogId(1), stripe, Part::Data(0)));
+        let put = |id| StorageRequest::Append(append(id, 0, 0, 9_000, Durability::Disk));
+        assert_eq!(target.serve(put(ids[0])).await.err(), Some(StorageError::Full));
+        disk.set_options(roomy);
+        target.serve(put(ids[0])).await.unwrap();
+        assert_eq!(read(&target, ids[0], 0, 9_000).await.unwrap().len(), 9_000);
+        disk.set_options(DiskOptions { capacity_bytes: 16 << 20, ..roomy });
+        let Ok(StorageReply::Stat(stat)) = target.serve(StorageRequest::Stat).await else { panic!("it tells") };
+        assert!(stat.bytes_total > 8 << 20, "{stat:?}");
+        drop(target);
+        world.crash(host.node(), sim::Stop::PowerLoss);
+        let host = world.restart(host.node());
+        let target = open(&host, &disk).await.unwrap();
+        target.serve(put(ids[1])).await.unwrap();
+        for id in ids {
+            assert_eq!(read(&target, id, 0, 9_000).await.unwrap().len(), 9_000);
+        }
+    });
+}
+
 #[test]
 fn a_target_without_room_for_an_intake_works_without() {
     sim::run(8, async |world, host| {
