@@ -13,6 +13,7 @@
 //! | [`snapshot`], [`sight`] | what was fetched for one, and how an operation sees that or locked slots |
 //! | [`attempt`], [`journal`] | one attempt at an operation: lock, run, append, apply; and the record it appends |
 //! | [`image`] | where images lie, and which stripes of manager logs they need |
+//! | [`runs`] | where the journal lies between images |
 //! | [`exposed`] | which of these the current groups would keep more safely |
 //!
 //! These decide. [`manager`] (answering), [`coordinate`] and [`participate`] (operations over several managers' slots),
