@@ -33,6 +33,8 @@ pub struct Cluster {
     /// The nodes whose registries may be asked, and which of them answered last.
     registries: Arc<[NodeId]>,
     answering: Arc<AtomicUsize>,
+    /// Which of the others was asked last, in case that none of these can answer.
+    elsewhere: Arc<AtomicUsize>,
     maps: Arc<Mutex<Arc<Maps>>>,
     /// Newer maps were learnt.
     learnt: Arc<Event>,
@@ -63,8 +65,8 @@ impl Cluster {
         match in_turn(&host, registries, &answering, RegistryRequest::Maps).await {
             Ok(RegistryReply::Maps(maps)) => {
                 let (registries, maps) = (registries.into(), Arc::new(Mutex::new(maps)));
-                let (learnt, lease) = (Arc::default(), Arc::default());
-                Ok(Cluster { host, registries, answering: Arc::new(answering), maps, learnt, lease })
+                let (elsewhere, learnt, lease) = (Arc::default(), Arc::default(), Arc::default());
+                Ok(Cluster { host, registries, answering: Arc::new(answering), elsewhere, maps, learnt, lease })
             }
             Ok(_) => Err(LogError::Unavailable("the registry did not answer with its maps".into())),
             Err(error) => Err(LogError::Unavailable(error.to_string())),
@@ -75,13 +77,14 @@ impl Cluster {
     pub fn follow(&self) {
         let (maps, registries) = (Arc::downgrade(&self.maps), self.registries.clone());
         let (host, answering, lease) = (self.host.clone(), self.answering.clone(), self.lease.clone());
-        let learnt = self.learnt.clone();
+        let (elsewhere, learnt) = (self.elsewhere.clone(), self.learnt.clone());
         self.host.spawn(async move {
             while let Some(maps) = maps.upgrade() {
                 let known = Cluster {
                     host: host.clone(),
                     registries: registries.clone(),
                     answering: answering.clone(),
+                    elsewhere: elsewhere.clone(),
                     maps,
                     learnt: learnt.clone(),
                     lease: lease.clone(),
@@ -157,11 +160,27 @@ impl Cluster {
 
     /// Asks the registry; the maps in its answer become this node's.
     pub async fn registry(&self, request: RegistryRequest) -> RegistryAnswer {
-        let answer = in_turn(&self.host, &self.registries, &self.answering, request).await;
+        let answer = match in_turn(&self.host, &self.registries, &self.answering, request.clone()).await {
+            Err(RegistryError::Elsewhere(why)) => self.registry_elsewhere(request, why).await,
+            answer => answer,
+        };
         if let Some(maps) = answer.as_ref().ok().and_then(RegistryReply::maps) {
             self.learn(maps);
         }
         answer
+    }
+
+    /// Asks the replicas of others: those that are known here do not answer.
+    async fn registry_elsewhere(&self, request: RegistryRequest, why: String) -> RegistryAnswer {
+        let maps = self.maps();
+        let others: Vec<NodeId> = maps.storing().map(NodeId).filter(|node| !self.registries.contains(node)).collect();
+        if others.is_empty() {
+            return Err(RegistryError::Unavailable(why));
+        }
+        match in_turn(&self.host, &others, &self.elsewhere, request).await {
+            Err(RegistryError::Elsewhere(why)) => Err(RegistryError::Unavailable(why)),
+            answer => answer,
+        }
     }
 
     /// Takes maps that came with a message, unless they are older than those known.
@@ -221,13 +240,12 @@ async fn in_turn(
     request: RegistryRequest,
 ) -> RegistryAnswer {
     let first = answering.load(Ordering::Relaxed);
-    let rounds = if is_repeatable(&request) { registries.len() } else { 1 };
     let mut error = RegistryError::Unavailable("there is no registry to ask".into());
-    for at in (first..first + rounds).map(|at| at % registries.len()) {
+    for at in (first..first + registries.len()).map(|at| at % registries.len()) {
         let to = Address { node: registries[at], port: Port(REGISTRY_PORT) };
         let call = pin!(host.call::<RegistryRequest, RegistryAnswer>(to, request.clone()));
         error = match select(call, pin!(host.sleep(REGISTRY_PATIENCE))).await {
-            Either::Left((Ok(Err(error @ RegistryError::Unavailable(_))), _)) => error,
+            Either::Left((Ok(Err(error @ (RegistryError::Unavailable(_) | RegistryError::Elsewhere(_)))), _)) => error,
             Either::Left((Ok(answer), _)) => {
                 answering.store(at, Ordering::Relaxed);
                 return answer;
@@ -236,6 +254,10 @@ async fn in_turn(
             Either::Right(_) => RegistryError::Unavailable(format!("node {} does not answer", to.node.0)),
         };
         answering.store((at + 1) % registries.len(), Ordering::Relaxed);
+        // Who says that another may be asked has done nothing.
+        if !is_repeatable(&request) && !matches!(error, RegistryError::Elsewhere(_)) {
+            break;
+        }
     }
     Err(error)
 }

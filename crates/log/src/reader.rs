@@ -139,7 +139,14 @@ impl LogReader {
             Ok(bytes) => Ok(bytes),
             Err(error) => {
                 // The layout may have changed: once, with fresh maps.
-                let Ok(fresh) = self.cluster.refresh().await else { return Err(error) };
+                let fresh = match (self.cluster.refresh().await, error.clone()) {
+                    (Ok(fresh), _) => fresh,
+                    // By maps that may be behind nobody knows that something was deleted.
+                    (Err(unknown), ReadError::Deleted(address)) => {
+                        return Err(ReadError::Late { address, reason: unknown.to_string() });
+                    }
+                    (Err(_), error) => return Err(error),
+                };
                 if fresh.epoch == maps.epoch {
                     return Err(error);
                 }

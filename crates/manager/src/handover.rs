@@ -202,7 +202,9 @@ impl Manager {
             proposed_at = epoch;
             match self.cluster.registry(request).await {
                 Ok(_) => return Whose::Others,
-                Err(RegistryError::Lost | RegistryError::Unavailable(_)) => self.host().sleep(PAUSE).await,
+                Err(RegistryError::Lost | RegistryError::Unavailable(_) | RegistryError::Elsewhere(_)) => {
+                    self.host().sleep(PAUSE).await;
+                }
                 // The registry knows why this cannot be; nothing has changed by it.
                 Err(
                     RegistryError::Unknown(_)

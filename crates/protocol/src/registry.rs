@@ -248,6 +248,9 @@ pub enum RegistryError {
     /// Too few targets or nodes live to keep the registry safe. Whether the change took effect is unknown.
     #[error("the registry cannot be changed: {0}")]
     Unavailable(String),
+    /// The replica of the node that was asked can neither tell nor change anything now, and has not: another one may.
+    #[error("a replica of the registry waits: {0}")]
+    Elsewhere(String),
 }
 
 /// The registry's answer.

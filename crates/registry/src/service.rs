@@ -276,6 +276,9 @@ impl Registry {
         if let Some(reign) = self.ruled.over() {
             return Err(ended(&request, reign));
         }
+        if let Some(why) = self.ails() {
+            return Err(RegistryError::Elsewhere(why));
+        }
         match request {
             RegistryRequest::Maps => Ok(RegistryReply::Maps(self.maps())),
             RegistryRequest::Watch { epoch } => {
@@ -459,6 +462,14 @@ impl Registry {
     /// Whether this node alone votes.
     pub(crate) fn is_alone(&self) -> bool {
         self.metrics(|metrics| metrics.membership_config.voter_ids().eq([self.host.node().0]))
+    }
+
+    /// Why this replica is behind the others, and stays so for now.
+    fn ails(&self) -> Option<String> {
+        if self.has_failed() {
+            return Some(format!("node {} could not store what was agreed on", self.host.node().0));
+        }
+        self.store.waits().then(|| format!("the disks of node {} are full; make room on them", self.host.node().0))
     }
 
     /// Whether the library has given up: its disks have.

@@ -231,7 +231,9 @@ async fn in_turn(host: &Host, nodes: &[NodeId], request: impl Fn() -> RegistryRe
         let to = Address { node, port: Port(REGISTRY_PORT) };
         let call = pin!(host.call::<RegistryRequest, RegistryAnswer>(to, request()));
         match select(call, pin!(host.sleep(PATIENCE))).await {
-            Either::Left((Ok(Err(RegistryError::Unavailable(why))), _)) => error = RegistryError::Unavailable(why),
+            Either::Left((Ok(Err(RegistryError::Unavailable(why) | RegistryError::Elsewhere(why))), _)) => {
+                error = RegistryError::Unavailable(why);
+            }
             Either::Left((Ok(answer), _)) => return answer,
             Either::Left((Err(unreachable), _)) => error = RegistryError::Unavailable(unreachable.to_string()),
             Either::Right(_) => error = RegistryError::Unavailable(format!("node {} does not answer", node.0)),

@@ -12,12 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::io;
 use std::ops::RangeBounds;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_lock::Mutex as AsyncMutex;
 use futures_util::future::join_all;
-use host::Disk;
+use host::{Disk, DiskError};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::{AsyncRuntime, EntryPayload, OptionalSend};
 use protocol::id::TargetId;
@@ -36,6 +37,15 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(8);
 /// How often copies are written anew when too few have what was promised.
 const MEND_TRIES: u32 = 20;
 const MEND_PAUSE: Duration = Duration::from_millis(250);
+/// What becomes of what is to be kept while disks have no room for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WhenFull {
+    /// It waits for room, as for a slow disk: the library gives up for good over an error.
+    Wait,
+    /// It is told after a while.
+    Fail,
+}
+
 /// Why too few copies could be written where none failed.
 const MISSING: &str = "targets are missing; bring them back, or put empty disks in their places";
 /// The library reads so many entries at once at most.
@@ -72,6 +82,8 @@ enum Event {
 pub(crate) struct Store {
     kept: Mutex<Kept>,
     copies: AsyncMutex<Copies>,
+    /// Whether something waits for room on the disks: what this node knows of the cluster is behind then.
+    waits: AtomicBool,
 }
 
 struct Copies {
@@ -99,7 +111,7 @@ impl Store {
         let generation = found.iter().map(|(_, found)| found.generation).max().unwrap_or(0);
         kept.also_on(disks);
         let copies = Copies { replicas, failed: BTreeMap::new(), generation, records: 0, log_bytes: 0 };
-        let store = Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies) };
+        let store = Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies), waits: AtomicBool::new(false) };
         let mut copies = store.copies.lock().await;
         let stored = store.checkpoint(&mut copies).await;
         drop(copies);
@@ -115,7 +127,8 @@ impl Store {
         kept.also_on(disks);
         let (generation, records) = (newest.generation, newest.records.len() as u32);
         let copies = Copies { replicas, failed: BTreeMap::new(), generation, records, log_bytes: 0 };
-        let store = Arc::new(Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies) });
+        let store =
+            Arc::new(Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies), waits: AtomicBool::new(false) });
         let mut copies = store.copies.lock().await;
         let stored = store.checkpoint(&mut copies).await;
         drop(copies);
@@ -141,7 +154,7 @@ impl Store {
             return Ok(());
         }
         self.kept().snapshot = Some((meta, agreed));
-        self.mend(&mut copies).await
+        self.mend(&mut copies, WhenFull::Wait).await
     }
 
     /// Keeps a copy on one more target from now on, or on the disk that takes the place of a target's.
@@ -154,7 +167,7 @@ impl Store {
         copies.replicas.retain(|(other, _)| *other != target);
         copies.replicas.push((target, replica));
         self.kept().take_copy(target);
-        self.mend(&mut copies).await
+        self.mend(&mut copies, WhenFull::Fail).await
     }
 
     /// Goes on without copies on targets that were taken away: a start must neither ask for them nor believe them. The last
@@ -168,16 +181,16 @@ impl Store {
         }
         self.kept().copies.retain(stays);
         // They too are told that they do not count any more; who starts with them alone learns it from them.
-        self.mend(&mut copies).await?;
+        self.mend(&mut copies, WhenFull::Fail).await?;
         copies.replicas.retain(|(target, _)| stays(target));
-        self.mend(&mut copies).await
+        self.mend(&mut copies, WhenFull::Fail).await
     }
 
     /// Makes `events` durable, and then so in memory.
     async fn keep(&self, mut events: Vec<Event>) -> io::Result<()> {
         let mut copies = self.copies.lock().await;
         if copies.log_bytes > LOG_BYTES_MAX {
-            self.mend(&mut copies).await?;
+            self.mend(&mut copies, WhenFull::Wait).await?;
         }
         // The hint rides along, so that a start need not wait for others to apply what it knows.
         events.push(Event::Committed(self.kept().committed));
@@ -192,22 +205,32 @@ impl Store {
         events.into_iter().for_each(|event| self.kept().happen(event));
         match stored {
             Ok(()) => Ok(()),
-            Err(_) => self.mend(&mut copies).await,
+            Err(_) => self.mend(&mut copies, WhenFull::Wait).await,
         }
     }
 
     /// Too few copies have the newest record: all are written anew, again and again for a while. A disk that was full or slow
     /// for a moment shall not keep a node from agreeing until its next start.
-    async fn mend(&self, copies: &mut Copies) -> io::Result<()> {
-        let mut stored = self.checkpoint(copies).await;
-        for _ in 0..MEND_TRIES {
-            if stored.is_ok() {
-                break;
+    async fn mend(&self, copies: &mut Copies, when_full: WhenFull) -> io::Result<()> {
+        let mut tries = 0;
+        let stored = loop {
+            let stored = self.checkpoint(copies).await;
+            let is_full = stored.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull);
+            let waits = is_full && when_full == WhenFull::Wait;
+            if stored.is_ok() || (tries == MEND_TRIES && !waits) {
+                break stored;
             }
+            self.waits.store(waits, Ordering::Relaxed);
+            tries = MEND_TRIES.min(tries + 1);
             HostRuntime::sleep(MEND_PAUSE).await;
-            stored = self.checkpoint(copies).await;
-        }
+        };
+        self.waits.store(false, Ordering::Relaxed);
         stored
+    }
+
+    /// Whether something waits for room on this node's disks.
+    pub fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Writes all that is kept to all copies, those that failed among them.
@@ -226,6 +249,8 @@ impl Store {
     /// Whether enough copies were written.
     fn settle(&self, copies: &mut Copies, written: Vec<(TargetId, Result<(), ReplicaError>)>) -> io::Result<()> {
         let stored = written.iter().filter(|(_, result)| result.is_ok()).count();
+        let full = |result: &Result<(), ReplicaError>| matches!(result, Err(ReplicaError::Disk(DiskError::Full)));
+        let full = written.iter().filter(|(_, result)| full(result)).count();
         let hung = |target: &TargetId| written.iter().any(|(of, result)| of == target && is_hung(result));
         copies.replicas.retain(|(target, _)| !hung(target));
         let failed = written.into_iter().filter_map(|(target, result)| Some((target, result.err()?.to_string())));
@@ -237,7 +262,8 @@ impl Store {
         }
         let reasons: Vec<_> = copies.failed.values().cloned().collect();
         let reasons = if reasons.is_empty() { MISSING.to_owned() } else { reasons.join("; ") };
-        Err(io::Error::other(format!("{stored} of {needed} needed copies were stored: {reasons}")))
+        let kind = if stored + full >= needed { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
+        Err(io::Error::new(kind, format!("{stored} of {needed} needed copies were stored: {reasons}")))
     }
 }
 

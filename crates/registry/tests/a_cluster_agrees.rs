@@ -241,6 +241,39 @@ fn a_start_does_not_ask_for_targets_that_were_taken_away() {
     });
 }
 
+/// A replica that waits for room is behind the others: it says so, rather than tell what was.
+#[test]
+fn a_node_whose_disks_are_full_waits_for_room_and_catches_up() {
+    sim::explore(0..5, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 2, 1).await;
+        cluster.start(1).await;
+        for _ in 0..2 {
+            cluster.join(2).await;
+        }
+        cluster.await_voters(1, 3).await;
+        let full = 1 + world.dice().below(3) as u32;
+        let other = 1 + full % 3;
+        let room = |capacity_bytes| {
+            let options = DiskOptions { capacity_bytes, ..DiskOptions::default() };
+            cluster.disks(full).iter().for_each(|disk| disk.set_options(options));
+        };
+        room(0);
+        // So many that they do not fit where others lay before.
+        for _ in 0..400 {
+            // Who leads may be the one that waits.
+            world.sleep(Duration::from_millis(50)).await;
+            drop(cluster.registry(other).answer(open(other)).await);
+        }
+        cluster.registry(other).answer(open(other)).await.expect("two of three agree");
+        let told = cluster.registry(full).answer(RegistryRequest::Maps).await;
+        assert!(matches!(told, Err(RegistryError::Elsewhere(_))), "seed {}: {told:?}", world.seed());
+        room(DiskOptions::default().capacity_bytes);
+        let epoch = || cluster.registry(other).maps().epoch;
+        until(&world, "it has caught up", || cluster.registry(full).maps().epoch == epoch()).await;
+        cluster.registry(full).answer(open(full)).await.expect("it agrees again");
+    });
+}
+
 #[test]
 fn a_disk_that_hangs_stops_nobody_for_long() {
     sim::explore(0..5, async |world, host| {
