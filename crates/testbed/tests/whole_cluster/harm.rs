@@ -6,7 +6,8 @@
 //!    only when nothing else is missing: so never more is lost than the parity makes up for.
 //! 3. Machines stand still, links are cut, one way too, messages are lost and late, disks are slow, at any moment.
 //! 4. Daemons are restarted with what is open kept, at any moment; some are killed over it.
-//! 5. Clocks differ by at most what the lease allows for.
+//! 5. All disks of a machine are full at any moment, of somebody else's bytes, and have room again at another.
+//! 6. Clocks differ by at most what the lease allows for.
 
 use std::pin::pin;
 use std::sync::Mutex;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use host::Moment;
-use host::sim::{Dice, NetworkOptions, Stop, Verdict, World};
+use host::sim::{Dice, DiskOptions, NetworkOptions, Stop, Verdict, World};
 use log::exposure::Tally;
 use log::stripes;
 use protocol::manager::MANAGER_PORT;
@@ -34,7 +35,7 @@ const RESTART_MAX: Duration = Duration::from_secs(15);
 /// What may happen in a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blows {
-    /// Daemons are killed, frozen, cut off; nothing that was written is lost.
+    /// Daemons are killed, frozen, cut off, disks are full; nothing that was written is lost.
     Kills,
     /// Machines lose power too, and a disk may fail.
     PowerLosses,
@@ -52,6 +53,7 @@ pub struct Harm {
     /// A machine of which a disk has failed, and which disk.
     failed: Option<(usize, usize)>,
     frozen: Vec<usize>,
+    full: Vec<usize>,
     is_cut: bool,
 }
 
@@ -62,7 +64,18 @@ impl Harm {
             world.drift_clock(rack.node(index), dice.below(2 * DRIFT_PPM) as i32 - DRIFT_PPM as i32);
         }
         let (world, rack, told, troubled) = (world.clone(), rack.clone(), told.clone(), world.now());
-        Harm { world, rack, told, dice, blows, troubled, failed: None, frozen: Vec::new(), is_cut: false }
+        Harm {
+            world,
+            rack,
+            told,
+            dice,
+            blows,
+            troubled,
+            failed: None,
+            frozen: Vec::new(),
+            full: Vec::new(),
+            is_cut: false,
+        }
     }
 
     fn note(&self, deed: String) {
@@ -74,7 +87,8 @@ impl Harm {
         let index = self.dice.below(self.rack.count() as u64) as usize;
         let other = self.dice.below(self.rack.count() as u64) as usize;
         let (node, other_node) = (self.rack.node(index), self.rack.node(other));
-        match self.dice.below(20) {
+        let faces = if self.blows == Blows::Kills { 21 } else { 20 };
+        match self.dice.below(faces) {
             0..=2 => self.crash(index, Stop::Kill),
             3 => self.crash_all(),
             4..=6 => self.start_some(),
@@ -98,6 +112,8 @@ impl Harm {
             16 if self.blows == Blows::Kills => self.restart(index).await,
             14 => self.rack.disks(index).iter().for_each(|disk| disk.slow([1, 1, 20, 200][other % 4])),
             15 | 16 if self.blows == Blows::PowerLosses => self.lose_one(index).await,
+            20 if self.full.is_empty() => self.fill(index),
+            20 => self.make_room(),
             _ => {
                 self.note("all links heal".into());
                 self.world.heal_all();
@@ -110,7 +126,7 @@ impl Harm {
     }
 
     fn is_calm(&self) -> bool {
-        self.rack.is_whole() && self.frozen.is_empty() && !self.is_cut && self.failed.is_none()
+        self.rack.is_whole() && self.frozen.is_empty() && self.full.is_empty() && !self.is_cut && self.failed.is_none()
     }
 
     /// A service manager starts daemons that have ended by themselves.
@@ -250,6 +266,21 @@ impl Harm {
         }
     }
 
+    fn fill(&mut self, index: usize) {
+        self.note(format!("the disks of {:?} are full", self.rack.node(index)));
+        let full = DiskOptions { capacity_bytes: 0, ..DiskOptions::default() };
+        self.rack.disks(index).iter().for_each(|disk| disk.set_options(full));
+        self.full.push(index);
+        self.told.lock().counts.filled += 1;
+    }
+
+    fn make_room(&mut self) {
+        self.note(format!("there is room on the disks of {:?}", self.full));
+        for index in std::mem::take(&mut self.full) {
+            self.rack.disks(index).iter().for_each(|disk| disk.set_options(DiskOptions::default()));
+        }
+    }
+
     /// The network becomes slow, loses messages, or delivers them late.
     fn disturb(&mut self) {
         let loss_ppm = [0, 0, 5_000, 50_000][self.dice.below(4) as usize];
@@ -277,6 +308,7 @@ impl Harm {
         self.world.set_network(NetworkOptions::default());
         self.world.dismiss_judge();
         self.thaw();
+        self.make_room();
         if let Some((index, which)) = self.failed.take() {
             self.crash(index, Stop::Kill);
             let disk = &self.rack.disks(index)[which];

@@ -93,6 +93,8 @@ pub struct Counts {
     pub killed: u64,
     pub unpowered: u64,
     pub expelled: u64,
+    /// Machines whose disks were full for a while.
+    pub filled: u64,
     /// Daemons that were restarted and lost nothing.
     pub followed: u64,
 }
@@ -109,6 +111,7 @@ impl std::ops::Add for Counts {
             killed: self.killed + other.killed,
             unpowered: self.unpowered + other.unpowered,
             expelled: self.expelled + other.expelled,
+            filled: self.filled + other.filled,
             followed: self.followed + other.followed,
         }
     }
