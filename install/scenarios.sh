@@ -596,7 +596,7 @@ end_lab() {
 lab_kills() {
     "$dazzle" lab up "$work/killed" --hosts 3 || return 1
     "$programs/hosts.py" "$dazzle" "$work/killed" --blows "${BLOWS:-kill,freeze,cut,kill}" --rounds "${ROUNDS:-4}" \
-        --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" || return 1
+        --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" --guests "${GUESTS:-}" || return 1
     check_on_all "$work/killed" 1 2 3 && "$dazzle" lab down "$work/killed"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills, freezes or cuts off the hosts of a laboratory one after the other under load and looks whether the others notice.
 
-    hosts.py DAZZLE LAB [--blows kill,freeze,cut] [--rounds N] [--seed S] [--most SECONDS]
+    hosts.py DAZZLE LAB [--blows kill,freeze,cut] [--rounds N] [--seed S] [--most SECONDS] [--guests fsx.sh,git.sh,fio.sh]
     hosts.py DAZZLE LAB --shared        only waits until all hosts manage as many slots
 
 LAB is the directory of a laboratory that is up. On every host that mounts the file system, workers write, append,
@@ -10,8 +10,9 @@ notes the longest. In every round one host's daemon is killed, or stopped by a s
 no call may fail, and none may take longer than --most; and work must go on. Then a killed host is started again; a frozen or a cut one goes on by
 itself, and must mount again. It gets its share of the slots, while the others work on; redundancy must come back by itself,
 and every acknowledged byte be there, seen through every mount. On the host that is struck a watcher reads all the time what
-another host writes, and must never see anything older than what was written when it began to read. The seed, the rounds and
-the longest calls are printed.
+another host writes, and must never see anything older than what was written when it began to read. Guests are tests of this
+folder, dealt out to the other hosts, which run over and over meanwhile and must not fail. The seed, the rounds and the longest
+calls are printed.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import traceback
 
 from crash import Worker
 from daemon import Broken
+from guests import SIZES, Guests
 
 # How long everything works before a host is struck, while it is away, and until it is seen to work again.
 HEALTHY, DEAD, PATIENCE = 2.0, 8.0, 60.0
@@ -301,7 +303,7 @@ def wait_for_all(crews, before, when):
         time.sleep(0.05)
 
 
-def strike(lab, blow, victim, crews, most):
+def strike(lab, blow, victim, crews, guests, most):
     """Strikes a host under load and has it come back; the longest call of the others until then, and while slots go back to it."""
     living = [crew for crew in crews if crew.host != victim]
     begin, end = BLOWS[blow]
@@ -310,6 +312,7 @@ def strike(lab, blow, victim, crews, most):
     while time.monotonic() < until:
         for crew in living:
             crew.look(f"while host {victim} is {DONE[blow]}")
+        guests.look()
         time.sleep(0.05)
     wait_for_all(living, [crew.counts() for crew in living], f"host {victim} is {DONE[blow]}")
     lab.act(end, victim)
@@ -342,7 +345,7 @@ def verify_through(mount, crew):
 
 
 def rounds(arguments):
-    lab = Lab(arguments.dazzle, arguments.lab)
+    lab, guests = Lab(arguments.dazzle, arguments.lab), Guests(arguments.guests)
     dice = random.Random(arguments.seed)
     everyone = [host["host"] for host in lab.hosts()]
     promised, operations, stalls, moves = {}, 0, [], []
@@ -353,13 +356,15 @@ def rounds(arguments):
         mounts = lab.mounted()
         crews = [Crew(arguments.seed, host, mount, dice, promised) for host, mount in mounts.items()]
         watch = Watch(arguments.seed, mounts, victim, blow)
+        guests.start({host: mount for host, mount in mounts.items() if host != victim})
         time.sleep(HEALTHY)
         wait_for_all(crews, [crew.counts() for crew in crews], "before any host is killed")
         healthy = max(crew.pulse.longest for crew in crews)
-        stall, move = strike(lab, blow, victim, crews, arguments.most)
+        stall, move = strike(lab, blow, victim, crews, guests, arguments.most)
         stalls.append(stall)
         moves.append(move)
         looks = watch.end()
+        guests.end()
         for crew in crews:
             crew.end()
             if crew.host != victim:
@@ -382,7 +387,7 @@ def rounds(arguments):
         )
     longest = max(stalls)
     print(
-        f"hosts: {arguments.rounds} blows, {operations} operations, seed {arguments.seed}, every promise kept; "
+        f"hosts: {arguments.rounds} blows, {operations} operations{guests.told()}, seed {arguments.seed}, every promise kept; "
         f"longest call {longest[0]:.2f} s ({longest[1]}), {max(moves)[0]:.2f} s while slots were handed over"
     )
 
@@ -395,10 +400,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=float, default=5.0)
+    parser.add_argument("--guests", type=lambda text: text.split(",") if text else [], default=[])
     parser.add_argument("--shared", action="store_true")
     arguments = parser.parse_args()
     if unknown := set(arguments.blows) - set(BLOWS):
         parser.error(f"no such blow: {', '.join(sorted(unknown))}; there are {', '.join(BLOWS)}")
+    if unknown := set(arguments.guests) - set(SIZES):
+        parser.error(f"no such guest: {', '.join(sorted(unknown))}; there are {', '.join(SIZES)}")
     try:
         if arguments.shared:
             print(f"slots by host: {Lab(arguments.dazzle, arguments.lab).wait_until_shared()}")
