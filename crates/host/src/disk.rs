@@ -36,6 +36,8 @@ pub struct DiskUsage {
     pub bytes_total: u64,
     /// Bytes that can still be written: what the underlying disk has free, which others may share.
     pub bytes_free: u64,
+    /// Whether other targets count with a share of the same room.
+    pub is_shared: bool,
 }
 
 /// What a world implements for one target.

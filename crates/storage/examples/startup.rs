@@ -44,7 +44,7 @@ impl StoredDisk for Memory {
     }
 
     fn usage(&self) -> Result<DiskUsage, DiskError> {
-        Ok(DiskUsage { bytes_total: 2 << 40, bytes_free: 2 << 40 })
+        Ok(DiskUsage { bytes_total: 2 << 40, bytes_free: 2 << 40, is_shared: false })
     }
 }
 

@@ -280,8 +280,12 @@ impl Target {
         Ok(StorageReply::Stat(TargetStat { bytes_read, bytes_written, ..stat }))
     }
 
-    /// Takes into account how large the disk is; whether it has more room than it ever had.
+    /// Takes into account how large the disk is; whether it has more room than it ever had. Where several targets share one,
+    /// what one of them took more the others would still count with, and all of them run out of what they keep back.
     fn grow(&self, usage: DiskUsage) -> bool {
+        if usage.is_shared {
+            return false;
+        }
         let total = self.plan.cells(usage.bytes_total);
         self.catalog().grow(total, self.plan.reserve(total))
     }

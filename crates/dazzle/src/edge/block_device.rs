@@ -87,6 +87,6 @@ impl StoredDisk for BlockDevice {
 
     fn usage(&self) -> Result<DiskUsage, DiskError> {
         let (_, bytes) = self.place("data").expect("data always has a place");
-        Ok(DiskUsage { bytes_total: bytes, bytes_free: bytes })
+        Ok(DiskUsage { bytes_total: bytes, bytes_free: bytes, is_shared: false })
     }
 }

@@ -55,6 +55,7 @@ impl StoredDisk for Directory {
         let beneath_free = stat.f_bavail * stat.f_frsize / self.room.sharers.max(1);
         let bytes_limit = if self.room.bytes_limit == 0 { u64::MAX } else { self.room.bytes_limit };
         let bytes_free = beneath_free.min(bytes_limit.saturating_sub(bytes_taken));
-        Ok(DiskUsage { bytes_total: bytes_taken + bytes_free, bytes_free })
+        let is_shared = self.room.sharers > 1;
+        Ok(DiskUsage { bytes_total: bytes_taken + bytes_free, bytes_free, is_shared })
     }
 }

@@ -563,7 +563,7 @@ impl StoredDisk for Plugged {
     fn usage(&self) -> Result<DiskUsage, DiskError> {
         self.check()?;
         let (bytes_total, bytes_free) = self.disk.with(|disk, _| (disk.options.capacity_bytes, disk.bytes_free()));
-        Ok(DiskUsage { bytes_total, bytes_free })
+        Ok(DiskUsage { bytes_total, bytes_free, is_shared: false })
     }
 }
 
