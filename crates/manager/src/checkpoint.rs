@@ -48,7 +48,8 @@ impl Manager {
         self.renew_sparse().await?;
         let journal_from = self.begin_runs();
         self.journal_bytes.store(0, Ordering::Relaxed);
-        let mut table = Table { journal_from, slots: Vec::new(), runs: None };
+        let replayed = self.replayed.lock().expect("nobody panics over replays").all_here(&self.cluster.maps());
+        let mut table = Table { journal_from, slots: Vec::new(), runs: None, replayed };
         let mut images = BTreeMap::new();
         for &slot in self.table.mine().iter() {
             self.bring_wanted(slot).await?;
@@ -68,14 +69,15 @@ impl Manager {
         self.renew_intentions()?;
         // A table on disk names only what is on disk.
         self.commit(self.writer.end(), Durability::Disk).await?;
-        let table = self.put_table(table).map_err(failed)?;
+        let address = self.put_table(&mut table).map_err(failed)?;
         self.commit(self.writer.end(), Durability::Disk).await?;
-        let mark = encode(&Mark { table });
+        let mark = encode(&Mark { table: address });
         let mark = self.writer.append(record(RecordKind::Mark, &[BodyPart::Copied(&mark)])).map_err(failed)?;
         self.commit(mark.end, Durability::Disk).await?;
         self.writer.set_mark(mark.place);
-        let (open, round) = (self.writer.end().stripe, Round { journal_from, table, mark: mark.place });
+        let (open, round) = (self.writer.end().stripe, Round { journal_from, table: address, mark: mark.place });
         self.images.lock().expect("nobody panics over images").replace(images, &round, open);
+        self.replayed.lock().expect("nobody panics over replays").told(table.replayed);
         Ok(())
     }
 
@@ -266,7 +268,7 @@ impl Manager {
     }
 
     /// Appends a table that tells where the journal lies before it.
-    fn put_table(&self, mut table: Table) -> Result<LogAddress, LogError> {
+    fn put_table(&self, table: &mut Table) -> Result<LogAddress, LogError> {
         let runs = self.journal_runs.lock().expect("nobody panics over runs");
         table.runs = runs.told(self.writer.end());
         self.put(RecordKind::Checkpoint, &table.encode())

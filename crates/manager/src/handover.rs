@@ -146,7 +146,7 @@ impl Manager {
 
     /// Writes what the next manager needs, durably.
     async fn write_handover(&self, states: &mut [SlotState]) -> Result<LogAddress, ManagerError> {
-        let replayed = self.replayed.lock().expect("nobody panics over replays").among(&self.cluster.maps());
+        let replayed = self.replayed.lock().expect("nobody panics over replays").all_here(&self.cluster.maps());
         let mut handover = Handover { replayed, slots: Vec::new() };
         let mut images = BTreeMap::new();
         for state in states {

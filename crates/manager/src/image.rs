@@ -28,30 +28,35 @@ pub(crate) struct Table {
     /// The slots that ever had a record.
     pub(crate) slots: Vec<TableEntry>,
     /// Where the journal from there on lies, if that is known. It stands behind the rest, where versions that do not know it
-    /// do not look.
+    /// do not look, and what follows stands behind it.
     #[serde(skip)]
     pub(crate) runs: Option<ToldRuns>,
+    /// The sealed logs of clients of which the slots have all, whether they ever had a record or not.
+    #[serde(skip)]
+    pub(crate) replayed: BTreeSet<LogId>,
 }
 
 impl Table {
     /// The body of its record.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let body = encode(self);
-        match &self.runs {
-            Some(runs) => postcard::to_extend(runs, body).expect("memory is the only thing that can lack"),
-            None => body,
-        }
+        let untold = ToldRuns::default();
+        let behind = (self.runs.as_ref().unwrap_or(&untold), &self.replayed);
+        postcard::to_extend(&behind, encode(self)).expect("memory is the only thing that can lack")
     }
 
     /// Reads the body of its record.
     pub(crate) fn decode(body: &[u8]) -> Result<Table, Damaged> {
         let Some((&VERSION, rest)) = body.split_first() else { return Err(Damaged("table")) };
-        let (table, rest): (Table, _) = postcard::take_from_bytes(rest).map_err(|_| Damaged("table"))?;
+        let (mut table, rest): (Table, _) = postcard::take_from_bytes(rest).map_err(|_| Damaged("table"))?;
         if rest.is_empty() {
             return Ok(table);
         }
-        let runs: ToldRuns = postcard::from_bytes(rest).map_err(|_| Damaged("runs of a journal"))?;
-        Ok(Table { runs: Some(runs.checked()?), ..table })
+        let (runs, rest): (ToldRuns, _) = postcard::take_from_bytes(rest).map_err(|_| Damaged("runs of a journal"))?;
+        table.runs = Some(runs.checked()?).filter(|runs| *runs != ToldRuns::default());
+        if !rest.is_empty() {
+            table.replayed = postcard::from_bytes(rest).map_err(|_| Damaged("replayed logs"))?;
+        }
+        Ok(table)
     }
 }
 
@@ -344,15 +349,17 @@ mod tests {
         let mut runs = JournalRuns::default();
         runs.note(&Appended { body: address(1, 2), place: address(1, 2).position(), end: address(1, 2).end() });
         let runs = runs.told(address(1, 3).position());
-        let table = Table { journal_from: Position::START, slots: vec![entry], runs };
+        let plain = Table { journal_from: Position::START, slots: vec![entry], runs: None, replayed: BTreeSet::new() };
+        let table = Table { runs, replayed: [LogId(3), LogId(900)].into(), ..plain.clone() };
         let body = table.encode();
         assert_eq!(Table::decode(&body), Ok(table.clone()));
-        assert_eq!(decode(&body), Ok(Table { runs: None, ..table.clone() }), "an earlier version reads the rest");
-        assert_eq!(
-            Table::decode(&encode(&table)),
-            Ok(Table { runs: None, ..table }),
-            "an earlier version tells no runs"
-        );
+        assert_eq!(decode(&body), Ok(plain.clone()), "an earlier version reads the rest");
+        assert_eq!(Table::decode(&encode(&table)), Ok(plain.clone()), "an earlier version tells neither");
+        let runs_alone = postcard::to_extend(table.runs.as_ref().unwrap(), encode(&table)).unwrap();
+        let told = Table { replayed: BTreeSet::new(), ..table.clone() };
+        assert_eq!(Table::decode(&runs_alone), Ok(told), "an earlier version tells runs alone");
+        let untold = Table { runs: None, ..table };
+        assert_eq!(Table::decode(&untold.encode()), Ok(untold), "there were too many runs");
         for body in parts.iter().chain([&body]) {
             for at in 0..body.len() {
                 let mut bad = body.clone();

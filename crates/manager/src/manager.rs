@@ -482,12 +482,12 @@ impl Manager {
         Ok(self.reply(Answer::Census(total.0, total.1)))
     }
 
-    /// Live bytes over all slots. Of a sealed log whose deltas are not all here, everything may live.
+    /// Live bytes over all slots. Of a sealed log whose deltas are to be read once more, everything lives.
     async fn live(&self, node: u32, stripes: Vec<(LogId, StripeNumber)>) -> ManagerAnswer {
         let maps = self.cluster.maps();
         let mut sums: Vec<u64> = {
             let replayed = self.replayed.lock().expect("nobody panics over replays");
-            stripes.iter().map(|(log, _)| if replayed.may_lack(&maps, *log) { u64::MAX } else { 0 }).collect()
+            stripes.iter().map(|(log, _)| if replayed.may_be_read(&maps, *log) { u64::MAX } else { 0 }).collect()
         };
         for slot in self.filled() {
             let operation = Operation::Live(slot, stripes.clone());

@@ -29,27 +29,61 @@ fn heir(maps: &Maps, log: LogId) -> Option<u32> {
     living.get((log.0 % living.len().max(1) as u64) as usize).copied()
 }
 
-/// Which sealed logs this manager has all deltas of.
+/// Of which sealed logs of clients all slots here have all deltas. Before any slot is here, of all.
 #[derive(Default)]
-pub(crate) struct Replayed(BTreeSet<LogId>);
+pub(crate) struct Replayed {
+    here: Option<BTreeSet<LogId>>,
+    /// Those of them of which whoever takes the slots over is told so, by what it takes them from. Of the others it reads the
+    /// deltas once more, so nothing of these logs may be deleted: what deleting leaves over for a while on targets that did
+    /// not hear of it may look like a loss, which nobody reads past.
+    told: Option<BTreeSet<LogId>>,
+}
 
 impl Replayed {
-    /// Slots have arrived that have nothing but of these.
-    pub(crate) fn keep_only(&mut self, of_arrived: &BTreeSet<LogId>) {
-        self.0.retain(|log| of_arrived.contains(log));
+    /// Slots have arrived that were taken from what tells that they have all of these.
+    pub(crate) fn arrived(&mut self, of_arrived: &BTreeSet<LogId>) {
+        for logs in [&mut self.here, &mut self.told] {
+            logs.get_or_insert_with(|| of_arrived.clone()).retain(|log| of_arrived.contains(log));
+        }
+    }
+
+    /// All slots here have all of this log.
+    fn add(&mut self, log: LogId) {
+        self.here.iter_mut().for_each(|here| {
+            here.insert(log);
+        });
+    }
+
+    /// A table of all slots here is durable, and tells that they have all of these.
+    pub(crate) fn told(&mut self, told: BTreeSet<LogId>) {
+        self.told = self.here.is_some().then_some(told);
     }
 
     /// Those of these logs of which all slots here have all.
-    pub(crate) fn among(&self, maps: &Maps) -> BTreeSet<LogId> {
-        self.0.iter().copied().filter(|log| maps.logs.contains_key(log)).collect()
+    pub(crate) fn all_here(&self, maps: &Maps) -> BTreeSet<LogId> {
+        self.here.iter().flatten().copied().filter(|log| maps.logs.contains_key(log)).collect()
+    }
+
+    /// Whether a table would tell of more logs than what the slots are taken over from.
+    pub(crate) fn is_untold(&self, maps: &Maps) -> bool {
+        self.all_here(maps).iter().any(|&log| self.may_be_read(maps, log))
     }
 
     /// Whether a log is sealed, and its deltas may not all be here.
-    pub(crate) fn may_lack(&self, maps: &Maps, log: LogId) -> bool {
-        let sealing = |entry: &protocol::maps::LogEntry| !matches!(entry.state, LogState::Open(_));
-        maps.logs.get(&log).is_some_and(|entry| entry.writer == Writer::Client && sealing(entry))
-            && !self.0.contains(&log)
+    fn may_lack(&self, maps: &Maps, log: LogId) -> bool {
+        is_sealed_client(maps, log) && self.here.as_ref().is_some_and(|here| !here.contains(&log))
     }
+
+    /// Whether a log is sealed, and its deltas are read by us or by whoever takes our slots over.
+    pub(crate) fn may_be_read(&self, maps: &Maps, log: LogId) -> bool {
+        is_sealed_client(maps, log) && self.told.as_ref().is_some_and(|told| !told.contains(&log))
+    }
+}
+
+/// Whether nothing is added any more to a log that may hold deltas.
+fn is_sealed_client(maps: &Maps, log: LogId) -> bool {
+    let entry = maps.logs.get(&log);
+    entry.is_some_and(|entry| entry.writer == Writer::Client && !matches!(entry.state, LogState::Open(_)))
 }
 
 impl Manager {
@@ -99,7 +133,7 @@ impl Manager {
             let lacks = self.replayed.lock().expect("nobody panics over replays").may_lack(&maps, log);
             if lacks {
                 self.replay(log, length).await?;
-                self.replayed.lock().expect("nobody panics over replays").0.insert(log);
+                self.replayed.lock().expect("nobody panics over replays").add(log);
             }
         }
         Ok(())

@@ -52,8 +52,8 @@ impl JournalRuns {
     }
 }
 
-/// What a table tells of the journal between the images that it names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What a table tells of the journal between the images that it names. The default tells nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ToldRuns {
     /// From where on nothing is told: journal may lie anywhere.
     pub(crate) until: Position,

@@ -142,11 +142,12 @@ impl Manager {
         let mut quiet = Quiet::default();
         while !self.stopping.load(Ordering::Relaxed) {
             let crowded = self.crowded.listen();
-            // A round after slots arrived makes their earlier logs superfluous.
+            // A round after slots arrived makes their earlier logs superfluous, and one after a replay what was replayed.
             let journal = self.journal_bytes.load(Ordering::Relaxed);
             let rolls = self.images.lock().expect("nobody panics over images").rolls_others();
+            let is_untold = self.replayed.lock().expect("nobody panics over replays").is_untold(&self.cluster.maps());
             let is_exposed = self.is_exposed();
-            let done = match (rolls && !self.is_receiving(), quiet.is_idle(journal) || is_exposed) {
+            let done = match ((rolls || is_untold) && !self.is_receiving(), quiet.is_idle(journal) || is_exposed) {
                 (true, _) => self.checkpoint().await,
                 (false, true) => self.checkpoint_idle().await,
                 (false, false) => self.checkpoint_if_due().await,

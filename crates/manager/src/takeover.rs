@@ -121,7 +121,7 @@ struct Recovered {
     intentions: BTreeMap<SlotId, Intentions>,
     /// What was handed over, and lies in none of the images.
     handed: Vec<LogAddress>,
-    /// The sealed logs of clients of which all is here.
+    /// The sealed logs of clients of which all is here, as what the slots are taken from tells.
     replayed: BTreeSet<LogId>,
 }
 
@@ -204,7 +204,7 @@ impl Manager {
             images.adopt(logs, recovered.images);
             images.rest_on(&recovered.handed);
         }
-        self.replayed.lock().expect("nobody panics over replays").keep_only(&recovered.replayed);
+        self.replayed.lock().expect("nobody panics over replays").arrived(&recovered.replayed);
         self.arrivals.lock().expect("nobody panics over arrivals").extend(run.slots());
         self.arriving.store(true, Ordering::Release);
         self.table.adopt(states);
@@ -339,6 +339,7 @@ impl Recovered {
             roll = run.logs[number..].to_vec();
             roll[0].from = table.journal_from;
             base = Some(listed.log);
+            self.replayed.clone_from(&table.replayed);
             for entry in table.slots.iter().filter(|entry| mine(entry.slot)) {
                 let pages = read_index(reader, &entry.index).await?;
                 let stored = pages.iter().map(|(_, address)| *address).collect();
@@ -365,9 +366,7 @@ impl Recovered {
     /// The slots of a run as they were handed over.
     async fn take(&mut self, reader: &LogReader, table: LogAddress, run: &SlotRange) -> Result<(), StartError> {
         let handed: Handover = decode(&reader.read(table).await?)?;
-        if run.logs.is_empty() {
-            self.replayed = handed.replayed;
-        }
+        self.replayed = handed.replayed;
         let slots = handed.slots.into_iter().filter(|handed| (run.first..=run.last).contains(&handed.slot.0));
         let read = join_all(slots.map(async |handed| (read_index(reader, &handed.index).await, handed))).await;
         self.handed.push(table);

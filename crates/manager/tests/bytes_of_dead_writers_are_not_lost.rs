@@ -1,6 +1,7 @@
 //! The dangers: whoever deletes knows that a log is sealed, and a manager does not. The manager takes the log for one that its
-//! writer still has, says that nothing lives of it, and replays its deltas later: what was fsynced is gone. And a cleaner
-//! that was taken for dead wakes up: what it copied is deleted, and it tells managers to name it.
+//! writer still has, says that nothing lives of it, and replays its deltas later: what was fsynced is gone. A cleaner
+//! that was taken for dead wakes up: what it copied is deleted, and it tells managers to name it. And whoever takes over from a
+//! manager that had all deltas of a log wants to read them once more, though the log is deleted by then.
 
 #[allow(dead_code, reason = "other tests do more to a site")]
 mod several;
@@ -11,15 +12,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use host::sim;
 use host::{Address, Host, NodeId, Port};
-use log::{BodyPart, Cluster, LogWriter, Record, WriterOptions, recovery};
+use log::{BodyPart, Cluster, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery};
 use protocol::address::LogAddress;
 use protocol::delta::{Change, Delta};
-use protocol::file::{Caller, Kind, NewInode, Time};
-use protocol::id::{InodeId, LogId, StripeNumber};
+use protocol::file::{Caller, Kind, NewInode, SetAttributes, Time};
+use protocol::id::{InodeId, LogId, StripeNumber, TargetId};
 use protocol::manager::{Answer, Deltas, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerRequest, Moved};
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
-use protocol::storage::{Durability, Room};
+use protocol::storage::{Durability, Room, StorageRequest};
 use several::{GROUND, Site};
 
 /// A node that nobody takes for dead but who does so here.
@@ -83,6 +84,19 @@ impl Machine {
             }
         }
         Some(sum)
+    }
+}
+
+impl Machine {
+    /// Waits until all managers together say that so much lives.
+    async fn hears(&self, log: LogId, bytes: u64) {
+        for _ in 0..100 {
+            if self.live(log).await == Some(bytes) {
+                return;
+            }
+            self.host.sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{:?} bytes live for ten seconds, and {bytes} should", self.live(log).await);
     }
 }
 
@@ -157,6 +171,50 @@ fn a_cleaner_that_wakes_up_moves_nothing_to_a_sealed_log() {
             cleaning.ask(inode, ManagerRequest::Move(vec![moved])).await.expect("the file is there");
             assert_eq!(looking.live(cleaner.log()).await, Some(5000));
             assert_eq!(looking.live(writer.log()).await, Some(0));
+        });
+        told.await.expect("nobody dies");
+    });
+}
+
+#[test]
+fn what_was_deleted_is_not_wanted_by_whoever_takes_over() {
+    sim::explore(0..20, async |world, host| {
+        let mut dice = world.dice();
+        let mut site = Site::create(&world, &host, &mut dice).await;
+        site.start_managers().await;
+        let looking = world.add_node(NodeId(101));
+        let told = world.spawn(&looking.clone(), async move {
+            let looking = Machine::start(looking).await;
+            let inode = looking.create().await;
+            let writer = looking.open(Writer::Client).await;
+            let address = append(&writer, inode).await;
+            append_deltas(&writer, inode, address).await;
+            // With this both data fragments have bytes.
+            let parts = &[BodyPart::Copied(&vec![7; writer.record_size_max() as usize * 3 / 4])];
+            let filler = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
+            let end = writer.append(filler).expect("it is open").end;
+            writer.commit(end, Durability::Disk).await.expect("all targets live");
+            assert_eq!(end.stripe, address.stripe);
+            writer.close().await.expect("all targets live");
+            looking.seal(writer.log()).await;
+            looking.hears(writer.log(), 5000).await;
+            let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
+            looking.ask(inode, ManagerRequest::SetAttributes(inode, set)).await.expect("the file is there");
+            looking.hears(writer.log(), 0).await;
+            for target in [0, 1].map(TargetId) {
+                let delete = StorageRequest::Delete { stripes: vec![(writer.log(), address.stripe)] };
+                looking.cluster.ask(target, delete).await.expect("it lives");
+            }
+            (looking, address)
+        });
+        let (looking, address) = told.await.expect("nobody dies");
+        site.fall_behind(TargetId(1));
+        site.deal_anew(&mut dice).await;
+        site.start_managers().await;
+        let told = world.spawn(&looking.host.clone(), async move {
+            looking.hears(address.log, 0).await;
+            let left = LogReader::new(looking.cluster.clone()).read(address).await;
+            assert!(matches!(left, Err(ReadError::Unreadable { .. })), "{left:?}: nobody can tell whether it is lost");
         });
         told.await.expect("nobody dies");
     });

@@ -2,6 +2,7 @@
 //! client holds them open. A count that one manager keeps for another's file drifts, and bytes that live are deleted, or
 //! dead ones kept for ever.
 
+#[allow(dead_code, reason = "other tests do more to a site")]
 mod several;
 
 use std::sync::atomic::{AtomicU64, Ordering};

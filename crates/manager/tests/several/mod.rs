@@ -13,7 +13,7 @@ use manager::{Manager, ManagerOptions};
 use protocol::id::{MapEpoch, SLOT_COUNT, SlotId, TargetId};
 use protocol::manager::MANAGER_PORT;
 
-use protocol::maps::{Maps, NodeEntry, NodeState, SlotEntry, SlotWish, TargetEntry};
+use protocol::maps::{Maps, NodeEntry, NodeState, SlotEntry, SlotWish, TargetEntry, TargetState};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use registry::change;
 use storage::{Storage, TargetOptions};
@@ -123,6 +123,15 @@ impl Site {
             }
             self.managers.insert(node, Some(manager));
         }
+    }
+
+    /// The maps say that a target missed something.
+    pub fn fall_behind(&self, target: TargetId) {
+        let mut shared = self.maps.lock().unwrap();
+        let mut maps = Maps::clone(shared.as_ref().unwrap());
+        maps.targets.get_mut(&target).unwrap().state = TargetState::Behind;
+        maps.epoch = MapEpoch(maps.epoch.0 + 1);
+        *shared = Some(Arc::new(maps));
     }
 
     pub fn kill(&mut self, node: NodeId) {
