@@ -87,8 +87,7 @@ impl Harm {
         let index = self.dice.below(self.rack.count() as u64) as usize;
         let other = self.dice.below(self.rack.count() as u64) as usize;
         let (node, other_node) = (self.rack.node(index), self.rack.node(other));
-        let faces = if self.blows == Blows::Kills { 21 } else { 20 };
-        match self.dice.below(faces) {
+        match self.dice.below(21) {
             0..=2 => self.crash(index, Stop::Kill),
             3 => self.crash_all(),
             4..=6 => self.start_some(),
