@@ -20,6 +20,9 @@ use crate::state::{Note, Opened, State, Synced};
 use crate::writer::{Appended, Record, Rest, WriterOptions};
 use crate::{Cluster, LogError, following, relay};
 
+/// So many stripes may wait in a lull: the open one, and one on its way.
+const LULL_STRIPES: usize = 2;
+
 /// What all clones of a writer share.
 pub(crate) struct Shared {
     pub(crate) log: LogId,
@@ -123,6 +126,15 @@ impl Shared {
     }
 
     pub(crate) async fn room(this: &Arc<Shared>) -> Result<(), LogError> {
+        Shared::until(this, |state| state.backlog() <= this.waiting_max(state)).await
+    }
+
+    pub(crate) async fn lull(this: &Arc<Shared>) -> Result<(), LogError> {
+        Shared::until(this, |state| state.incomplete().count() <= LULL_STRIPES).await
+    }
+
+    /// Waits for targets until enough of what was appended has reached them.
+    async fn until(this: &Arc<Shared>, is_enough: impl Fn(&State) -> bool) -> Result<(), LogError> {
         let mut tried = false;
         loop {
             let listener = {
@@ -130,7 +142,7 @@ impl Shared {
                 if let Some(fault) = &state.fault {
                     return Err(fault.clone());
                 }
-                if state.backlog() <= this.waiting_max(&state) {
+                if is_enough(&state) {
                     return Ok(());
                 }
                 state.try_again(&mut tried)?;

@@ -177,6 +177,12 @@ impl LogWriter {
         Shared::room(&self.shared).await
     }
 
+    /// Returns when nothing waits but the open stripe and one before it: for whoever appends much that nobody waits for, while
+    /// others commit what they append behind it.
+    pub async fn lull(&self) -> Result<(), LogError> {
+        Shared::lull(&self.shared).await
+    }
+
     /// Waits until everything through `through` is as durable as asked. Group commit: whoever comes first sends for all.
     pub async fn commit(&self, through: Position, durability: Durability) -> Result<(), LogError> {
         Shared::commit(&self.shared, through, durability).await

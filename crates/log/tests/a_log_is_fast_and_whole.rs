@@ -199,6 +199,20 @@ fn bulk_before_a_sync_is_not_copied() {
 }
 
 #[test]
+fn behind_who_waits_for_lulls_a_commit_waits_for_little() {
+    run(3, async |world, host| {
+        let fakes = Fakes::new(&world, 5, 1, 1 << 20);
+        let writer = open(&fakes, &host).await;
+        for _ in 0..300 {
+            append(&writer, 128 * KIB);
+            writer.lull().await.unwrap();
+            let (reached, end) = (writer.reached(Durability::Replicated), writer.end());
+            assert!(end.stripe.0 - reached.stripe.0 <= 2, "{reached:?} of {end:?}");
+        }
+    });
+}
+
+#[test]
 fn a_journal_wastes_no_stripes() {
     run(3, async |world, host| {
         let fakes = Fakes::new(&world, 5, 1, 1 << 20);

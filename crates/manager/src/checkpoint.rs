@@ -246,7 +246,8 @@ impl Manager {
                     let address = self.put(RecordKind::Page, &page.encode()).map_err(failed)?;
                     drop(page);
                     stored(&copy.low, version, address);
-                    self.writer.room().await.map_err(failed)?;
+                    // Operations wait for their journal records, which come behind.
+                    self.writer.lull().await.map_err(failed)?;
                     Some(address)
                 }
                 None => copy.stored,
