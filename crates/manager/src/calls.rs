@@ -1,7 +1,7 @@
 //! Calling clients: for what others want, for what a writer knows better, and after a take-over for what they hold
 //! (`docs/tokens.md`). Awaits; `tokens` decides.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -352,22 +352,24 @@ impl Manager {
     pub(crate) async fn hear_claims(&self, slots: &[SlotId]) -> Result<bool, StartError> {
         let mut slots = slots.to_vec();
         slots.sort_unstable();
-        let mut heard = BTreeSet::new();
+        let mut heard = BTreeMap::new();
         let living = |maps: &Maps| -> BTreeSet<u32> {
             let open = maps.logs.values().filter(|entry| entry.writer == Writer::Client);
             open.filter(|entry| !matches!(entry.state, LogState::Sealed(_))).map(|entry| entry.node).collect()
         };
         loop {
             let maps = self.cluster.refresh().await?;
-            let left: Vec<u32> = living(&maps).difference(&heard).copied().collect();
+            // Who was heard may be the next life of one that was taken for living until then: the log of that one is owed.
+            // Only maps in which the log of the next life has begun tell so.
+            heard.retain(|_, log| *log < maps.next_log);
+            let left: Vec<u32> = living(&maps).into_iter().filter(|node| !heard.contains_key(node)).collect();
             if left.is_empty() {
-                // Who was heard may be the next life of one that was taken for living until then: its log is owed.
                 return Ok(!self.is_owed_deltas(&maps));
             }
             let calls = left.into_iter().map(async |node| (node, self.claims_of(node, &slots).await));
             let answers = join_all(calls).await;
-            let all_heard = answers.iter().all(|(_, is_heard)| *is_heard);
-            heard.extend(answers.into_iter().filter_map(|(node, is_heard)| is_heard.then_some(node)));
+            let all_heard = answers.iter().all(|(_, life)| life.is_some());
+            heard.extend(answers.into_iter().filter_map(|(node, life)| Some((node, life?))));
             let died = maps.dead_logs().any(|log| maps.logs[&log].writer == Writer::Client);
             if died {
                 return Ok(false);
@@ -378,24 +380,24 @@ impl Manager {
         }
     }
 
-    /// Hears all that the client on a node holds, in place of what it said before.
-    async fn claims_of(&self, node: u32, arrived: &[SlotId]) -> bool {
+    /// Hears all that the client on a node holds, in place of what it said before; the log of the life that said it.
+    async fn claims_of(&self, node: u32, arrived: &[SlotId]) -> Option<LogId> {
         let (mut from, mut life) = (InodeId(0), None);
         loop {
             let request = ClientRequest::Claim { slots: arrived.to_vec(), from };
-            let Ok(ClientAnswer::Claim(log, claims)) = self.ask_client(node, request).await else { return false };
+            let Ok(ClientAnswer::Claim(log, claims)) = self.ask_client(node, request).await else { return None };
             if *life.get_or_insert(log) != log {
-                return false;
+                return None;
             }
             if from == InodeId(0) && !self.hear_anew(node, log, arrived) {
-                return false;
+                return None;
             }
             let rest = claims.rest;
             self.hear(node, claims, arrived);
             match rest {
                 Some(next) if next > from => from = next,
-                Some(_) => return false,
-                None => return true,
+                Some(_) => return None,
+                None => return Some(log),
             }
         }
     }

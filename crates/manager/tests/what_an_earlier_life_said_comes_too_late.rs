@@ -1,22 +1,26 @@
 //! The danger: a client's machine starts anew, greets its manager and is granted something; then the greeting of its earlier
-//! life arrives, which was under way all the time, and voids what the client holds: two write one file.
+//! life arrives, which was under way all the time, and voids what the client holds: two write one file. Or the next life says
+//! what it holds, which is nothing, to a manager that does not know yet that there was a death.
 
 #[allow(dead_code, reason = "other tests do more to a site")]
 mod several;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use host::sim;
 use host::{Address, BoxFuture, Envelope, Handler, Host, NodeId, Port};
-use log::{Cluster, LogWriter, WriterOptions};
-use protocol::file::{Caller, Kind, NewInode};
+use log::{BodyPart, Cluster, LogWriter, Record, WriterOptions};
+use protocol::delta::{Change, Delta};
+use protocol::file::{Caller, Kind, NewInode, Time};
 use protocol::id::{InodeId, LogId};
-use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerRequest};
+use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerRequest};
 use protocol::maps::Writer;
-use protocol::storage::Room;
-use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest, Grant};
-use several::{GROUND, Site};
+use protocol::record::{Owner, RecordKind};
+use protocol::storage::{Durability, Room};
+use protocol::token::{CLIENT_PORT, Claims, ClientAnswer, ClientRequest, Grant};
+use several::{GROUND, SharedMaps, Site, change_maps};
 
 /// Gives up whatever it is asked for, and notes of which life.
 struct Holder(Arc<Mutex<Vec<LogId>>>);
@@ -87,5 +91,91 @@ fn a_late_greeting_voids_nothing() {
         });
         let later = told.await.expect("nobody dies");
         assert_eq!(*asked.lock().unwrap(), [later], "what the later life holds is called back from it");
+    });
+}
+
+/// The next life of a client's machine. It is there from when somebody asks it, and the registry tells of it later.
+struct NextLife {
+    node: NodeId,
+    maps: SharedMaps,
+    told: SharedMaps,
+    log: OnceLock<LogId>,
+}
+
+impl NextLife {
+    fn begin(&self) -> LogId {
+        *self.told.lock().unwrap() = self.maps.lock().unwrap().clone();
+        let mut log = LogId(0);
+        change_maps(&self.maps, |maps| {
+            log = maps.next_log;
+            maps.next_log = LogId(log.0 + 1);
+            maps.nodes.get_mut(&self.node.0).expect("it has joined").session += 1;
+        });
+        log
+    }
+}
+
+impl Handler for NextLife {
+    fn handle(&self, _: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
+        let answer = match request.open().expect("a request to a client") {
+            ClientRequest::Claim { .. } => {
+                ClientAnswer::Claim(*self.log.get_or_init(|| self.begin()), Claims::default())
+            }
+            _ => ClientAnswer::Done,
+        };
+        Box::pin(std::future::ready(Envelope::new(answer)))
+    }
+}
+
+#[test]
+fn what_an_earlier_life_stored_is_seen_though_nobody_has_heard_of_its_end() {
+    sim::explore(0..20, async |world, host| {
+        let mut dice = world.dice();
+        let mut site = Site::create(&world, &host, &mut dice).await;
+        site.start_managers().await;
+        let node = NodeId(101);
+        site.join(node);
+        let host = world.add_node(node);
+        let (maps, told) = (site.maps.clone(), site.told.clone());
+        let next = NextLife { node, maps, told: told.clone(), log: OnceLock::new() };
+        let stored = world.spawn(&host.clone(), async move {
+            let cluster = Cluster::connect(host.clone(), GROUND).await.expect("the registry never fails");
+            let client = Client { host, cluster };
+            let caller = Caller::default();
+            let new = NewInode { kind: Kind::File, mode: 0o644, mask: 0, device: 0, target: Bytes::new(), caller };
+            let name = Bytes::from_static(b"a");
+            let create = ManagerRequest::Create { directory: InodeId::ROOT, name, new, open: false };
+            let inode = match client.ask(create).await.expect("the name is new").answer {
+                Answer::Entry(attributes, _) => attributes.inode,
+                other => panic!("made, not {other:?}"),
+            };
+            let (writer, _) = client.open_log().await;
+            let delta = Delta { inode, change: Change::Wrote { size: 5000, time: Time(1) } };
+            let body = postcard::to_stdvec(&vec![delta]).expect("deltas have no unserializable part");
+            let parts = &[BodyPart::Copied(&body)];
+            let record = Record { kind: RecordKind::Deltas, owner: Owner::default(), parts, aligned: false };
+            let end = writer.append(record).expect("it is open").end;
+            writer.commit(end, Durability::Disk).await.expect("all targets live");
+            client.host.listen(Port(CLIENT_PORT), Arc::new(next));
+            (client, inode, writer)
+        });
+        let (client, inode, _writer) = stored.await.expect("nobody dies");
+        site.managers.keys().copied().collect::<Vec<_>>().into_iter().for_each(|node| site.kill(node));
+        let later = world.clone();
+        let heard = world.spawn(&world.host(GROUND), async move {
+            while told.lock().unwrap().is_none() {
+                later.sleep(Duration::from_millis(10)).await;
+            }
+            later.sleep(Duration::from_secs(1)).await;
+            *told.lock().unwrap() = None;
+        });
+        site.start_managers().await;
+        let looked = world.spawn(&client.host.clone(), async move {
+            client.cluster.refresh().await.expect("the registry never fails");
+            client.ask(ManagerRequest::Attributes(inode)).await.expect("the manager has started").answer
+        });
+        let answer = looked.await.expect("nobody dies");
+        assert!(matches!(&answer, Answer::Attributes(found) if found.size == 5000), "{answer:?}");
+        heard.await.expect("nobody dies");
     });
 }

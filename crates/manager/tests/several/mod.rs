@@ -14,7 +14,7 @@ use protocol::id::{MapEpoch, SLOT_COUNT, SlotId, TargetId};
 use protocol::manager::MANAGER_PORT;
 
 use protocol::maps::{Maps, NodeEntry, NodeState, SlotEntry, SlotWish, TargetEntry, TargetState};
-use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
+use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryReply, RegistryRequest};
 use registry::change;
 use storage::{Storage, TargetOptions};
 
@@ -26,18 +26,26 @@ pub const GROUND: NodeId = NodeId(1);
 const RUNS: u16 = 8;
 pub const CLIENTS: u32 = 5;
 
-type SharedMaps = Arc<Mutex<Option<Arc<Maps>>>>;
+pub type SharedMaps = Arc<Mutex<Option<Arc<Maps>>>>;
 
 /// A registry that never fails: it applies requests to maps in memory.
-struct Registry(SharedMaps);
+struct Registry {
+    maps: SharedMaps,
+    /// What it tells instead of them, if anything: as a replica does that is behind.
+    told: SharedMaps,
+}
 
 impl Handler for Registry {
     fn handle(&self, _: NodeId, request: Envelope) -> BoxFuture<'static, Envelope> {
-        let shared = self.0.clone();
+        let (shared, told) = (self.maps.clone(), self.told.clone());
         Box::pin(async move {
             let mut shared = shared.lock().unwrap();
             let maps = shared.as_mut().expect("the site was created");
-            let (next, reply) = change::apply(maps, request.open().expect("a registry's request"));
+            let request = request.open().expect("a registry's request");
+            if let (RegistryRequest::Maps, Some(told)) = (&request, told.lock().unwrap().clone()) {
+                return Envelope::new::<RegistryAnswer>(Ok(RegistryReply::Maps(told)));
+            }
+            let (next, reply) = change::apply(maps, request);
             if let Some(next) = next {
                 *maps = Arc::new(next);
             }
@@ -46,11 +54,22 @@ impl Handler for Registry {
     }
 }
 
+/// Changes what the registry has agreed on, without asking it.
+pub fn change_maps(shared: &SharedMaps, change: impl FnOnce(&mut Maps)) {
+    let mut shared = shared.lock().unwrap();
+    let mut maps = Maps::clone(shared.as_ref().unwrap());
+    change(&mut maps);
+    maps.epoch = MapEpoch(maps.epoch.0 + 1);
+    assert_eq!(maps.verify(), Ok(()));
+    *shared = Some(Arc::new(maps));
+}
+
 /// The nodes of one world.
 pub struct Site {
     pub world: World,
     disks: Vec<SimDisk>,
-    maps: SharedMaps,
+    pub maps: SharedMaps,
+    pub told: SharedMaps,
     pub managers: BTreeMap<NodeId, Option<Arc<Manager>>>,
     /// Every manager audits all slots all the time, and counts here how often there was a moment for it.
     pub audits: Option<Arc<AtomicU64>>,
@@ -63,7 +82,8 @@ impl Site {
             (0..TARGETS).map(|n| world.add_disk(GROUND, &format!("t{n}"), DiskOptions::default())).collect();
         let managers: BTreeMap<NodeId, _> = (0..dice.within(2..5)).map(|n| (NodeId(2 + n as u32), None)).collect();
         managers.keys().for_each(|&node| drop(world.add_node(node)));
-        let site = Site { world: world.clone(), disks, maps: Arc::default(), managers, audits: None };
+        let site =
+            Site { world: world.clone(), disks, maps: Arc::default(), told: Arc::default(), managers, audits: None };
         let mut entries = Vec::new();
         for (target, disk) in site.plugged() {
             storage::format(&disk, CLUSTER, target, TargetOptions::default()).await.unwrap();
@@ -95,9 +115,10 @@ impl Site {
     }
 
     pub async fn start_ground(&self) {
-        let (disks, host, maps) = (self.plugged(), self.world.host(GROUND), self.maps.clone());
+        let (disks, host) = (self.plugged(), self.world.host(GROUND));
+        let registry = Registry { maps: self.maps.clone(), told: self.told.clone() };
         let started = self.world.spawn(&host.clone(), async move {
-            host.listen(Port(REGISTRY_PORT), Arc::new(Registry(maps)));
+            host.listen(Port(REGISTRY_PORT), Arc::new(registry));
             let (_, lost) = Storage::start(host, CLUSTER, disks, TargetOptions::default()).await;
             assert!(lost.is_empty());
         });
@@ -127,11 +148,14 @@ impl Site {
 
     /// The maps say that a target missed something.
     pub fn fall_behind(&self, target: TargetId) {
-        let mut shared = self.maps.lock().unwrap();
-        let mut maps = Maps::clone(shared.as_ref().unwrap());
-        maps.targets.get_mut(&target).unwrap().state = TargetState::Behind;
-        maps.epoch = MapEpoch(maps.epoch.0 + 1);
-        *shared = Some(Arc::new(maps));
+        change_maps(&self.maps, |maps| maps.targets.get_mut(&target).unwrap().state = TargetState::Behind);
+    }
+
+    /// A node that stores nothing is one of the cluster's.
+    pub fn join(&self, node: NodeId) {
+        let (name, state) = (node.0.to_string(), NodeState::Alive);
+        let entry = NodeEntry { name, address: String::new(), session: 1, state, stores: false };
+        change_maps(&self.maps, |maps| drop(maps.nodes.insert(node.0, entry)));
     }
 
     pub fn kill(&mut self, node: NodeId) {
@@ -141,18 +165,14 @@ impl Site {
 
     /// Some run of slots shall be another manager's.
     pub fn wish(&self, dice: &mut Dice) {
-        let mut shared = self.maps.lock().unwrap();
-        let mut maps = Maps::clone(shared.as_ref().unwrap());
+        let maps = self.maps.lock().unwrap().clone().unwrap();
         let (first, count) = (dice.below(SLOT_COUNT.into()) as u16, dice.within(1..900) as u16);
         let from = maps.slot(first).node;
         let is_there = |slot: &u16| *slot < SLOT_COUNT && maps.slot(*slot).node == from;
         let last = (first..first.saturating_add(count)).take_while(is_there).last().unwrap();
         let to = self.deal(dice).0;
         if to != from {
-            maps.wishes = [(first, SlotWish { last, from, to })].into();
-            maps.epoch = MapEpoch(maps.epoch.0 + 1);
-            assert_eq!(maps.verify(), Ok(()));
-            *shared = Some(Arc::new(maps));
+            change_maps(&self.maps, |maps| maps.wishes = [(first, SlotWish { last, from, to })].into());
         }
     }
 
