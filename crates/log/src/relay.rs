@@ -29,7 +29,8 @@ const FINISH_TRIES: u32 = 100;
 pub(crate) async fn relay(shared: Arc<Shared>) {
     let mut outcome = Ok(());
     for attempt in 0..ATTEMPTS {
-        outcome = add_run(&shared).await;
+        // One that fails again and again is not turned to in every attempt: each may cost a run.
+        outcome = add_run(&shared, attempt + 1 == ATTEMPTS).await;
         if !matches!(outcome, Err(LogError::Unavailable(_))) {
             break;
         }
@@ -102,10 +103,15 @@ pub(crate) async fn entry(shared: &Arc<Shared>) -> Result<(Arc<Maps>, LogEntry),
     }
 }
 
-async fn add_run(shared: &Arc<Shared>) -> Result<(), LogError> {
+/// Goes on without those that failed. Where no other answers, `even_failed` ones will do that answer again: all may have been
+/// away for a while.
+async fn add_run(shared: &Arc<Shared>, even_failed: bool) -> Result<(), LogError> {
     sync_complete(shared).await;
     let (maps, known) = entry(shared).await?;
-    let live = probe(shared, &maps).await;
+    let mut live = probe(shared, &maps).await;
+    if live.is_empty() && even_failed {
+        live = ask(shared, whole(&maps)).await;
+    }
     let (need, old, from) = {
         let state = shared.lock();
         if let Some(fault) = &state.fault {
@@ -168,10 +174,15 @@ pub(crate) async fn sync_complete(shared: &Arc<Shared>) {
 /// The targets that answer now and are not known to fail. What they say of their incarnation counts from here on.
 pub(crate) async fn probe(shared: &Arc<Shared>, maps: &Maps) -> BTreeSet<TargetId> {
     let failed = shared.lock().failed.clone();
-    let whole = |(&id, entry): (&TargetId, &protocol::maps::TargetEntry)| {
-        (entry.state == TargetState::Whole && !failed.contains(&id)).then_some(id)
-    };
-    let targets: Vec<_> = maps.targets.iter().filter_map(whole).collect();
+    ask(shared, whole(maps).filter(|target| !failed.contains(target))).await
+}
+
+fn whole(maps: &Maps) -> impl Iterator<Item = TargetId> {
+    maps.targets.iter().filter(|(_, entry)| entry.state == TargetState::Whole).map(|(&target, _)| target)
+}
+
+async fn ask(shared: &Arc<Shared>, targets: impl Iterator<Item = TargetId>) -> BTreeSet<TargetId> {
+    let targets: Vec<_> = targets.collect();
     let stats = join_all(targets.iter().map(|&target| shared.cluster.ask(target, StorageRequest::Stat))).await;
     let mut state = shared.lock();
     let mut live = BTreeSet::new();

@@ -256,6 +256,29 @@ fn a_full_target_refuses_and_the_log_goes_on_when_there_is_room() {
 }
 
 #[test]
+fn a_log_goes_on_when_all_targets_were_away_and_are_back() {
+    for targets in [1, 3] {
+        run(4, async |world, host| {
+            let fakes = Fakes::new(&world, targets, u8::from(targets > 1), 16 << 10);
+            let writer = open(&fakes, &host).await;
+            let mut records = vec![append(&writer, 3000)];
+            writer.commit(writer.end(), Durability::Disk).await.unwrap();
+            for _ in 0..2 {
+                (0..targets as usize).for_each(|n| world.crash(Fakes::node(n), Stop::Kill));
+                records.push(append(&writer, 3000));
+                let alone = writer.commit(writer.end(), Durability::Replicated).await;
+                assert!(matches!(alone, Err(LogError::Unavailable(_))), "{alone:?}");
+                (0..targets as usize).for_each(|n| fakes.restart(n));
+                let before = writer.status().runs_added;
+                writer.commit(writer.end(), Durability::Disk).await.unwrap();
+                assert_eq!(writer.status().runs_added, before + 1);
+            }
+            right(&LogReader::new(fakes.cluster(&host).await), &records).await;
+        });
+    }
+}
+
+#[test]
 fn damage_is_read_around_reported_and_repaired() {
     run(5, async |world, host| {
         let fakes = Fakes::new(&world, 5, 1, 16 << 10);
