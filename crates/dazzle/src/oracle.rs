@@ -171,6 +171,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
     };
     Ok(json!({
         "mount": parts.config.mount, "health": health, "lease": is_trusted, "parity": maps.parity,
+        "registry_ails": parts.roles.registry.as_ref().and_then(|registry| registry.ails()),
         "inodes": space.inodes_total - space.inodes_free,
         "space": {"total": space.bytes_total, "free": space.bytes_free, "used": space.bytes_total - space.bytes_free},
         "redundancy": redundancy, "memory": memory(parts), "slots": slots(&maps), "slots_moving": slots_moving(&maps),

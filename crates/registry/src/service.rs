@@ -464,8 +464,8 @@ impl Registry {
         self.metrics(|metrics| metrics.membership_config.voter_ids().eq([self.host.node().0]))
     }
 
-    /// Why this replica is behind the others, and stays so for now.
-    fn ails(&self) -> Option<String> {
+    /// Why this replica is behind the others, and stays so for now: then they are asked.
+    pub fn ails(&self) -> Option<String> {
         if self.has_failed() {
             return Some(format!("node {} could not store what was agreed on", self.host.node().0));
         }

@@ -267,10 +267,12 @@ fn a_node_whose_disks_are_full_waits_for_room_and_catches_up() {
         cluster.registry(other).answer(open(other)).await.expect("two of three agree");
         let told = cluster.registry(full).answer(RegistryRequest::Maps).await;
         assert!(matches!(told, Err(RegistryError::Elsewhere(_))), "seed {}: {told:?}", world.seed());
+        assert!(cluster.registry(full).ails().is_some_and(|why| why.contains("full")));
         room(DiskOptions::default().capacity_bytes);
         let epoch = || cluster.registry(other).maps().epoch;
         until(&world, "it has caught up", || cluster.registry(full).maps().epoch == epoch()).await;
         cluster.registry(full).answer(open(full)).await.expect("it agrees again");
+        assert_eq!(cluster.registry(full).ails(), None);
     });
 }
 

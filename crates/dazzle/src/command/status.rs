@@ -39,6 +39,9 @@ impl Status {
             size(&answer["space"]["free"]),
             answer["inodes"]
         );
+        if let Some(why) = answer["registry_ails"].as_str() {
+            say!("registry   {why}. Meanwhile this machine asks the others' registries");
+        }
         redundancy(&answer["redundancy"]);
         let memory = |field: &str| size(&answer["memory"][field]);
         say!(
