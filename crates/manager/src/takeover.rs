@@ -253,7 +253,12 @@ impl Manager {
             is_proposed = true;
             match self.cluster.registry(request).await {
                 Ok(_) => return Ok(true),
-                Err(RegistryError::Lost) => {}
+                // Refused for newer maps, which may have to come yet.
+                Err(RegistryError::Lost) => {
+                    if self.cluster.refresh().await.is_ok_and(|known| known.epoch == maps.epoch) {
+                        self.host().sleep(LIST_PAUSE).await;
+                    }
+                }
                 Err(RegistryError::Unavailable(_)) => self.host().sleep(LIST_PAUSE).await,
                 Err(error) => return Err(error.into()),
             }
