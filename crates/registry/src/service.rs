@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long one attempt may take: then perhaps somebody else leads.
 const ATTEMPT: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(50);
+/// How often is looked whether the library may tick.
+const TICK_LOOK: Duration = Duration::from_secs(1);
 /// How long the only voter may take to carry out what is in its log.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -197,6 +199,7 @@ impl Registry {
         host.listen(Port(REGISTRY_PORT), Arc::new(Service(registry.clone())));
         host.listen(Port(CONSENSUS_PORT), Arc::new(Consensus(registry.clone())));
         host.spawn(leader::lead(registry.clone()));
+        host.spawn(keep_ticking(registry.clone()));
         if is_alone {
             registry.begin_alone().await?;
         }
@@ -525,13 +528,23 @@ fn config() -> Config {
         replication_lag_threshold: 256,
         purge_batch_size: 32,
         api_channel_size: Some(256),
-        notification_channel_size: Some(1024),
+        // What the library is told while its store does not answer: that takes some fifty ticks a second.
+        notification_channel_size: Some(8192),
         state_machine_channel_size: Some(256),
         enable_pre_vote: Some(true),
         // Whoever led before it stopped is elected again: only then is known what it had promised.
         enable_leader_restore: Some(false),
         backoff: "50ms 100ms 200ms ...1s".into(),
         ..Config::default()
+    }
+}
+
+/// The library tells itself what it has stored, through the queue that its clock ticks into, and waits while that is full: for
+/// ever, if ticks filled it while the store waited for room. So there are none then; nothing can be done at them anyway.
+async fn keep_ticking(registry: Arc<Registry>) {
+    loop {
+        registry.raft.runtime_config().tick(!registry.store.waits());
+        registry.host.sleep(TICK_LOOK).await;
     }
 }
 

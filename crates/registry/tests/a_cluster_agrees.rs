@@ -268,6 +268,8 @@ fn a_node_whose_disks_are_full_waits_for_room_and_catches_up() {
         let told = cluster.registry(full).answer(RegistryRequest::Maps).await;
         assert!(matches!(told, Err(RegistryError::Elsewhere(_))), "seed {}: {told:?}", world.seed());
         assert!(cluster.registry(full).ails().is_some_and(|why| why.contains("full")));
+        // So long that what the library tells itself meanwhile fills its queues, if it does.
+        world.sleep(Duration::from_secs(600)).await;
         room(DiskOptions::default().capacity_bytes);
         let epoch = || cluster.registry(other).maps().epoch;
         until(&world, "it has caught up", || cluster.registry(full).maps().epoch == epoch()).await;
