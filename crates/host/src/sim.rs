@@ -74,14 +74,34 @@ pub fn run<T>(seed: u64, driver: impl AsyncFnOnce(World, Host) -> T) -> T {
     outcome
 }
 
+/// So many seeds, or those that the environment asks for: `DAZZLE_SEEDS=2000` for the first so many,
+/// `DAZZLE_SEEDS=2000..4000` to go on where an earlier run ended.
+///
+/// # Panics
+/// When the environment asks for something else: fewer worlds than somebody believes were tried would be worse.
+pub fn seeds(count: u64) -> Range<u64> {
+    match std::env::var("DAZZLE_SEEDS") {
+        Ok(text) => seeds_of(&text).unwrap_or_else(|| panic!("DAZZLE_SEEDS={text}: neither 2000 nor 2000..4000")),
+        Err(_) => 0..count,
+    }
+}
+
+fn seeds_of(text: &str) -> Option<Range<u64>> {
+    let (first, end) = text.split_once("..").unwrap_or(("0", text));
+    let seeds = first.parse().ok()?..end.parse().ok()?;
+    (!seeds.is_empty()).then_some(seeds)
+}
+
 /// Runs `driver` in one world after the other, a world per seed; or in that of the seed that the environment names in
-/// `DAZZLE_SEED` alone. A panic tells its seed.
-pub fn explore(seeds: Range<u64>, driver: impl AsyncFn(World, Host)) {
+/// `DAZZLE_SEED` alone. A panic tells its seed. Returns how many worlds there were.
+pub fn explore(seeds: Range<u64>, driver: impl AsyncFn(World, Host)) -> u64 {
     let chosen = std::env::var("DAZZLE_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let seeds = chosen.map_or(seeds, |seed| seed..seed + 1);
-    for seed in seeds {
+    println!("worlds {} to {}", seeds.start, seeds.end - 1);
+    for seed in seeds.clone() {
         run(seed, &driver);
     }
+    seeds.end - seeds.start
 }
 
 /// Runs `driver` twice from one seed, and checks that both told the same story: whatever asked the real clock, real
@@ -97,4 +117,18 @@ pub fn replay(seed: u64, driver: impl AsyncFn(World, Host)) {
         })
     };
     assert_eq!(trace(), trace(), "seed {seed} told two stories: something real has a hand in it");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seeds_of;
+
+    #[test]
+    fn seeds_are_a_count_or_a_range() {
+        assert_eq!(seeds_of("2000"), Some(0..2000));
+        assert_eq!(seeds_of("2000..4000"), Some(2000..4000));
+        for nonsense in ["", "many", "0", "4000..2000", "2000..", "..2000", "2000..=4000", "-1"] {
+            assert_eq!(seeds_of(nonsense), None, "{nonsense:?}");
+        }
+    }
 }

@@ -20,7 +20,7 @@ use protocol::file::{Caller, Kind, NewInode, Time};
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 use protocol::intention::{Admission, Counts, Fetch, IntentionId, Keep, Outcome, Part, Prepare, Purpose, Settle};
 use protocol::manager::{Answer, CloneRange, Deltas, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerRequest};
-use several::{GROUND, Site, seeds};
+use several::{GROUND, Site};
 
 /// Of a client, which writes none.
 const LOG: LogId = LogId(1_000_101);
@@ -256,7 +256,7 @@ const FAULTS: u64 = 10;
 
 #[test]
 fn every_manager_finds_each_fault_once() {
-    sim::explore(seeds(4 * FAULTS), async |world, host| {
+    sim::explore(sim::seeds(4 * FAULTS), async |world, host| {
         let mut dice = world.dice();
         let mut site = Site::create(&world, &host, &mut dice).await;
         site.start_managers().await;

@@ -20,7 +20,7 @@ use protocol::id::{InodeId, LogId, StripeNumber};
 use protocol::manager::{
     Answer, CloneRange, Deltas, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerRequest, Rename, RenameMode,
 };
-use several::{CLIENTS, GROUND, Site, harm, seeds};
+use several::{CLIENTS, GROUND, Site, harm};
 
 /// What the clients of one world know together.
 #[derive(Default)]
@@ -185,13 +185,12 @@ async fn share(world: World, host: Host, audits: Option<Arc<AtomicU64>>) {
 
 #[test]
 fn bytes_shared_between_managers_are_counted() {
-    sim::explore(seeds(30), async |world, host| share(world, host, None).await);
+    sim::explore(sim::seeds(30), async |world, host| share(world, host, None).await);
 }
 
 #[test]
 fn bytes_that_are_shared_meanwhile_are_no_problem_to_an_audit() {
     let audits = Arc::new(AtomicU64::new(0));
-    let worlds = seeds(40);
-    sim::explore(worlds.clone(), async |world, host| share(world, host, Some(audits.clone())).await);
-    assert!(audits.load(Ordering::Relaxed) > worlds.end, "there are moments to look at all slots");
+    let worlds = sim::explore(sim::seeds(40), async |world, host| share(world, host, Some(audits.clone())).await);
+    assert!(audits.load(Ordering::Relaxed) > worlds, "there are moments to look at all slots");
 }

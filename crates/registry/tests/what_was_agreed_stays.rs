@@ -6,7 +6,6 @@ mod cluster;
 #[path = "cluster/history.rs"]
 mod history;
 
-use std::ops::Range;
 use std::time::Duration;
 
 use cluster::Cluster;
@@ -22,23 +21,15 @@ const FAULTS: Duration = Duration::from_secs(30);
 /// How fast or slow a clock may run, in millionths: two such differ by as much as a lease allows for.
 const DRIFT_PPM: u64 = 10_000;
 
-/// The seeds, unless the environment asks for others.
-fn seeds(count: u64) -> Range<u64> {
-    let asked = std::env::var("DAZZLE_SEEDS").ok().and_then(|count| count.parse().ok());
-    let seeds = 0..asked.unwrap_or(count);
-    println!("{} worlds", seeds.end);
-    seeds
-}
-
 #[test]
 fn three_nodes_keep_their_word() {
     assert!(DRIFT.as_micros() >= LEASE.as_micros() * 2 * u128::from(DRIFT_PPM) / 1_000_000);
-    sim::explore(seeds(30), async |world, host| hold(&world, &host, 3, 1).await);
+    sim::explore(sim::seeds(30), async |world, host| hold(&world, &host, 3, 1).await);
 }
 
 #[test]
 fn five_nodes_keep_their_word() {
-    sim::explore(seeds(20), async |world, host| hold(&world, &host, 5, 2).await);
+    sim::explore(sim::seeds(20), async |world, host| hold(&world, &host, 5, 2).await);
 }
 
 async fn hold(world: &World, host: &Host, count: u32, parity: u8) {

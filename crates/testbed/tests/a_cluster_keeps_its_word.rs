@@ -5,7 +5,7 @@
 //! all of them share files, keep files and change names. `whole_cluster/harm.rs` says what is done to them meanwhile. In the
 //! end every cell of every file must have a history that one file system can have; all that was fsynced must be there, bytes
 //! and names, and what was not fsynced, where all machines stop together; some order must explain all names; redundancy must
-//! come back; and a thorough check must find nothing, all within bounded time. `DAZZLE_SEEDS` sets how many worlds each story
+//! come back; and a thorough check must find nothing, all within bounded time. `DAZZLE_SEEDS` says which worlds each story
 //! has, `DAZZLE_SEED` replays one.
 
 #[path = "whole_cluster/harm.rs"]
@@ -244,9 +244,8 @@ async fn check(world: &World, rack: &Rack, dice: &mut Dice) {
 /// As many worlds as DAZZLE_SEEDS asks for, or a few.
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "to tell how long it took, and nothing else")]
 fn explore(blows: Blows, worlds: u64) {
-    let worlds = std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(worlds);
     let (told, total, began) = (Cell::new(0), Cell::new(Counts::default()), std::time::Instant::now());
-    sim::explore(0..worlds, async |world, host| {
+    sim::explore(sim::seeds(worlds), async |world, host| {
         tell_a_story(world, host, blows, &total).await;
         told.set(told.get() + 1);
         if told.get() % 100 == 0 {
@@ -269,8 +268,7 @@ fn machines_without_power_lose_nothing_that_was_fsynced() {
 #[test]
 fn a_machine_that_is_promoted_has_all_that_was_answered() {
     let total = Cell::new(Counts::default());
-    let worlds = std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
-    sim::explore(0..worlds, async |world, host| tell_of_a_promotion(world, host, &total).await);
+    let worlds = sim::explore(sim::seeds(60), async |world, host| tell_of_a_promotion(world, host, &total).await);
     println!("{worlds} clusters of two, every promise kept: {:?}", total.get());
 }
 

@@ -45,15 +45,10 @@ impl Story {
     }
 }
 
-fn seeds(default: u64) -> u64 {
-    std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
 /// Tells the story from each of so many seeds.
 fn explore(default: u64, story: impl Fn(&mut Dice) -> Story) -> Counts {
-    let count = seeds(default);
     let total = Cell::new(Counts::default());
-    sim::explore(0..count, async |world, host| {
+    let count = sim::explore(sim::seeds(default), async |world, host| {
         let story = story(&mut world.dice());
         let counts = lives(world, host, story).await;
         let before = total.get();

@@ -362,9 +362,8 @@ async fn look_at_all(world: &World, machines: &Machines, told: &Told, count: u64
 
 /// As many worlds as DAZZLE_SEEDS asks for, or a few.
 fn explore(harm: Harm, worlds: u64) {
-    let worlds = std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(worlds);
     let (calls, failed) = (Cell::new(0), Cell::new(0));
-    sim::explore(0..worlds, async |world, _| tell_a_story(world, harm, &calls, &failed).await);
+    let worlds = sim::explore(sim::seeds(worlds), async |world, _| tell_a_story(world, harm, &calls, &failed).await);
     println!("{worlds} worlds, {} calls, of which {} found nobody in time", calls.get(), failed.get());
     assert!(failed.get() * 20 <= calls.get(), "most calls end well");
 }

@@ -319,9 +319,3 @@ pub fn some_time(dice: &mut Dice, magnitudes: std::ops::Range<u64>) -> Duration 
     let magnitude = dice.within(magnitudes);
     Duration::from_micros(dice.below(1 << magnitude))
 }
-
-pub fn seeds(default: u64) -> std::ops::Range<u64> {
-    let count = std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
-    println!("{count} worlds");
-    0..count
-}

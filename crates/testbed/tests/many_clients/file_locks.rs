@@ -258,9 +258,8 @@ async fn tell_a_story(world: World, clients_die: bool, told: Arc<Mutex<Told>>) {
 }
 
 fn explore(clients_die: bool) {
-    let worlds = std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(8);
     let told = Arc::new(Mutex::new(Told { files: Vec::new(), counts: Counts::default() }));
-    sim::explore(0..worlds, async |world, _| tell_a_story(world, clients_die, told.clone()).await);
+    let worlds = sim::explore(sim::seeds(8), async |world, _| tell_a_story(world, clients_die, told.clone()).await);
     let Counts { granted, refused, broken_off } = told.lock().unwrap().counts;
     println!("{worlds} worlds: {granted} locks granted, {refused} refused, {broken_off} no longer waited for");
     assert!(granted > worlds * 100 && refused > worlds * 10 && broken_off > worlds, "there is something to check");

@@ -175,9 +175,8 @@ async fn tell_a_story(world: World, clients_die: bool, told: Arc<Mutex<Told>>) {
 }
 
 fn explore(clients_die: bool) {
-    let worlds = std::env::var("DAZZLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(8);
     let told = Arc::new(Mutex::new(Told::default()));
-    sim::explore(0..worlds, async |world, _| tell_a_story(world, clients_die, told.clone()).await);
+    let worlds = sim::explore(sim::seeds(8), async |world, _| tell_a_story(world, clients_die, told.clone()).await);
     let told = told.lock().unwrap();
     println!(
         "{worlds} worlds: {} files, {} reads, {} of them without a name",
