@@ -161,7 +161,7 @@ impl Inner {
                 Demand::Nothing => return Ok(()),
                 Demand::GiveUp => break,
                 Demand::Follow => moved.await,
-                Demand::Wait if self.host.now() >= until => self.tokens.slot(inode.slot()).spoil(inode),
+                Demand::Wait if self.host.now() >= until => self.tokens.slot(inode.slot()).spoil(inode, version),
                 Demand::Wait => drop(select(moved, pin!(self.host.sleep_until(until))).await),
             }
         }

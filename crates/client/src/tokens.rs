@@ -38,9 +38,9 @@ struct Held {
     /// A call-back is being carried out; and it is behind the kernel's invalidations, so that calls wait.
     called: bool,
     closed: bool,
-    /// A call is asking for a token; and what it is granted comes too late.
+    /// A call is asking for a token; and grants up to this one come too late for it.
     asking: bool,
-    spoiled: bool,
+    spoiled: TokenVersion,
 }
 
 impl Held {
@@ -124,7 +124,7 @@ impl SlotTokens {
             }
             (true, ..) | (_, _, true) => Pinned::Wait,
             (false, false, false) => {
-                (held.asking, held.spoiled) = (true, false);
+                (held.asking, held.spoiled) = (true, TokenVersion::default());
                 Pinned::Ask
             }
         }
@@ -162,7 +162,8 @@ impl SlotTokens {
         let is_valid = self.stands(asked);
         let Some(held) = self.inodes.get_mut(&inode) else { return };
         held.asking = false;
-        if let Some(token) = granted.filter(|token| is_valid && !held.spoiled && token.inode == inode) {
+        let is_in_time = |token: &Token| is_valid && token.version > held.spoiled;
+        if let Some(token) = granted.filter(|token| token.inode == inode && is_in_time(token)) {
             held.token = Some((token.mode, token.version));
         }
         if held.is_idle() {
@@ -219,7 +220,7 @@ impl SlotTokens {
             _ if held.called => return Demand::Follow,
             Some((_, own)) if own > version => return Demand::Nothing,
             Some((_, own)) if own == version => {}
-            _ if held.asking && !held.spoiled => return Demand::Wait,
+            _ if held.asking && version > held.spoiled => return Demand::Wait,
             // A newer grant was lost on its way here; the older token stands against the call-back as well.
             Some(_) => {}
             None => return Demand::Nothing,
@@ -234,10 +235,11 @@ impl SlotTokens {
         Some(mode)
     }
 
-    /// The answer to a call that asks did not come in time: what it grants is given up already.
-    pub(crate) fn spoil(&mut self, inode: InodeId) {
+    /// No answer to a call that asks came in time: that grant, and any before it, is given up already. A later one is not:
+    /// what was given up may have been granted to an earlier question, whose answer was lost.
+    pub(crate) fn spoil(&mut self, inode: InodeId, version: TokenVersion) {
         if let Some(held) = self.inodes.get_mut(&inode) {
-            held.spoiled = true;
+            held.spoiled = held.spoiled.max(version);
         }
     }
 
@@ -285,4 +287,40 @@ pub(crate) enum Kept {
     Part(TokenMode),
     /// Nothing.
     Nothing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INODE: InodeId = InodeId(2);
+
+    fn granted(version: u64) -> Option<Token> {
+        Some(Token { inode: INODE, mode: TokenMode::Read, version: TokenVersion(version) })
+    }
+
+    /// A call asks, and the call-back of that version has waited for its answer in vain.
+    fn asked_and_spoiled(version: u64) -> SlotTokens {
+        let mut held = SlotTokens::default();
+        assert_eq!(held.pin(INODE, TokenMode::Read), Pinned::Ask);
+        assert_eq!(held.demand(INODE, TokenVersion(version)), Demand::Wait);
+        held.spoil(INODE, TokenVersion(version));
+        assert_eq!(held.demand(INODE, TokenVersion(version)), Demand::Nothing);
+        held
+    }
+
+    #[test]
+    fn what_was_given_up_before_its_answer_came_is_not_taken() {
+        let mut held = asked_and_spoiled(7);
+        held.end_ask(INODE, Turn(0), granted(7));
+        assert_eq!(held.mode(INODE), None);
+    }
+
+    #[test]
+    fn a_lost_answer_to_an_earlier_question_spoils_no_later_grant() {
+        let mut held = asked_and_spoiled(7);
+        assert_eq!(held.demand(INODE, TokenVersion(8)), Demand::Wait, "its answer may be on its way");
+        held.end_ask(INODE, Turn(0), granted(8));
+        assert_eq!(held.mode(INODE), Some(TokenMode::Read));
+    }
 }
