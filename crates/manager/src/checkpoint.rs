@@ -10,7 +10,7 @@ use log::{BodyPart, LogError, Record};
 use protocol::address::{LogAddress, Position};
 use protocol::id::SlotId;
 use protocol::manager::ManagerError;
-use protocol::maps::SlotLog;
+use protocol::maps::{Maps, SlotLog};
 use protocol::record::{Owner, RecordKind};
 use protocol::registry::{RegistryError, RegistryRequest};
 use protocol::storage::Durability;
@@ -44,6 +44,11 @@ impl Manager {
         let _one = self.imaging.lock().await;
         if self.unsure.load(Ordering::Relaxed) {
             return Err(ManagerError::Failed("whether slots were handed over is unknown".into()));
+        }
+        if self.others_need_our_log().await {
+            return Err(ManagerError::Failed(
+                "others are to read slots from this log that are not here any more".into(),
+            ));
         }
         self.renew_sparse().await?;
         let journal_from = self.begin_runs();
@@ -79,6 +84,22 @@ impl Manager {
         self.images.lock().expect("nobody panics over images").replace(images, &round, open);
         self.replayed.lock().expect("nobody panics over replays").told(table.replayed);
         Ok(())
+    }
+
+    /// Whether the manager map lists our log with slots that are not here: this machine was taken for dead, and whoever has
+    /// them now begins with the newest table of our log. One from now on would know nothing of them.
+    async fn others_need_our_log(&self) -> bool {
+        let mine = self.table.mine();
+        let needed = |maps: &Maps| {
+            let lists_us = |range: &SlotRange| range.logs.iter().any(|listed| listed.log == self.writer.log());
+            maps.nodes
+                .keys()
+                .flat_map(|&node| ranges(maps, node))
+                .filter(lists_us)
+                .any(|it| !it.without(&mine).is_empty())
+        };
+        // What was handed over just now may only seem to be listed.
+        needed(&self.cluster.maps()) && self.cluster.refresh().await.map_or(true, |maps| needed(&maps))
     }
 
     /// Writes a round when the journal or the changed pages have grown past their bounds.

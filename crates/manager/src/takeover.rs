@@ -7,7 +7,8 @@
 //! 1. A slot is answered for only after the registry listed our log with it, for whoever takes over from us, and after the
 //!    deltas of clients that died are in, and those that live have said what they hold.
 //! 2. Our log is listed from where it ends at that moment. A checkpoint table whose journal begins there or later knew the
-//!    slot; one from before did not, or knew it in an earlier time with us, and is no base for it.
+//!    slot; one from before did not, or knew it in an earlier time with us, and is no base for it. So no table is written while
+//!    the map lists our log with slots that are not here: who has them now has to read what our log says of them.
 //! 3. Slots come and go while no round of images is under way, so that (2) tells the two apart.
 //! 4. While the manager map gives us slots that are not here yet, everything may live ([`Manager::is_settled`]): their images
 //!    and counts keep bytes alive that nobody else speaks for.
@@ -79,7 +80,7 @@ impl SlotRange {
     }
 
     /// The runs within it of slots that are not among `mine`, which is sorted.
-    fn without(&self, mine: &[SlotId]) -> Vec<SlotRange> {
+    pub(crate) fn without(&self, mine: &[SlotId]) -> Vec<SlotRange> {
         let mut runs: Vec<SlotRange> = Vec::new();
         for slot in self.slots().filter(|slot| mine.binary_search(slot).is_err()) {
             match runs.last_mut() {

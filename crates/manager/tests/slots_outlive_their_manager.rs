@@ -70,12 +70,12 @@ async fn store(world: &World, host: &Host) {
     started.await.unwrap();
 }
 
-async fn start(world: &World, node: NodeId) {
-    start_under(world, node, Arc::new(AtomicBool::new(true))).await;
+async fn start(world: &World, node: NodeId) -> Arc<Manager> {
+    start_under(world, node, Arc::new(AtomicBool::new(true))).await
 }
 
 /// Starts a manager whose lease holds while this is true.
-async fn start_under(world: &World, node: NodeId, lease: Arc<AtomicBool>) {
+async fn start_under(world: &World, node: NodeId, lease: Arc<AtomicBool>) -> Arc<Manager> {
     let host = world.host(node);
     let starting = host.clone();
     let started = world.spawn(&host, async move {
@@ -89,9 +89,10 @@ async fn start_under(world: &World, node: NodeId, lease: Arc<AtomicBool>) {
             ..ManagerOptions::default()
         };
         let manager = Manager::start(cluster, reader, options).await.unwrap();
-        starting.clone().spawn(go_on_auditing(starting, manager));
+        starting.clone().spawn(go_on_auditing(starting, manager.clone()));
+        manager
     });
-    started.await.unwrap();
+    started.await.unwrap()
 }
 
 /// How often there was a moment for an audit.
@@ -402,5 +403,40 @@ fn what_is_only_remembered_is_granted_under_a_lease() {
             }
         });
         asked.await.unwrap();
+    });
+}
+
+/// A machine that stood still, or was cut off, and was taken for dead, goes on for a while before its successor looks at its
+/// log. A table in which it tells what is left to it would be the newest there, and without the slots that it lost.
+#[test]
+fn who_is_taken_for_dead_hides_nothing_from_its_successor() {
+    sim::run(1, async |world: World, _| {
+        let storing = world.add_node(STORE);
+        store(&world, &storing).await;
+        let asking = world.add_node(ASKER);
+        tell(&world, &asking, MANAGERS[0], Fate::Begins).await;
+        let manager = start(&world, MANAGERS[0]).await;
+        let (host, mut dice) = (asking.clone(), world.dice());
+        let worked = world.spawn(&asking, async move {
+            let (mut names, mut directories) = (Names::new(), vec![InodeId::ROOT]);
+            let cluster = Cluster::connect(host, STORE).await.unwrap();
+            for _ in 0..50 {
+                work(&cluster, &mut dice, &mut names, &mut directories).await;
+            }
+            (cluster, names, directories)
+        });
+        let (cluster, names, directories) = worked.await.unwrap();
+
+        world.add_node(MANAGERS[1]);
+        tell(&world, &asking, MANAGERS[1], Fate::Joins).await;
+        tell(&world, &asking, MANAGERS[1], Fate::Begins).await;
+        tell(&world, &asking, MANAGERS[0], Fate::Dies).await;
+        // It hears of it, and writes a round of images, as it also does when it stops.
+        world.sleep(Duration::from_secs(10)).await;
+        let written = world.spawn(&world.host(MANAGERS[0]), async move { manager.checkpoint().await });
+        assert!(written.await.unwrap().is_err(), "its log is not its own any more");
+
+        start(&world, MANAGERS[1]).await;
+        world.spawn(&asking, async move { compare(&cluster, &names, &directories).await }).await.unwrap();
     });
 }
