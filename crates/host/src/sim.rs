@@ -94,10 +94,14 @@ fn seeds_of(text: &str) -> Option<Range<u64>> {
 
 /// Runs `driver` in one world after the other, a world per seed; or in that of the seed that the environment names in
 /// `DAZZLE_SEED` alone. A panic tells its seed. Returns how many worlds there were.
+///
+/// # Panics
+/// When `DAZZLE_SEED` is no number.
 pub fn explore(seeds: Range<u64>, driver: impl AsyncFn(World, Host)) -> u64 {
-    let chosen = std::env::var("DAZZLE_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
-    let seeds = chosen.map_or(seeds, |seed| seed..seed + 1);
-    println!("worlds {} to {}", seeds.start, seeds.end - 1);
+    let chosen = std::env::var("DAZZLE_SEED").ok();
+    let chosen = chosen.map(|text| text.parse().unwrap_or_else(|_| panic!("DAZZLE_SEED={text}: no number")));
+    let seeds = chosen.map_or(seeds, |seed: u64| seed..seed + 1);
+    println!("worlds {seeds:?}");
     for seed in seeds.clone() {
         run(seed, &driver);
     }
