@@ -21,7 +21,7 @@ use crate::manager::{Manager, failed};
 use crate::runs::JournalRuns;
 use crate::slot::PageCopy;
 use crate::start::StartError;
-use crate::takeover::{SlotRange, ranges};
+use crate::takeover::{SlotRange, ranges, runs};
 
 /// Bytes that one round moves out of mostly dead stripes: some of what it writes anyway.
 const RENEWED_BYTES_MAX: u64 = 8 << 20;
@@ -87,16 +87,13 @@ impl Manager {
     }
 
     /// Whether the manager map lists our log with slots that are not here: this machine was taken for dead, and whoever has
-    /// them now begins with the newest table of our log. One from now on would know nothing of them.
+    /// them now begins with the newest table of our log. A table from now on would know nothing of them.
     async fn others_need_our_log(&self) -> bool {
         let mine = self.table.mine();
         let needed = |maps: &Maps| {
-            let lists_us = |range: &SlotRange| range.logs.iter().any(|listed| listed.log == self.writer.log());
-            maps.nodes
-                .keys()
-                .flat_map(|&node| ranges(maps, node))
-                .filter(lists_us)
-                .any(|it| !it.without(&mine).is_empty())
+            let lists_us = |first: u16| maps.slots[&first].logs.iter().any(|listed| listed.log == self.writer.log());
+            let is_away = |slot| mine.binary_search(&SlotId(slot)).is_err();
+            runs(maps).any(|(first, last, _)| lists_us(first) && (first..=last).any(is_away))
         };
         // What was handed over just now may only seem to be listed.
         needed(&self.cluster.maps()) && self.cluster.refresh().await.map_or(true, |maps| needed(&maps))

@@ -80,7 +80,7 @@ impl SlotRange {
     }
 
     /// The runs within it of slots that are not among `mine`, which is sorted.
-    pub(crate) fn without(&self, mine: &[SlotId]) -> Vec<SlotRange> {
+    fn without(&self, mine: &[SlotId]) -> Vec<SlotRange> {
         let mut runs: Vec<SlotRange> = Vec::new();
         for slot in self.slots().filter(|slot| mine.binary_search(slot).is_err()) {
             match runs.last_mut() {

@@ -48,7 +48,9 @@ impl Handler for Registry {
     }
 }
 
-async fn store(world: &World, host: &Host) {
+/// Adds the node that stores and keeps the registry, and the one that asks, which is returned.
+async fn prepare(world: &World) -> Host {
+    let host = world.add_node(STORE);
     let disks: Vec<(TargetId, Disk)> =
         (0..3).map(|n| (TargetId(n), world.add_disk(STORE, &format!("t{n}"), DiskOptions::default()).plug())).collect();
     let mut entries = Vec::new();
@@ -62,12 +64,13 @@ async fn store(world: &World, host: &Host) {
     maps.nodes.get_mut(&STORE.0).unwrap().stores = false;
     assert_eq!(maps.verify(), Ok(()));
     let starting = host.clone();
-    let started = world.spawn(host, async move {
+    let started = world.spawn(&host, async move {
         starting.listen(Port(REGISTRY_PORT), Arc::new(Registry(Arc::new(Mutex::new(Arc::new(maps))))));
         let (_, lost) = Storage::start(starting, CLUSTER, disks, TargetOptions::default()).await;
         assert!(lost.is_empty());
     });
     started.await.unwrap();
+    world.add_node(ASKER)
 }
 
 async fn start(world: &World, node: NodeId) -> Arc<Manager> {
@@ -238,9 +241,7 @@ async fn compare(cluster: &Cluster, names: &Names, directories: &[InodeId]) {
 fn slots_move_with_all_that_was_acknowledged() {
     let deleted = std::cell::Cell::new(0);
     sim::explore(0..24, async |world, _| {
-        let storing = world.add_node(STORE);
-        store(&world, &storing).await;
-        let asking = world.add_node(ASKER);
+        let asking = prepare(&world).await;
         for node in MANAGERS {
             if node != MANAGERS[0] {
                 world.add_node(node);
@@ -301,9 +302,7 @@ fn slots_move_with_all_that_was_acknowledged() {
 #[test]
 fn the_living_share_slots_out_until_all_have_as_many() {
     sim::explore(0..6, async |world, _| {
-        let storing = world.add_node(STORE);
-        store(&world, &storing).await;
-        let asking = world.add_node(ASKER);
+        let asking = prepare(&world).await;
         for node in MANAGERS {
             if node != MANAGERS[0] {
                 world.add_node(node);
@@ -373,9 +372,7 @@ impl Lease for Switch {
 #[test]
 fn what_is_only_remembered_is_granted_under_a_lease() {
     sim::run(1, async |world: World, _| {
-        let storing = world.add_node(STORE);
-        store(&world, &storing).await;
-        let asking = world.add_node(ASKER);
+        let asking = prepare(&world).await;
         tell(&world, &asking, MANAGERS[0], Fate::Begins).await;
         let lease = Arc::new(AtomicBool::new(true));
         start_under(&world, MANAGERS[0], lease.clone()).await;
@@ -411,9 +408,7 @@ fn what_is_only_remembered_is_granted_under_a_lease() {
 #[test]
 fn who_is_taken_for_dead_hides_nothing_from_its_successor() {
     sim::run(1, async |world: World, _| {
-        let storing = world.add_node(STORE);
-        store(&world, &storing).await;
-        let asking = world.add_node(ASKER);
+        let asking = prepare(&world).await;
         tell(&world, &asking, MANAGERS[0], Fate::Begins).await;
         let manager = start(&world, MANAGERS[0]).await;
         let (host, mut dice) = (asking.clone(), world.dice());
