@@ -129,7 +129,7 @@ fn leaves(shared: &Arc<Shared>) -> bool {
         if !state.relay_due() || state.relaying {
             return state.relaying;
         }
-        state.stuck = None;
+        state.attempts.ask();
     }
     Shared::pump(shared);
     true
@@ -165,7 +165,7 @@ async fn add(shared: &Arc<Shared>, groups: Vec<GroupId>) -> Result<(), LogError>
 /// Brings all that was appended so far to disk in the new run.
 async fn complete(shared: &Arc<Shared>) -> Result<(), LogError> {
     let through = shared.lock().end();
-    let mut tried = false;
+    let mut since = None;
     loop {
         let found = {
             let mut state = shared.lock();
@@ -176,7 +176,7 @@ async fn complete(shared: &Arc<Shared>) -> Result<(), LogError> {
                 return Ok(());
             }
             let answered = shared.changed.listen();
-            state.try_again(&mut tried).map(|()| (state.due_commit(through, Durability::Disk), answered))
+            state.try_again(&mut since).map(|()| (state.due_commit(through, Durability::Disk), answered))
         };
         match found {
             Ok((works, answered)) if works.is_empty() => {
@@ -189,7 +189,7 @@ async fn complete(shared: &Arc<Shared>) -> Result<(), LogError> {
             }
             // There is no room, or too few targets answer: nobody waits for this.
             Err(_) => {
-                tried = false;
+                since = None;
                 shared.cluster.host().sleep(PAUSE).await;
             }
         }

@@ -21,6 +21,7 @@
 
 mod absence;
 mod absences;
+mod attempts;
 mod buffer;
 mod cluster;
 mod decode;

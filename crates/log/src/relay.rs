@@ -29,20 +29,25 @@ const FINISH_TRIES: u32 = 100;
 pub(crate) async fn relay(shared: Arc<Shared>) {
     let mut outcome = Ok(());
     for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            shared.cluster.host().sleep(PAUSE * 2u32.pow(attempt - 1)).await;
+        }
         // One that fails again and again is not turned to in every attempt: each may cost a run.
         outcome = add_run(&shared, attempt + 1 == ATTEMPTS).await;
         if !matches!(outcome, Err(LogError::Unavailable(_))) {
             break;
         }
-        shared.cluster.host().sleep(PAUSE * 2u32.pow(attempt)).await;
     }
     let is_stuck = matches!(outcome, Err(LogError::Unavailable(_)));
     {
         let mut state = shared.lock();
         state.end_relaying();
         match outcome {
-            Ok(()) => state.left = true,
-            Err(error @ LogError::Unavailable(_)) => state.stuck = Some(error),
+            Ok(()) => {
+                state.left = true;
+                state.attempts.succeeded();
+            }
+            Err(error @ LogError::Unavailable(_)) => state.attempts.was_vain(error),
             Err(error) => {
                 state.fault.get_or_insert(error);
             }

@@ -135,7 +135,7 @@ impl Shared {
 
     /// Waits for targets until enough of what was appended has reached them.
     async fn until(this: &Arc<Shared>, is_enough: impl Fn(&State) -> bool) -> Result<(), LogError> {
-        let mut tried = false;
+        let mut since = None;
         loop {
             let listener = {
                 let mut state = this.lock();
@@ -145,7 +145,7 @@ impl Shared {
                 if is_enough(&state) {
                     return Ok(());
                 }
-                state.try_again(&mut tried)?;
+                state.try_again(&mut since)?;
                 this.changed.listen()
             };
             Shared::pump(this);
@@ -154,7 +154,7 @@ impl Shared {
     }
 
     pub(crate) async fn commit(this: &Arc<Shared>, through: Position, durability: Durability) -> Result<(), LogError> {
-        let mut tried = false;
+        let mut since = None;
         loop {
             let (works, listener) = {
                 let mut state = this.lock();
@@ -165,8 +165,8 @@ impl Shared {
                     return Err(fault.clone());
                 }
                 assert!(through <= state.end(), "only what was appended can be committed");
-                state.status.commits += u64::from(!tried);
-                state.try_again(&mut tried)?;
+                state.status.commits += u64::from(since.is_none());
+                state.try_again(&mut since)?;
                 let works = state.due_commit(through, durability);
                 let listener = works.is_empty().then(|| this.changed.listen());
                 (works, listener)
@@ -218,7 +218,7 @@ impl Shared {
         this.lock().end_stripe();
         let end = this.lock().end();
         Shared::commit(this, end, Durability::Disk).await?;
-        let mut tried = false;
+        let mut since = None;
         loop {
             let listener = {
                 let mut state = this.lock();
@@ -230,7 +230,7 @@ impl Shared {
                 if state.incomplete().next().is_none() {
                     break;
                 }
-                state.try_again(&mut tried)?;
+                state.try_again(&mut since)?;
                 this.changed.listen()
             };
             Shared::pump(this);
@@ -244,8 +244,11 @@ impl Shared {
     pub(crate) fn pump(this: &Arc<Shared>) {
         let (works, relay_due, finish, note) = {
             let mut state = this.lock();
-            let relay_due = state.relay_due() && !state.relaying && state.stuck.is_none();
-            state.relaying |= relay_due;
+            let relay_due = state.relay_due() && !state.relaying && state.attempts.may_begin();
+            if relay_due {
+                state.relaying = true;
+                state.attempts.begin();
+            }
             (state.due_bulk(), relay_due, state.take_finish(), state.take_note())
         };
         let host = this.cluster.host();

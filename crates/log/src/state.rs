@@ -19,6 +19,7 @@ use protocol::record::HEADER_SIZE;
 use protocol::storage::{Durability, Room, StorageAnswer, StorageError, StorageReply, StoredFragment};
 
 use crate::LogError;
+use crate::attempts::{Attempts, Since};
 use crate::buffer::{Pool, StripeBytes};
 use crate::due::{SyncTicket, Ticket};
 use crate::lay::{Group, Lay};
@@ -85,8 +86,7 @@ pub(crate) struct State {
     pub(crate) fault: Option<LogError>,
     /// A target had no room; sends rest until somebody tries again.
     pub(crate) full: bool,
-    /// Why laying anew did not succeed for now.
-    pub(crate) stuck: Option<LogError>,
+    pub(crate) attempts: Attempts,
     /// A run is being added: because a target failed, or because the registry formed other groups.
     pub(crate) relaying: bool,
     /// The current groups when it was last decided whether to go on in them.
@@ -121,7 +121,7 @@ impl State {
             syncing: Vec::new(),
             fault: None,
             full: false,
-            stuck: None,
+            attempts: Attempts::default(),
             relaying: false,
             considered,
             left: false,
@@ -439,17 +439,13 @@ impl State {
     }
 
     /// Whoever comes first clears the way for another attempt; whoever comes again is told why it did not help.
-    pub(crate) fn try_again(&mut self, tried: &mut bool) -> Result<(), LogError> {
-        if !*tried {
-            *tried = true;
+    pub(crate) fn try_again(&mut self, since: &mut Option<Since>) -> Result<(), LogError> {
+        let since = *since.get_or_insert_with(|| {
             self.full = false;
-            self.stuck = None;
-        }
-        match &self.stuck {
-            Some(stuck) => Err(stuck.clone()),
-            None if self.full => Err(LogError::Full),
-            None => Ok(()),
-        }
+            self.attempts.ask()
+        });
+        self.attempts.outcome(since)?;
+        if self.full { Err(LogError::Full) } else { Ok(()) }
     }
 
     /// The older runs that may be finished now.

@@ -4,6 +4,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -273,6 +274,27 @@ fn a_log_goes_on_when_all_targets_were_away_and_are_back() {
                 writer.commit(writer.end(), Durability::Disk).await.unwrap();
                 assert_eq!(writer.status().runs_added, before + 1);
             }
+            right(&LogReader::new(fakes.cluster(&host).await), &records).await;
+        });
+    }
+}
+
+#[test]
+fn who_asks_while_all_targets_answer_is_not_told_that_they_did_not() {
+    for steps in 0..70 {
+        run(4, async |world, host| {
+            let fakes = Fakes::new(&world, 3, 1, 16 << 10);
+            let writer = Arc::new(open(&fakes, &host).await);
+            (0..3).for_each(|n| world.crash(Fakes::node(n), Stop::Kill));
+            let records = vec![append(&writer, 3000)];
+            let alone = writer.clone();
+            let alone = world.spawn(&host, async move { alone.commit(alone.end(), Durability::Disk).await });
+            // Where the attempts that he waits for stand now is different every time.
+            host.sleep(steps * Duration::from_millis(100)).await;
+            (0..3).for_each(|n| fakes.restart(n));
+            let answer = writer.commit(writer.end(), Durability::Disk).await;
+            assert_eq!(answer, Ok(()), "all answered since {steps} steps after all were away");
+            drop(alone);
             right(&LogReader::new(fakes.cluster(&host).await), &records).await;
         });
     }
