@@ -20,6 +20,7 @@ use crate::key::Key;
 use crate::manager::{Manager, failed};
 use crate::runs::JournalRuns;
 use crate::slot::PageCopy;
+use crate::slot_set::SlotSet;
 use crate::start::StartError;
 use crate::takeover::{SlotRange, ranges, runs};
 
@@ -54,9 +55,11 @@ impl Manager {
         let journal_from = self.begin_runs();
         self.journal_bytes.store(0, Ordering::Relaxed);
         let replayed = self.replayed.lock().expect("nobody panics over replays").all_here(&self.cluster.maps());
-        let mut table = Table { journal_from, slots: Vec::new(), runs: None, replayed };
+        let mine = self.table.mine();
+        let had = Some(SlotSet::of(&mine));
+        let mut table = Table { journal_from, slots: Vec::new(), runs: None, replayed, had };
         let mut images = BTreeMap::new();
-        for &slot in self.table.mine().iter() {
+        for &slot in mine.iter() {
             self.bring_wanted(slot).await?;
             let (covered, found) = self.look(slot);
             let index = match found {

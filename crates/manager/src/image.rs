@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::encoding::{Damaged, VERSION};
 use crate::key::Key;
 use crate::runs::ToldRuns;
+use crate::slot_set::SlotSet;
 
 /// A stripe is worth emptying when less than one part in so many of it lives.
 const SPARSE_PART: u64 = 4;
@@ -34,14 +35,25 @@ pub(crate) struct Table {
     /// The sealed logs of clients of which the slots have all, whether they ever had a record or not.
     #[serde(skip)]
     pub(crate) replayed: BTreeSet<LogId>,
+    /// The slots that the writer had, whether they ever had a record or not, if that is known.
+    #[serde(skip)]
+    pub(crate) had: Option<SlotSet>,
 }
 
 impl Table {
+    /// Whether slots from one to another, with which its log is listed from a position on, begin with it: their writer had
+    /// them, and had them when its journal began.
+    pub(crate) fn is_base(&self, from: Position, first: u16, last: u16) -> bool {
+        self.journal_from >= from && self.had.as_ref().is_none_or(|had| had.holds(first, last))
+    }
+
     /// The body of its record.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let untold = ToldRuns::default();
         let behind = (self.runs.as_ref().unwrap_or(&untold), &self.replayed);
-        postcard::to_extend(&behind, encode(self)).expect("memory is the only thing that can lack")
+        let body = postcard::to_extend(&behind, encode(self)).expect("memory is the only thing that can lack");
+        let Some(had) = &self.had else { return body };
+        postcard::to_extend(had, body).expect("memory is the only thing that can lack")
     }
 
     /// Reads the body of its record.
@@ -53,8 +65,14 @@ impl Table {
         }
         let (runs, rest): (ToldRuns, _) = postcard::take_from_bytes(rest).map_err(|_| Damaged("runs of a journal"))?;
         table.runs = Some(runs.checked()?).filter(|runs| *runs != ToldRuns::default());
+        if rest.is_empty() {
+            return Ok(table);
+        }
+        let (replayed, rest) = postcard::take_from_bytes(rest).map_err(|_| Damaged("replayed logs"))?;
+        table.replayed = replayed;
         if !rest.is_empty() {
-            table.replayed = postcard::from_bytes(rest).map_err(|_| Damaged("replayed logs"))?;
+            let had: SlotSet = postcard::from_bytes(rest).map_err(|_| Damaged("set of slots"))?;
+            table.had = Some(had.checked()?);
         }
         Ok(table)
     }
@@ -349,15 +367,19 @@ mod tests {
         let mut runs = JournalRuns::default();
         runs.note(&Appended { body: address(1, 2), place: address(1, 2).position(), end: address(1, 2).end() });
         let runs = runs.told(address(1, 3).position());
-        let plain = Table { journal_from: Position::START, slots: vec![entry], runs: None, replayed: BTreeSet::new() };
-        let table = Table { runs, replayed: [LogId(3), LogId(900)].into(), ..plain.clone() };
+        let none = BTreeSet::new();
+        let plain = Table { journal_from: Position::START, slots: vec![entry], runs: None, replayed: none, had: None };
+        let had = Some(SlotSet::of(&[SlotId(3), SlotId(4)]));
+        let table = Table { runs, replayed: [LogId(3), LogId(900)].into(), had, ..plain.clone() };
         let body = table.encode();
         assert_eq!(Table::decode(&body), Ok(table.clone()));
         assert_eq!(decode(&body), Ok(plain.clone()), "an earlier version reads the rest");
         assert_eq!(Table::decode(&encode(&table)), Ok(plain.clone()), "an earlier version tells neither");
         let runs_alone = postcard::to_extend(table.runs.as_ref().unwrap(), encode(&table)).unwrap();
-        let told = Table { replayed: BTreeSet::new(), ..table.clone() };
+        let told = Table { replayed: BTreeSet::new(), had: None, ..table.clone() };
         assert_eq!(Table::decode(&runs_alone), Ok(told), "an earlier version tells runs alone");
+        let earlier = Table { had: None, ..table.clone() };
+        assert_eq!(Table::decode(&earlier.encode()), Ok(earlier), "an earlier version does not tell what it had");
         let untold = Table { runs: None, ..table };
         assert_eq!(Table::decode(&untold.encode()), Ok(untold), "there were too many runs");
         for body in parts.iter().chain([&body]) {
@@ -369,6 +391,19 @@ mod tests {
                 let _ = decode::<Mark>(&bad[..at]);
             }
         }
+    }
+
+    #[test]
+    fn a_table_is_no_base_of_slots_that_its_writer_did_not_have() {
+        let at = |offset| Position::new(StripeNumber(2), offset);
+        let had = Some(SlotSet::of(&[SlotId(3), SlotId(4)]));
+        let table =
+            Table { journal_from: at(500), slots: Vec::new(), runs: None, replayed: BTreeSet::new(), had: had.clone() };
+        assert!(table.is_base(at(500), 3, 4) && table.is_base(at(1), 4, 4));
+        assert!(!table.is_base(at(501), 3, 4), "it had them later");
+        assert!(!table.is_base(at(500), 4, 5) && !table.is_base(at(1), 7, 7), "it did not have them");
+        let earlier = Table { had: None, ..table };
+        assert!(earlier.is_base(at(500), 7, 7) && !earlier.is_base(at(501), 7, 7), "an earlier version does not tell");
     }
 
     #[test]

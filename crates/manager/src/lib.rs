@@ -60,6 +60,7 @@ mod replay;
 mod runs;
 mod sight;
 mod slot;
+mod slot_set;
 mod snapshot;
 mod start;
 mod state;

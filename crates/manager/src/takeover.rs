@@ -8,7 +8,8 @@
 //!    deltas of clients that died are in, and those that live have said what they hold.
 //! 2. Our log is listed from where it ends at that moment. A checkpoint table whose journal begins there or later knew the
 //!    slot; one from before did not, or knew it in an earlier time with us, and is no base for it. So no table is written while
-//!    the map lists our log with slots that are not here: who has them now has to read what our log says of them.
+//!    the map lists our log with slots that are not here: who has them now has to read what our log says of them. Where one was
+//!    written nevertheless it is no base either: tables tell which slots their writer had.
 //! 3. Slots come and go while no round of images is under way, so that (2) tells the two apart.
 //! 4. While the manager map gives us slots that are not here yet, everything may live ([`Manager::is_settled`]): their images
 //!    and counts keep bytes alive that nobody else speaks for.
@@ -341,7 +342,7 @@ impl Recovered {
         let mut base = None;
         for (number, listed) in run.logs.iter().enumerate().rev() {
             let table = sources.get(listed.log).await?.table.as_ref();
-            let Some(table) = table.filter(|table| table.journal_from >= listed.from) else { continue };
+            let Some(table) = table.filter(|table| table.is_base(listed.from, run.first, run.last)) else { continue };
             roll = run.logs[number..].to_vec();
             roll[0].from = table.journal_from;
             base = Some(listed.log);
