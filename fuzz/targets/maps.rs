@@ -76,7 +76,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         Some(LogState::Open(epoch) | LogState::Sealing(epoch)) => epoch,
         _ => FenceEpoch(feed.word()),
     };
-    match feed.choice(19) {
+    match feed.choice(21) {
         0 => RegistryRequest::OpenLog { node: feed.word(), writer: Writer::Client },
         1 => {
             let groups = feed.run().iter().map(|&id| GroupId(id.into())).collect();
@@ -86,7 +86,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         3 => {
             let geometry = Geometry { data: feed.byte(), parity: feed.byte(), fragment_size: feed.word() };
             let targets = feed.run().iter().map(|&id| TargetId(id.into())).collect();
-            RegistryRequest::FormGroup(GroupEntry { targets, geometry, current: feed.choice(2) == 0 })
+            RegistryRequest::FormGroup(GroupEntry::new(targets, geometry, feed.choice(2) == 0))
         }
         4 => RegistryRequest::RetireGroup(GroupId(feed.word())),
         5 | 6 => RegistryRequest::Claim { log, version },
@@ -113,6 +113,11 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
             let session = maps.nodes.get(&node).map_or(0, |entry| entry.session);
             RegistryRequest::AddTarget { node, session, name: feed.number().to_string() }
         }
+        18 => {
+            let group = GroupId(feed.word());
+            RegistryRequest::ReplaceMember { group, old: TargetId(feed.word()), new: TargetId(feed.word()) }
+        }
+        19 => RegistryRequest::MemberWhole(GroupId(feed.word()), TargetId(feed.word())),
         17 => RegistryRequest::RenameTarget(TargetId(feed.word()), feed.number().to_string()),
         _ => {
             let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed, TargetState::New][usize::from(feed.choice(4))];

@@ -11,7 +11,7 @@
 
 use protocol::address::Position;
 use protocol::fragment::FragmentHeader;
-use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
+use protocol::id::{GroupId, LogId, StripeNumber};
 use protocol::maps::{LogState, Maps, TargetState, Writer};
 
 use crate::policy::Stripe;
@@ -84,11 +84,11 @@ pub fn logs_to_seal(maps: &Maps, node: u32, own: Option<LogId>) -> Vec<LogId> {
 /// of which more targets are away, or behind, than parity makes up for, nobody can tell: what comes back of a log that was
 /// forgotten is deleted.
 pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
-    let sure = [TargetState::Whole, TargetState::Removed];
-    let is_whole = |target: &TargetId| maps.targets.get(target).is_some_and(|it| sure.contains(&it.state));
+    let is_removed = |target| maps.targets.get(&target).is_some_and(|entry| entry.state == TargetState::Removed);
     let hides = |group: &GroupId| {
         maps.groups.get(group).is_some_and(|group| {
-            let unsure = group.targets.iter().filter(|target| !is_whole(target)).count();
+            let tells = |target| is_removed(target) || maps.is_whole_in(group, target);
+            let unsure = group.targets.iter().filter(|&&target| !tells(target)).count();
             unsure > usize::from(group.geometry.parity)
         })
     };
@@ -101,7 +101,7 @@ pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
 #[cfg(test)]
 mod tests {
     use protocol::fragment::{FragmentId, Geometry, Part};
-    use protocol::id::{FenceEpoch, RunNumber};
+    use protocol::id::{FenceEpoch, RunNumber, TargetId};
     use protocol::maps::{GroupEntry, LogEntry, Run, SlotEntry, SlotLog, TargetEntry};
 
     use super::*;
@@ -193,7 +193,7 @@ mod tests {
         let mut maps = maps(&[(1, Writer::Client, LogState::Sealed(Position::START))]);
         let geometry = Geometry { data: 1, parity: 1, fragment_size: 4096 };
         let targets = vec![TargetId(0), TargetId(1)];
-        maps.groups.insert(GroupId(0), GroupEntry { targets, geometry, current: false });
+        maps.groups.insert(GroupId(0), GroupEntry::new(targets, geometry, false));
         let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![GroupId(0)] };
         maps.logs.get_mut(&LogId(1)).unwrap().layout.push(run);
         let mut forgotten = |states: [TargetState; 2]| {

@@ -191,7 +191,7 @@ mod tests {
         let mut maps = Maps {
             fragment_size: 4096,
             targets: (0..3).map(|id| (TargetId(id), TargetEntry::new(id, String::new()))).collect(),
-            groups: [(GroupId(0), GroupEntry { targets, geometry, current: true })].into(),
+            groups: [(GroupId(0), GroupEntry::new(targets, geometry, true))].into(),
             ..Maps::empty(1, 1)
         };
         assert_eq!(taking(&maps), [TargetId(0), TargetId(1), TargetId(2)]);

@@ -338,7 +338,7 @@ fn a_target_that_is_to_leave_is_emptied() {
         let maps = life.cluster.maps();
         let (&old, group) = maps.groups.iter().next().expect("there is a group");
         let geometry = Geometry { data: 2, ..group.geometry };
-        let narrower = GroupEntry { targets: others, geometry, current: true };
+        let narrower = GroupEntry::new(others, geometry, true);
         life.cluster.registry(RegistryRequest::FormGroup(narrower)).await.expect("the registry answers");
         life.cluster.registry(RegistryRequest::RetireGroup(old)).await.expect("the registry answers");
         life.cleaner.clean_now(Goal::Empty(leaving)).await.expect("all answer");

@@ -284,10 +284,9 @@ mod tests {
     use super::*;
 
     fn maps(groups: &[(&[u32], u8)]) -> Maps {
-        let entry = |(targets, parity): &(&[u32], u8)| GroupEntry {
-            targets: targets.iter().map(|&target| TargetId(target)).collect(),
-            geometry: Geometry { data: targets.len() as u8 - parity, parity: *parity, fragment_size: 1 << 20 },
-            current: true,
+        let entry = |(targets, parity): &(&[u32], u8)| {
+            let geometry = Geometry { data: targets.len() as u8 - parity, parity: *parity, fragment_size: 1 << 20 };
+            GroupEntry::new(targets.iter().map(|&target| TargetId(target)).collect(), geometry, true)
         };
         Maps {
             groups: groups.iter().enumerate().map(|(id, group)| (GroupId(id as u32), entry(group))).collect(),

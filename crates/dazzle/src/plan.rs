@@ -148,6 +148,7 @@ mod tests {
             group: GroupId(0),
             cut_off: false,
             missing: vec![],
+            astray: vec![],
         };
         (maps, vec![state])
     }

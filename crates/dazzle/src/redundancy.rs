@@ -70,7 +70,8 @@ pub(crate) fn in_json(maps: &Maps, tally: &Tally, cleaner: &CleanerStatus, rebui
         "full": tally.bytes_full, "exposed": exposed.collect::<Vec<_>>(),
         "laid_anew": cleaner.bytes_laid_anew, "trouble": cleaner.trouble,
         "rebuild": {"stripes": rebuild.stripes, "stripes_done": rebuild.stripes_done, "mended": rebuild.fragments_mended,
-                    "targets_whole": rebuild.targets_whole, "stripes_here": rebuild.stripes_here},
+                    "targets_whole": rebuild.targets_whole, "members_replaced": rebuild.members_replaced,
+                    "stripes_here": rebuild.stripes_here},
     })
 }
 
@@ -89,7 +90,7 @@ mod tests {
         let targets = vec![TargetId(0), TargetId(1)];
         Maps {
             targets: (0..).map(TargetId).zip([(nodes[0], TargetState::Whole), (nodes[1], state)].map(entry)).collect(),
-            groups: [(GroupId(0), GroupEntry { targets, geometry, current: true })].into(),
+            groups: [(GroupId(0), GroupEntry::new(targets, geometry, true))].into(),
             ..Maps::empty(1, 1)
         }
     }

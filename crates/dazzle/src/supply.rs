@@ -132,7 +132,7 @@ mod tests {
         let maps = change::new_cluster(1, targets, 1, 1);
         let (log, number) = (LogId(1), StripeNumber(0));
         let (length, group) = (3 << 20, GroupId(0));
-        (maps, StripeState { log, number, length, ended: true, group, cut_off: false, missing: vec![] })
+        (maps, StripeState { log, number, length, ended: true, group, cut_off: false, missing: vec![], astray: vec![] })
     }
 
     #[test]

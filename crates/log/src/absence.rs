@@ -41,7 +41,7 @@ impl Told<'_> {
             let there = of_run(self.held, (number, run)).map(|(at, found)| (*at, found.header.id.part));
             let there: Vec<_> = there.filter(|&(at, found)| at == target && stands_for(found, part)).collect();
             if there.is_empty() {
-                missing += usize::from(is_witness(self.maps, self.silent, target));
+                missing += usize::from(is_witness(self.maps, self.group, self.silent, target));
             } else if there.iter().all(|one| self.broken.contains(one)) {
                 broken += 1;
             }
@@ -74,15 +74,15 @@ pub(crate) fn lengths(
 
 /// Whether a stripe may lie over `group` though no target of it shows anything of it.
 pub(crate) fn may_hide(maps: &Maps, group: &GroupEntry, silent: &BTreeSet<TargetId>) -> bool {
-    let unheard = group.targets.iter().filter(|&&target| !is_witness(maps, silent, target)).count();
+    let unheard = group.targets.iter().filter(|&&target| !is_witness(maps, group, silent, target)).count();
     let is_silent = group.targets.iter().any(|target| silent.contains(target));
     is_silent && unheard > usize::from(group.geometry.parity)
 }
 
-/// Whether what `target` does not show, it does not have though it should.
-fn is_witness(maps: &Maps, silent: &BTreeSet<TargetId>, target: TargetId) -> bool {
+/// Whether what a member does not show, it does not have though it should.
+fn is_witness(maps: &Maps, group: &GroupEntry, silent: &BTreeSet<TargetId>, target: TargetId) -> bool {
     match maps.targets.get(&target).map(|entry| entry.state) {
-        Some(TargetState::Whole) => !silent.contains(&target),
+        Some(TargetState::Whole) => !silent.contains(&target) && maps.is_whole_in(group, target),
         // Nothing was left on it that anybody needed.
         Some(TargetState::Removed) => true,
         _ => false,
@@ -111,7 +111,7 @@ mod tests {
 
     fn maps() -> (Maps, GroupEntry) {
         let geometry = Geometry { data: 3, parity: 1, fragment_size: 4096 };
-        let group = GroupEntry { targets: (0..4).map(TargetId).collect(), geometry, current: true };
+        let group = GroupEntry::new((0..4).map(TargetId).collect(), geometry, true);
         let entry = || TargetEntry::new(1, String::new());
         let maps = Maps {
             targets: (0..4).map(|target| (TargetId(target), entry())).collect(),
@@ -174,6 +174,23 @@ mod tests {
         assert!(is_gone(&[], &[]), "all say that they have nothing of it");
         assert!(!is_gone(&[], &[1]), "the one that is silent may have it");
         assert!(!is_gone(&[Part::Data(0)], &[]) && !is_gone(&[Part::Parity(0)], &[]), "the others may have missed it");
+    }
+
+    #[test]
+    fn what_a_newcomer_does_not_show_was_not_deleted() {
+        let (mut maps, mut group) = maps();
+        maps.targets.insert(TargetId(9), TargetEntry::new(9, String::new()));
+        // In the place of the first data fragment: the second one is missing, and was deleted, or both were lost.
+        let first = group.geometry.member(NUMBER, Part::Data(0));
+        group.targets[first] = TargetId(9);
+        let held: Vec<_> = [Part::Data(2), Part::Parity(0)].map(fragment).into();
+        let gone = |group: &GroupEntry| {
+            let (silent, broken) = (BTreeSet::new(), BTreeSet::new());
+            Told { maps: &maps, group, held: &held, silent: &silent, broken: &broken }.is_gone((NUMBER, RUN), 4097)
+        };
+        assert!(gone(&group), "two that should have it have not");
+        group.newcomers.insert(TargetId(9));
+        assert!(!gone(&group), "one was never given it");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
 use protocol::maps::{GroupEntry, Maps, TargetState};
 
+use crate::replacing::replaced;
 use crate::stripes::StripeState;
 
 /// What may be lost, whichever it is, before a byte is. Safer is greater: machines count before targets.
@@ -56,10 +57,13 @@ pub fn not_whole(maps: &Maps) -> BTreeSet<TargetId> {
 }
 
 /// The groups whose stripes are to be laid anew, with what they promise without the targets `absent`: those that the current
-/// groups would keep more safely, and those of the past that lie over targets which are being emptied.
+/// groups would keep more safely, and those of the past that lie over targets which are being emptied. Where others take the
+/// place of what is absent, it is made again there, and nothing is laid anew.
 pub fn to_lay_anew(maps: &Maps, absent: &BTreeSet<TargetId>) -> BTreeMap<GroupId, Option<Safety>> {
     let Some(current) = Safety::of_current(maps) else { return BTreeMap::new() };
-    let safety = maps.groups.iter().map(|(&id, group)| (id, group, Safety::of_group(maps, group, absent)));
+    let replaced = replaced(maps, absent);
+    let groups = maps.groups.iter().map(|(id, group)| (*id, replaced.get(id).unwrap_or(group)));
+    let safety = groups.map(|(id, group)| (id, group, Safety::of_group(maps, group, absent)));
     let lacks = |(_, group, safety): &(GroupId, &GroupEntry, Option<Safety>)| {
         *safety < Some(current) || !group.current && is_drained(maps, group)
     };
@@ -133,10 +137,9 @@ mod tests {
     fn maps(groups: &[(&[u32], u8, bool)]) -> Maps {
         let nodes = [1, 1, 1, 2, 3];
         let entry = |node| TargetEntry::new(node, String::new());
-        let group = |&(targets, data, current): &(&[u32], u8, bool)| GroupEntry {
-            targets: targets.iter().copied().map(TargetId).collect(),
-            geometry: Geometry { data, parity: targets.len() as u8 - data, fragment_size: 4096 },
-            current,
+        let group = |&(targets, data, current): &(&[u32], u8, bool)| {
+            let geometry = Geometry { data, parity: targets.len() as u8 - data, fragment_size: 4096 };
+            GroupEntry::new(targets.iter().copied().map(TargetId).collect(), geometry, current)
         };
         Maps {
             targets: (0..).map(TargetId).zip(nodes.map(entry)).collect(),
@@ -198,7 +201,7 @@ mod tests {
             let (log, number, group) = (LogId(1), StripeNumber(number), GroupId(group));
             let id = FragmentId { log, stripe: number, run: RunNumber(0), part: Part::Data(0) };
             let missing = missing.iter().map(|&target| Damage { id, target: TargetId(target) }).collect();
-            StripeState { log, number, length, ended: true, group, cut_off: false, missing }
+            StripeState { log, number, length, ended: true, group, cut_off: false, missing, astray: vec![] }
         };
         let states = [state(0, 0, 100, &[]), state(1, 1, 20, &[]), state(2, 1, 3, &[3]), state(3, 1, 7, &[3, 4])];
         let tally = Tally::of(&maps, &states);

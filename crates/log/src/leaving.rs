@@ -1,7 +1,8 @@
 //! What lies on targets that are to be taken away, and whether nothing does. Pure.
 //!
 //! 1. A stripe lies on a target as long as a group that names the target is the one in which it counts, whatever the target
-//!    itself shows: one that is gone shows nothing, and what it had is needed until it lies elsewhere.
+//!    itself shows: one that is gone shows nothing, and what it had is needed until it lies elsewhere. Where another has taken
+//!    its place, that is so until the other one has it.
 //! 2. Nothing lies there only if nothing can be hidden either: an ended stripe has at least m+1 fragments, so of each group
 //!    of the past at most m members may be unheard (as `absence`, rule 1).
 
@@ -30,10 +31,14 @@ impl Left {
     pub fn on(maps: &Maps, states: &[StripeState], targets: &BTreeSet<TargetId>) -> Left {
         let mut left = Left::default();
         for state in states {
-            let Some(group) = maps.groups.get(&state.group).filter(|group| is_over(group, targets)) else { continue };
+            let Some(group) = maps.groups.get(&state.group) else { continue };
+            let owed = owed(group, state, targets);
+            if !is_among(&group.targets, targets) && owed.is_empty() {
+                continue;
+            }
             left.stripes += 1;
             left.bytes_data += u64::from(state.length);
-            left.bytes += targets.iter().map(|target| bytes_on(group, state, *target)).sum::<u64>();
+            left.bytes += targets.union(&owed).map(|target| bytes_on(group, state, *target)).sum::<u64>();
         }
         left
     }
@@ -52,12 +57,19 @@ pub fn bytes_on(group: &GroupEntry, state: &StripeState, target: TargetId) -> u6
 
 /// The groups of which so many members tell nothing that stripes may lie on `targets` which nobody shows.
 pub fn hidden(maps: &Maps, targets: &BTreeSet<TargetId>, silent: &BTreeSet<TargetId>) -> BTreeSet<GroupId> {
-    let over = maps.groups.iter().filter(|(_, group)| is_over(group, targets));
+    let were_over = |group: &GroupEntry| !group.newcomers.is_empty() && is_among(&group.former, targets);
+    let over = maps.groups.iter().filter(|(_, group)| is_among(&group.targets, targets) || were_over(group));
     over.filter(|(_, group)| may_hide(maps, group, silent)).map(|(&id, _)| id).collect()
 }
 
-fn is_over(group: &GroupEntry, targets: &BTreeSet<TargetId>) -> bool {
-    group.targets.iter().any(|target| targets.contains(target))
+/// The newcomers of a group that lack what lay of a stripe on some of its former members, if `targets` are among these.
+fn owed(group: &GroupEntry, state: &StripeState, targets: &BTreeSet<TargetId>) -> BTreeSet<TargetId> {
+    let lacks = |target: &TargetId| group.newcomers.contains(target) && is_among(&group.former, targets);
+    state.missing.iter().map(|damage| damage.target).filter(lacks).collect()
+}
+
+fn is_among<'a>(members: impl IntoIterator<Item = &'a TargetId>, targets: &BTreeSet<TargetId>) -> bool {
+    members.into_iter().any(|target| targets.contains(target))
 }
 
 #[cfg(test)]
@@ -70,10 +82,9 @@ mod tests {
 
     /// Group 0 over targets 0 to 3, group 1 over 0 to 2.
     fn maps() -> Maps {
-        let group = |data: u8, current| GroupEntry {
-            targets: (0..=u32::from(data)).map(TargetId).collect(),
-            geometry: Geometry { data, parity: 1, fragment_size: 4096 },
-            current,
+        let group = |data: u8, current| {
+            let geometry = Geometry { data, parity: 1, fragment_size: 4096 };
+            GroupEntry::new((0..=u32::from(data)).map(TargetId).collect(), geometry, current)
         };
         Maps {
             fragment_size: 4096,
@@ -85,7 +96,16 @@ mod tests {
 
     fn state(number: u64, group: u32, length: u32) -> StripeState {
         let (number, group) = (StripeNumber(number), GroupId(group));
-        StripeState { log: LogId(1), number, length, ended: true, group, cut_off: false, missing: vec![] }
+        StripeState {
+            log: LogId(1),
+            number,
+            length,
+            ended: true,
+            group,
+            cut_off: false,
+            missing: vec![],
+            astray: vec![],
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | [`Absences`] | how long targets have been away |
 //! | [`exposure`] | how much may be lost before something is |
 //! | [`leaving`], [`removal`] | what lies on targets that are to go, and taking them away |
+//! | [`replacing`] | who takes the place of targets that stay away |
 //!
 //! `docs/format-log.md` says how records, stripes and marks lie; `docs/decisions/0003-log-model.md` gives the rules
 //! that writer, recoverer and reader keep, and numbers them.
@@ -43,6 +44,7 @@ mod reform;
 mod regroup;
 mod relay;
 pub mod removal;
+pub mod replacing;
 mod scan;
 mod scrubber;
 mod seal;

@@ -2,7 +2,8 @@
 //! awaits; `rebuilding` decides.
 //!
 //! One node looks for all, and all that store do the work: it hands each of them one stripe after another, the most exposed
-//! first. What lies on targets that stay away is not rebuilt here: who writes logs lays it anew.
+//! first. What lies on targets that stay away is made again on others, where there are any (`replacing`); what cannot be is not
+//! rebuilt here: who writes logs lays it anew.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -14,12 +15,13 @@ use event_listener::Event;
 use futures_util::future::{Either, join_all, select};
 use host::{Address, BoxFuture, Envelope, Handler, NodeId, Port};
 use protocol::id::TargetId;
-use protocol::maps::{Maps, TargetState};
+use protocol::maps::{Maps, TargetEntry, TargetState};
 use protocol::rebuild::{REBUILD_PORT, Refill, Refilled};
 use protocol::registry::RegistryRequest;
 use protocol::storage::StorageRequest;
 
-use crate::rebuilding::{in_order, whole_again};
+use crate::rebuilding::{in_order, settled, whole_again};
+use crate::replacing::{astray, replaced, requests};
 use crate::stripes::StripeState;
 use crate::{Absences, Cluster, stripes};
 
@@ -29,6 +31,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 2;
 /// How long a machine is waited for that makes a stripe whole.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// So many stripes are deleted at once.
+const DELETE_MAX: usize = 1024;
 /// How long it rests when a pass made nothing better.
 const REST: Duration = Duration::from_secs(30);
 
@@ -58,6 +62,8 @@ pub struct RebuildStatus {
     pub fragments_mended: u64,
     /// Targets that are whole again.
     pub targets_whole: u64,
+    /// Members of groups that others took the place of.
+    pub members_replaced: u64,
     /// Stripes that this machine mended, whoever looked for all.
     pub stripes_here: u64,
 }
@@ -97,13 +103,23 @@ impl Rebuilder {
         self.wake.notify(usize::MAX);
     }
 
+    /// Whether a target lacks something, in all its groups or in some, or is to take the place of another.
+    fn is_due(&self, maps: &Maps, absences: &Absences) -> bool {
+        let given_up = absences.given_up(self.cluster.host().now(), self.options.patience);
+        let serves = |target| maps.targets.get(target).is_some_and(TargetEntry::serves);
+        maps.targets.values().any(|entry| entry.state == TargetState::Behind)
+            || maps.groups.values().flat_map(|group| &group.newcomers).any(serves)
+            || !replaced(maps, &given_up).is_empty()
+    }
+
     /// Rebuilds what is lacking now, and says which targets are whole. Returns whether anything became better.
     async fn pass(&self, absences: &Absences) -> bool {
         let Ok(maps) = self.cluster.refresh().await else { return false };
+        let given_up = absences.given_up(self.cluster.host().now(), self.options.patience);
+        let mut better = self.replace(&maps, &given_up).await;
+        let Ok(maps) = self.cluster.refresh().await else { return better };
         let silent = self.silent(&maps).await;
         let states = stripes::list(&self.cluster, None).await;
-        let given_up = absences.given_up(self.cluster.host().now(), self.options.patience);
-        let mut better = false;
         for target in whole_again(&maps, &states, &silent, &given_up) {
             let whole = RegistryRequest::SetTarget(target, TargetState::Whole);
             if self.cluster.registry(whole).await.is_ok() {
@@ -111,12 +127,39 @@ impl Rebuilder {
                 better = true;
             }
         }
+        for (group, newcomer) in settled(&maps, &states, &silent, &given_up) {
+            better |= self.cluster.registry(RegistryRequest::MemberWhole(group, newcomer)).await.is_ok();
+        }
+        self.tidy(&maps, &states).await;
         let lacking = in_order(&maps, states);
         (self.noted().stripes, self.noted().stripes_done) = (lacking.len() as u64, 0);
         let left = Mutex::new(lacking.into_iter());
         let hands = maps.storing().flat_map(|node| [NodeId(node); AT_ONCE]);
         let mended = join_all(hands.map(|node| self.keep_busy(node, &left))).await;
         better | mended.contains(&true)
+    }
+
+    /// Gives the places of members that stay away to others. Returns whether any was given.
+    async fn replace(&self, maps: &Maps, given_up: &BTreeSet<TargetId>) -> bool {
+        let mut better = false;
+        for request in requests(maps, given_up) {
+            // Who was outrun, by a writer or a machine that went, asks again at the next pass.
+            if self.cluster.registry(request).await.is_ok() {
+                self.noted().members_replaced += 1;
+                better = true;
+            }
+        }
+        better
+    }
+
+    /// Deletes what former members have left of stripes that are whole without them.
+    async fn tidy(&self, maps: &Maps, states: &[StripeState]) {
+        for (target, stripes) in astray(maps, states) {
+            for some in stripes.chunks(DELETE_MAX) {
+                // What is not deleted now takes room until the stripe is.
+                let _ = self.cluster.ask(target, StorageRequest::Delete { stripes: some.to_vec() }).await;
+            }
+        }
     }
 
     /// Has a node make stripes whole until none is left, or it does not answer, and leaves its disks and its link to others for
@@ -204,8 +247,8 @@ async fn run(rebuilder: Arc<Rebuilder>) {
         }
         let maps = rebuilder.cluster.maps();
         absences.observe(&maps, rebuilder.cluster.host().now());
-        let is_behind = maps.targets.values().any(|entry| entry.state == TargetState::Behind);
-        let rests = is_behind && rebuilder.cluster.leads() && !rebuilder.pass(&absences).await;
+        let is_due = rebuilder.cluster.leads() && rebuilder.is_due(&maps, &absences);
+        let rests = is_due && !rebuilder.pass(&absences).await;
         pause = if rests { REST } else { LOOK };
     }
 }

@@ -7,12 +7,14 @@
 //! 1. Every fragment that it should hold of the stripes that are known is there.
 //! 2. No stripe can be unknown: an ended stripe has at least m+1 fragments, so of each of its groups fewer than m others
 //!    must be unheard.
-//! 3. Those that were away for long are not waited for: their stripes are laid anew without them.
+//! 3. Those that were away for long are not waited for: their stripes are laid anew without them, or made again of the others.
+//!
+//! The same holds, in one group alone, for a target that took another's place there.
 
 use std::collections::BTreeSet;
 
-use protocol::id::TargetId;
-use protocol::maps::{Maps, TargetEntry, TargetState};
+use protocol::id::{GroupId, TargetId};
+use protocol::maps::{GroupEntry, Maps, TargetEntry, TargetState};
 
 use crate::stripes::StripeState;
 
@@ -38,19 +40,44 @@ pub(crate) fn whole_again(
 ) -> Vec<TargetId> {
     let lacking: BTreeSet<TargetId> =
         states.iter().flat_map(|state| &state.missing).map(|damage| damage.target).collect();
+    let nothing_hides = |target: TargetId| {
+        let mut groups = maps.groups.values().filter(|group| group.targets.contains(&target));
+        groups.all(|group| !may_hide(maps, (group, target), silent, given_up))
+    };
+    let behind = maps.targets.iter().filter(|(_, entry)| entry.state == TargetState::Behind).map(|(&target, _)| target);
+    behind.filter(|target| !lacking.contains(target) && !silent.contains(target) && nothing_hides(*target)).collect()
+}
+
+/// The targets that took another's place in a group and lack nothing of it any more.
+pub(crate) fn settled(
+    maps: &Maps,
+    states: &[StripeState],
+    silent: &BTreeSet<TargetId>,
+    given_up: &BTreeSet<TargetId>,
+) -> Vec<(GroupId, TargetId)> {
+    let of = |state: &StripeState| state.missing.iter().map(|damage| (state.group, damage.target)).collect::<Vec<_>>();
+    let lacking: BTreeSet<(GroupId, TargetId)> = states.iter().flat_map(of).collect();
+    let newcomers = maps.groups.iter().flat_map(|(&id, group)| group.newcomers.iter().map(move |&it| (id, group, it)));
+    let has_all = |&(id, group, target): &(GroupId, &GroupEntry, TargetId)| {
+        let serves = maps.targets.get(&target).is_some_and(TargetEntry::serves) && !silent.contains(&target);
+        serves && !lacking.contains(&(id, target)) && !may_hide(maps, (group, target), silent, given_up)
+    };
+    newcomers.filter(has_all).map(|(id, _, target)| (id, target)).collect()
+}
+
+/// Whether there may be stripes over a group that nobody shows, so that `target` may lack something of them.
+fn may_hide(
+    maps: &Maps,
+    (group, target): (&GroupEntry, TargetId),
+    silent: &BTreeSet<TargetId>,
+    given_up: &BTreeSet<TargetId>,
+) -> bool {
     let unheard = |target: &TargetId| {
         let failed = maps.targets.get(target).is_none_or(|entry| entry.state == TargetState::Failed);
         (failed || silent.contains(target)) && !given_up.contains(target)
     };
-    let nothing_hides = |target: TargetId| {
-        let mut groups = maps.groups.values().filter(|group| group.targets.contains(&target));
-        groups.all(|group| {
-            let others = group.targets.iter().filter(|&&other| other != target && unheard(&other)).count();
-            others < usize::from(group.geometry.parity).max(1)
-        })
-    };
-    let behind = maps.targets.iter().filter(|(_, entry)| entry.state == TargetState::Behind).map(|(&target, _)| target);
-    behind.filter(|target| !lacking.contains(target) && !silent.contains(target) && nothing_hides(*target)).collect()
+    let others = group.targets.iter().filter(|&&other| other != target && unheard(&other)).count();
+    others >= usize::from(group.geometry.parity).max(1)
 }
 
 #[cfg(test)]
@@ -75,7 +102,7 @@ mod tests {
         Maps {
             fragment_size: 4096,
             targets: targets.iter().copied().zip((1..).zip(states).map(entry)).collect(),
-            groups: [(GroupId(0), GroupEntry { targets, geometry, current: false })].into(),
+            groups: [(GroupId(0), GroupEntry::new(targets, geometry, false))].into(),
             ..Maps::empty(1, parity)
         }
     }
@@ -85,7 +112,7 @@ mod tests {
         let damage = |&target: &u32| Damage { id: id(Part::Data(0)), target: TargetId(target) };
         let missing = targets.iter().map(damage).collect();
         let (log, number) = (LogId(1), StripeNumber(number));
-        StripeState { log, number, length: 9, ended: true, group: GroupId(0), cut_off: false, missing }
+        StripeState { log, number, length: 9, ended: true, group: GroupId(0), cut_off: false, missing, astray: vec![] }
     }
 
     fn whole(maps: &Maps, states: &[StripeState], silent: &[u32], given_up: &[u32]) -> Vec<u32> {
@@ -117,6 +144,25 @@ mod tests {
         assert_eq!(whole(&maps, &[lacking(1, &[0])], &[], &[]), [0; 0]);
         assert_eq!(whole(&maps, &[lacking(1, &[1])], &[], &[]), [0], "the other's lack is the other's");
         assert_eq!(whole(&maps, &[], &[0], &[]), [0; 0], "it did not answer");
+    }
+
+    #[test]
+    fn who_took_a_place_lacks_nothing_when_that_group_does_not() {
+        let mut maps = maps(&[WHOLE, WHOLE, WHOLE], 1);
+        let settled = |maps: &Maps, states: &[StripeState], silent: &[u32]| {
+            settled(maps, states, &silent.iter().copied().map(TargetId).collect(), &BTreeSet::new()).len()
+        };
+        assert_eq!(settled(&maps, &[], &[]), 0, "nobody is new");
+        maps.groups.get_mut(&GroupId(0)).expect("the only one").newcomers.insert(TargetId(1));
+        assert_eq!(settled(&maps, &[lacking(1, &[])], &[]), 1);
+        assert_eq!(settled(&maps, &[lacking(1, &[1])], &[]), 0);
+        assert_eq!(settled(&maps, &[lacking(1, &[2])], &[]), 1, "the other's lack is the other's");
+        assert_eq!(
+            settled(&maps, &[StripeState { group: GroupId(7), ..lacking(1, &[1]) }], &[]),
+            1,
+            "elsewhere it may"
+        );
+        assert_eq!((settled(&maps, &[], &[1]), settled(&maps, &[], &[2])), (0, 0), "nor where something may hide");
     }
 
     #[test]

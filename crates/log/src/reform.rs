@@ -57,7 +57,7 @@ pub(crate) fn reform(maps: &Maps, live: &BTreeSet<TargetId>, old: &[TargetId], n
     }
     let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size };
     let targets = targets.into_iter().take(geometry.width()).collect();
-    Some(Reformed::New(GroupEntry { targets, geometry, current: false }))
+    Some(Reformed::New(GroupEntry::new(targets, geometry, false)))
 }
 
 /// The live targets that are not being emptied, or all of them where these alone would be on fewer machines or disks than

@@ -45,8 +45,7 @@ pub(crate) fn is_elsewhere(wanted: &[GroupEntry], present: &[Group], capacity: u
 
 /// The number of a group that the registry has already.
 pub(crate) fn known(maps: &Maps, wanted: &GroupEntry) -> Option<GroupId> {
-    let same = |group: &GroupEntry| group.targets == wanted.targets && group.geometry == wanted.geometry;
-    maps.groups.iter().find(|(_, group)| same(group)).map(|(&id, _)| id)
+    maps.groups.iter().find(|(_, group)| group.lies_as(wanted)).map(|(&id, _)| id)
 }
 
 /// The group, with fragments so large that its stripes take `capacity` bytes.
@@ -69,7 +68,7 @@ mod tests {
 
     fn entry(targets: &[u32], data: u8, current: bool) -> GroupEntry {
         let geometry = Geometry { data, parity: targets.len() as u8 - data, fragment_size: 1 << 20 };
-        GroupEntry { targets: targets.iter().copied().map(TargetId).collect(), geometry, current }
+        GroupEntry::new(targets.iter().copied().map(TargetId).collect(), geometry, current)
     }
 
     fn maps(groups: &[GroupEntry]) -> Maps {

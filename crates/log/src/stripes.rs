@@ -37,6 +37,8 @@ pub struct StripeState {
     pub cut_off: bool,
     /// Fragments that should be there and are not.
     pub missing: Vec<Damage>,
+    /// Former members of the group that hold something of it.
+    pub astray: Vec<TargetId>,
 }
 
 /// Something wrong with a stripe.
@@ -150,7 +152,11 @@ fn state_of(maps: &Maps, (log, number): (LogId, StripeNumber), held: &Held, hear
     let ended = header.ended() || is_closed(maps, log, number) || hearsay.is_complete(log, number, length);
     let cut_off = is_cut_off(maps, log, number);
     let missing = if ended && !cut_off { missing(maps, header, &lengths, held) } else { Vec::new() };
-    Some(StripeState { log, number, length, ended, group: header.group, cut_off, missing })
+    let group = maps.groups.get(&header.group);
+    let is_former = |target: &TargetId| group.is_some_and(|group| group.former.contains(target));
+    let astray: BTreeSet<TargetId> = held.iter().map(|(target, _)| *target).filter(is_former).collect();
+    let astray = astray.into_iter().collect();
+    Some(StripeState { log, number, length, ended, group: header.group, cut_off, missing, astray })
 }
 
 fn total(lengths: &[u32]) -> u32 {
@@ -198,10 +204,16 @@ fn shape_in(held: &Held, run: RunNumber) -> Option<(&FragmentHeader, Vec<u32>)> 
     Some((header, (0..header.geometry.data).map(|index| length(index).unwrap_or(0)).collect()))
 }
 
-/// Whether one of the group's targets did not say what it holds. Where no parity shows, data that is not shown may lie there:
-/// as it is, the stripe would pass for shorter, and parity for it, made anew, would take the place of the right one.
-fn is_unheard(group: &GroupEntry, heard: &BTreeSet<TargetId>) -> bool {
-    !group.targets.iter().all(|target| heard.contains(target))
+/// Whether one of the group's targets did not say what data it holds, or took the place of one that did not, and nobody else
+/// shows it. Where no parity shows, data that is not shown may lie there: as it is, the stripe would pass for shorter, and
+/// parity for it, made anew, would take the place of the right one.
+fn hides_data(group: &GroupEntry, header: &FragmentHeader, held: &Held, heard: &BTreeSet<TargetId>) -> bool {
+    let FragmentHeader { id, geometry, .. } = header;
+    let member = |part| group.targets.get(geometry.member(id.stripe, part));
+    let tells = |target: &TargetId| heard.contains(target) && !group.newcomers.contains(target);
+    let is_told = |part| member(part).is_some_and(tells);
+    let is_shown = |part| held.iter().any(|(_, found)| found.header.id == FragmentId { part, ..*id });
+    (0..geometry.data).map(Part::Data).any(|part| !is_told(part) && !is_shown(part))
 }
 
 /// Whether no address can lie in the stripe: beyond a sealed length there is nothing, whatever targets hold (rule 23).
@@ -283,7 +295,8 @@ impl Whole {
         if !header.ended() && !is_closed(&maps, log, stripe) && ended != Some(total(&lengths)) {
             return Ok(None);
         }
-        if !header.ended() && maps.groups.get(&header.group).is_some_and(|group| is_unheard(group, &heard)) {
+        let group = maps.groups.get(&header.group);
+        if !header.ended() && group.is_some_and(|group| hides_data(group, header, &held, &heard)) {
             let address = LogAddress { log, stripe, offset: 0, length: 0 };
             return Err(ReadError::Unreadable { address, reason: "too few targets tell how long it is".into() });
         }

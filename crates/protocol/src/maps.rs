@@ -68,6 +68,10 @@ pub enum MapsError {
         /// How many members it has.
         targets: usize,
     },
+    /// New members of a group are none of its members, former ones still are, or new stripes are laid over it though it has
+    /// new members.
+    #[error("stripe group {} and those who took places in it do not agree", .0.0)]
+    Newcomers(GroupId),
     /// A group has a number that is still to be given.
     #[error("stripe group {} has a number that was given to nobody", .0.0)]
     GroupNumber(GroupId),
@@ -123,6 +127,11 @@ impl Maps {
             let are_known = entry.targets.iter().all(|target| self.targets.contains_key(target));
             if !entry.geometry.is_possible() || entry.geometry.width() != entry.targets.len() || !are_known {
                 return Err(MapsError::Group { group, targets: entry.targets.len() });
+            }
+            let members: BTreeSet<TargetId> = entry.targets.iter().copied().collect();
+            let is_served = !entry.current || entry.newcomers.is_empty();
+            if !entry.newcomers.is_subset(&members) || !entry.former.is_disjoint(&members) || !is_served {
+                return Err(MapsError::Newcomers(group));
             }
             if group >= self.next_group {
                 return Err(MapsError::GroupNumber(group));
@@ -187,6 +196,20 @@ impl Maps {
     /// Those of them that should answer.
     pub fn serving(&self) -> impl Iterator<Item = (TargetId, &TargetEntry)> {
         self.targets.iter().filter(|(_, entry)| entry.serves()).map(|(&id, entry)| (id, entry))
+    }
+
+    /// Whether what a member of a group does not show, it does not have though it should.
+    pub fn is_whole_in(&self, group: &GroupEntry, member: TargetId) -> bool {
+        let is_whole = self.targets.get(&member).is_some_and(|entry| entry.state == TargetState::Whole);
+        is_whole && !group.newcomers.contains(&member)
+    }
+
+    /// The groups over which stripes may still come to lie: new ones, or those that a writer or recoverer has yet to end.
+    pub fn written(&self) -> BTreeSet<GroupId> {
+        let current = self.groups.iter().filter(|(_, group)| group.current).map(|(&id, _)| id);
+        let unsealed = self.logs.values().filter(|log| !matches!(log.state, LogState::Sealed(_)));
+        let written = unsealed.flat_map(|log| &log.layout).filter(|run| run.end.is_none());
+        current.chain(written.flat_map(|run| run.groups.iter().copied())).collect()
     }
 
     /// The owner of a slot.
@@ -345,6 +368,24 @@ pub struct GroupEntry {
     pub geometry: Geometry,
     /// Whether new stripes are laid over it; an obsolete group only keeps what it has.
     pub current: bool,
+    /// Members that took another's place and may lack what lay there: what they do not show was not deleted for that. A
+    /// group that has any is obsolete (`docs/decisions/0026-a-member-is-replaced.md`).
+    pub newcomers: BTreeSet<TargetId>,
+    /// Members whose place another one took. They never become members again: what is left there of the group's stripes is
+    /// of no use to anybody once these are whole without it.
+    pub former: BTreeSet<TargetId>,
+}
+
+impl GroupEntry {
+    /// One whose members are its first.
+    pub fn new(targets: Vec<TargetId>, geometry: Geometry, current: bool) -> GroupEntry {
+        GroupEntry { targets, geometry, current, newcomers: BTreeSet::new(), former: BTreeSet::new() }
+    }
+
+    /// Whether stripes may be laid over it as over the other one: nobody is missed in either.
+    pub fn lies_as(&self, other: &GroupEntry) -> bool {
+        self.newcomers.is_empty() && self.targets == other.targets && self.geometry == other.geometry
+    }
 }
 
 /// Who writes a log.

@@ -90,6 +90,17 @@ pub enum RegistryRequest {
     Balance,
     /// Whether a target serves.
     SetTarget(TargetId, TargetState),
+    /// Another target takes the place of a member that failed, in a group over which nothing is written any more.
+    ReplaceMember {
+        /// The group.
+        group: GroupId,
+        /// The member.
+        old: TargetId,
+        /// Who takes its place: no member yet, and none of the past.
+        new: TargetId,
+    },
+    /// Who took another's place in a group lacks nothing of it any more.
+    MemberWhole(GroupId, TargetId),
     /// A new node, which counts as gone until it begins a session. The answer gives its number.
     AddNode {
         /// What people call it.

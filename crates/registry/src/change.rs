@@ -11,7 +11,7 @@ use protocol::maps::{
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 use serde::{Deserialize, Serialize};
 
-use crate::{drain, nodes, slots, stop};
+use crate::{drain, members, nodes, slots, stop};
 
 /// The maps of a new cluster, whose first node is `node`. Nodes that its targets name live too.
 pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u32, parity: u8) -> Maps {
@@ -67,6 +67,8 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
             Ok(Outcome::Maps)
         }
         RegistryRequest::SetTarget(target, state) => set_target(&mut next, target, state),
+        RegistryRequest::ReplaceMember { group, old, new } => members::replace(&mut next, group, old, new),
+        RegistryRequest::MemberWhole(group, member) => members::whole(&mut next, group, member),
         RegistryRequest::Drain(targets, drain) => drain::set(&mut next, &targets, drain),
         RegistryRequest::RemoveTargets(targets, seen) => drain::remove(&mut next, &targets, seen),
         RegistryRequest::RemoveNode(node) => drain::remove_node(&mut next, node),
@@ -161,6 +163,10 @@ fn add_run(maps: &mut Maps, seen: Seen, from: StripeNumber, mut groups: Vec<Grou
     if groups.is_empty() || groups.iter().any(|group| !maps.groups.contains_key(group)) {
         return Err(RegistryError::Unknown("group".into()));
     }
+    // A member was replaced since the asker saw it.
+    if groups.iter().any(|group| !maps.groups[group].newcomers.is_empty()) {
+        return Err(RegistryError::Lost);
+    }
     let writer = entry_of_writer(maps, seen)?.writer;
     turn(maps, (seen.0, writer), from, &mut groups);
     let entry = entry_of_writer(maps, seen)?;
@@ -204,12 +210,11 @@ fn form_group(maps: &mut Maps, group: GroupEntry) -> Reply {
     if !members.into_iter().all(is_there) {
         return Err(RegistryError::Unknown("target".into()));
     }
-    Ok(Outcome::Group(find_or_form(maps, group)))
+    Ok(Outcome::Group(find_or_form(maps, GroupEntry::new(group.targets, group.geometry, group.current))))
 }
 
 pub(crate) fn find_or_form(maps: &mut Maps, group: GroupEntry) -> GroupId {
-    let same = |old: &GroupEntry| old.targets == group.targets && old.geometry == group.geometry;
-    if let Some((id, _)) = maps.groups.iter().find(|(_, old)| same(old)) {
+    if let Some((id, _)) = maps.groups.iter().find(|(_, old)| old.lies_as(&group)) {
         return *id;
     }
     let id = maps.next_group;
@@ -366,7 +371,7 @@ mod tests {
     fn no_group_is_formed_that_stripes_cannot_lie_on() {
         let mut maps = cluster(3);
         let geometry = Geometry { data: 1, parity: 1, fragment_size: 4096 };
-        let good = GroupEntry { targets: vec![TargetId(0), TargetId(2)], geometry, current: true };
+        let good = GroupEntry::new(vec![TargetId(0), TargetId(2)], geometry, true);
         let shape = |data, parity, fragment_size| GroupEntry {
             geometry: Geometry { data, parity, fragment_size },
             ..good.clone()
@@ -403,7 +408,7 @@ mod tests {
         };
         let form = |maps: &mut Maps, fragment_size| {
             let geometry = Geometry { data: 1, parity: 1, fragment_size };
-            let group = GroupEntry { targets: vec![TargetId(0), TargetId(1)], geometry, current: false };
+            let group = GroupEntry::new(vec![TargetId(0), TargetId(1)], geometry, false);
             match step(maps, RegistryRequest::FormGroup(group)) {
                 Ok(Outcome::Group(id)) => id,
                 other => panic!("{other:?}"),

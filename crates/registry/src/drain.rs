@@ -8,8 +8,8 @@
 //!    group names it, and no run that is still written.
 //! 4. A node is forgotten when it is gone, has no targets, and manages nothing. Its number is never given again.
 
-use protocol::id::{GroupId, MapEpoch, TargetId};
-use protocol::maps::{Drain, GroupEntry, LogState, Maps, NodeState, Run, TargetEntry, TargetState};
+use protocol::id::{MapEpoch, TargetId};
+use protocol::maps::{Drain, GroupEntry, Maps, NodeState, TargetEntry, TargetState};
 use protocol::registry::RegistryError;
 
 use crate::change::{Outcome, Reply, forget_groups};
@@ -109,11 +109,7 @@ fn serving(maps: &Maps, most: Drain) -> Machines {
 
 /// Whether stripes may still come to lie on a target: new ones, or those that a writer or recoverer has yet to end.
 fn takes_stripes(maps: &Maps, target: TargetId) -> bool {
-    let names = |group: &GroupId| maps.groups.get(group).is_some_and(|group| group.targets.contains(&target));
-    let is_written = |run: &Run| run.end.is_none() && run.groups.iter().any(names);
-    let unsealed = maps.logs.values().filter(|log| !matches!(log.state, LogState::Sealed(_)));
-    maps.groups.values().any(|group| group.current && group.targets.contains(&target))
-        || unsealed.flat_map(|log| &log.layout).any(is_written)
+    maps.written().iter().any(|group| maps.groups[group].targets.contains(&target))
 }
 
 #[cfg(test)]

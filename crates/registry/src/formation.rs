@@ -37,7 +37,7 @@ pub fn groups(machines: &Machines, parity: u8, fragment_size: u32) -> Vec<GroupE
     let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size };
     let width = data + parity;
     let members = if apart && domains < targets.len() { across(machines, width) } else { in_turn(&targets, width) };
-    members.into_iter().map(|targets| GroupEntry { targets, geometry, current: true }).collect()
+    members.into_iter().map(|targets| GroupEntry::new(targets, geometry, true)).collect()
 }
 
 /// Whether machines are the failure domains, and not disks.

@@ -36,6 +36,7 @@ pub mod fuzzing;
 mod leader;
 pub mod leases;
 mod machine;
+pub mod members;
 mod network;
 pub mod nodes;
 pub mod promotion;

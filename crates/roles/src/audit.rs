@@ -79,6 +79,7 @@ pub async fn check(roles: &Roles, thorough: bool, progress: Progress<'_>) -> Res
     problems.extend(odd.into_values());
     let maps = roles.cluster.maps();
     problems.extend(maps.targets.iter().filter_map(|(id, entry)| not_whole(&called(&maps, *id), entry.state)));
+    problems.extend(newcomers(&maps));
     let mut wrong = Wrong::new();
     for (index, state) in (1u64..).zip(&states) {
         if thorough && state.ended {
@@ -269,11 +270,33 @@ async fn whole_again(roles: &Roles, lacking: &BTreeMap<TargetId, Vec<String>>) -
     let maps = roles.cluster.maps();
     for (target, entry) in &maps.targets {
         if entry.state == TargetState::Behind && !lacking.contains_key(target) {
-            let whole = RegistryRequest::SetTarget(*target, TargetState::Whole);
-            roles.cluster.registry(whole).await.map_err(|error| LogError::Unavailable(error.to_string()))?;
+            tell(roles, RegistryRequest::SetTarget(*target, TargetState::Whole)).await?;
         }
     }
+    let newcomers = maps.groups.iter().flat_map(|(id, group)| group.newcomers.iter().map(|it| (*id, *it)));
+    let settled: Vec<_> = newcomers.filter(|(_, target)| !lacking.contains_key(target)).collect();
+    for (group, target) in settled {
+        tell(roles, RegistryRequest::MemberWhole(group, target)).await?;
+    }
     Ok(())
+}
+
+async fn tell(roles: &Roles, request: RegistryRequest) -> Result<(), LogError> {
+    let told = roles.cluster.registry(request).await.map(drop);
+    told.map_err(|error| LogError::Unavailable(error.to_string()))
+}
+
+/// Who has yet to be given what lay on another, in words.
+fn newcomers(maps: &Maps) -> Vec<String> {
+    let mut groups: BTreeMap<TargetId, usize> = BTreeMap::new();
+    maps.groups.values().flat_map(|group| &group.newcomers).for_each(|&it| *groups.entry(it).or_default() += 1);
+    let in_words = |(target, count)| {
+        let name = called(maps, target);
+        format!(
+            "{name} took the place of a missing target in {count} stripe group(s); what it lacks is being made again"
+        )
+    };
+    groups.into_iter().map(in_words).collect()
 }
 
 /// What is wrong with a target that is not whole.

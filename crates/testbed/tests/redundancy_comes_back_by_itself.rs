@@ -8,7 +8,8 @@ mod files;
 use std::time::Duration;
 
 use files::Files;
-use host::sim::{self, Stop, World};
+use host::sim::{self, Dice, Stop, World};
+use log::stripes;
 use protocol::maps::TargetState;
 use testbed::{Machine, Machines};
 
@@ -148,5 +149,120 @@ fn without_a_machine_that_stays_away_redundancy_comes_back_on_those_that_are_lef
         assert!(laid.iter().all(|&bytes| bytes > 0), "all take part: {laid:?}");
         machines.die(0, Stop::PowerLoss);
         files.verify(&world, &machines.client(1, &second).await).await;
+    });
+}
+
+/// Six machines, of which one dies after files were written.
+async fn with_one_lost(world: &World, dice: &mut Dice) -> (Machines, Vec<Machine>, Files) {
+    let machines = Machines::create(world, &[1; 6], 2 * MINUTE).await;
+    let mut all = vec![machines.start(0).await];
+    for machine in 1..6 {
+        all.push(machines.join(machine).await);
+    }
+    let client = machines.client(0, &all[0]).await;
+    let mut files = Files::default();
+    files.write(&client, dice, 30).await;
+    until_safe(world, &machines, &all[0]).await;
+    machines.die(5, Stop::PowerLoss);
+    drop(all.pop());
+    // Logs that are still written go on elsewhere.
+    files.write(&client, dice, 4).await;
+    (machines, all, files)
+}
+
+/// The same, and it stays away for so long that others take its places.
+async fn with_one_replaced(world: &World, dice: &mut Dice) -> (Machines, Vec<Machine>, Files) {
+    let (machines, all, files) = with_one_lost(world, dice).await;
+    let before = copied(&all.iter().collect::<Vec<_>>());
+    world.sleep(2 * MINUTE).await;
+    until_replaced(world, &machines, &all[0]).await;
+    assert!(all[0].rebuilder.status().members_replaced > 0);
+    assert_eq!(copied(&all.iter().collect::<Vec<_>>()), before, "nothing moves but what is made again");
+    (machines, all, files)
+}
+
+/// Waits until nobody who serves lacks anything of a place that it took, and all is safe.
+async fn until_replaced(world: &World, machines: &Machines, on: &Machine) {
+    for _ in 0..60 {
+        let maps = machines.maps();
+        let is_replaced = maps.groups.values().any(|group| !group.former.is_empty());
+        let mut newcomers = maps.groups.values().flat_map(|group| &group.newcomers);
+        if is_replaced && !newcomers.any(|target| maps.targets[target].serves()) {
+            until_safe(world, machines, on).await;
+            return;
+        }
+        world.sleep(Duration::from_secs(5)).await;
+    }
+    panic!("{:?}, {:?}", machines.maps().groups, on.rebuilder.status());
+}
+
+#[test]
+fn what_lay_on_a_machine_that_stays_away_is_made_again_on_others_in_its_place() {
+    sim::explore(0..6, async |world, _| {
+        let mut dice = world.dice();
+        let (machines, all, files) = with_one_replaced(&world, &mut dice).await;
+        let shared = all.iter().filter(|machine| machine.rebuilder.status().stripes_here > 0).count();
+        assert!(shared > 1, "one alone did all");
+        let second = dice.below(4) as usize;
+        machines.die(second, Stop::PowerLoss);
+        files.verify(&world, &machines.client(4, &all[4]).await).await;
+    });
+}
+
+#[test]
+fn who_comes_back_when_others_have_its_places_keeps_nothing_of_them() {
+    sim::explore(0..6, async |world, _| {
+        let mut dice = world.dice();
+        let (machines, all, mut files) = with_one_replaced(&world, &mut dice).await;
+        let again = machines.come_back(5).await;
+        until_whole(&world, &machines, &all[0]).await;
+        for state in stripes::list(&again.cluster, None).await {
+            assert_eq!((state.astray, state.missing), (vec![], vec![]), "{} of {}", state.number.0, state.log.0);
+        }
+        files.write(&machines.client(3, &all[3]).await, &mut dice, 6).await;
+        until_safe(&world, &machines, &all[0]).await;
+        machines.die(dice.below(4) as usize, Stop::PowerLoss);
+        files.verify(&world, &machines.client(4, &all[4]).await).await;
+    });
+}
+
+#[test]
+fn who_took_a_place_and_dies_is_replaced_too() {
+    sim::explore(0..6, async |world, _| {
+        let mut dice = world.dice();
+        let (machines, all, files) = with_one_replaced(&world, &mut dice).await;
+        let again = machines.come_back(5).await;
+        until_whole(&world, &machines, &all[0]).await;
+        machines.die(dice.within(1..4) as usize, Stop::Kill);
+        world.sleep(2 * MINUTE).await;
+        until_replaced(&world, &machines, &all[0]).await;
+        machines.die(0, Stop::PowerLoss);
+        files.verify(&world, &machines.client(5, &again).await).await;
+    });
+}
+
+#[test]
+fn what_a_former_member_brings_back_is_used_where_it_is_all_there_is() {
+    sim::explore(0..12, async |world, _| {
+        let mut dice = world.dice();
+        let (machines, all, files) = with_one_lost(&world, &mut dice).await;
+        while machines.maps().groups.values().all(|group| group.newcomers.is_empty()) {
+            world.sleep(Duration::from_millis(10)).await;
+        }
+        let second = dice.within(1..5) as usize;
+        machines.die(second, Stop::PowerLoss);
+        world.sleep(dice.within(1..4) as u32 * MINUTE).await;
+        assert!(machines.tally(&all[0]).await.bytes_exposed.contains_key(&None), "too little is left");
+        let returned = if dice.coin() { Some(machines.come_back(second).await) } else { None };
+        let again = machines.come_back(5).await;
+        world.sleep(2 * MINUTE).await;
+        until_replaced(&world, &machines, &all[0]).await;
+        files.verify(&world, &machines.client(5, &again).await).await;
+        if let Some(returned) = returned {
+            until_whole(&world, &machines, &all[0]).await;
+            until_safe(&world, &machines, &all[0]).await;
+            machines.die(0, Stop::PowerLoss);
+            files.verify(&world, &machines.client(second, &returned).await).await;
+        }
     });
 }
