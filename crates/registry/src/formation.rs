@@ -6,7 +6,8 @@
 //!
 //! Where machines are the domains, no group has two targets of one machine, and machines with more targets are in more
 //! groups, in proportion, as far as a machine can: it is in no group twice. Which machines meet in a group is scrambled, so
-//! that a lost machine's fragments are rebuilt by all others. Equal targets give equal groups.
+//! that each meets each other one, and leaves each out: what a lost machine had is read from all others, and made again on all
+//! others. Equal machines are in equally many groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,11 @@ const DATA_MAX_CODED: usize = 8;
 /// So many times members are chosen at most, where targets are many: some hundred groups spread the load of a thousand
 /// targets, and every map names them all.
 const MEMBERSHIPS_MAX: usize = 400;
+
+/// So many groups are formed at most so that machines meet often: every map and every log names them.
+const SPREAD_MAX: usize = 100;
+/// So often a group that is formed already is drawn again.
+const DRAWS_MAX: u64 = 16;
 
 /// The targets of each machine that groups may be laid over.
 pub type Machines = BTreeMap<u32, Vec<TargetId>>;
@@ -36,7 +42,7 @@ pub fn groups(machines: &Machines, parity: u8, fragment_size: u32) -> Vec<GroupE
     let (data, parity) = shape(domains, usize::from(parity));
     let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size };
     let width = data + parity;
-    let members = if apart && domains < targets.len() { across(machines, width) } else { in_turn(&targets, width) };
+    let members = if apart && width < targets.len() { across(machines, width) } else { in_turn(&targets, width) };
     members.into_iter().map(|targets| GroupEntry::new(targets, geometry, true)).collect()
 }
 
@@ -76,26 +82,54 @@ fn in_turn(targets: &[TargetId], width: usize) -> Vec<Vec<TargetId>> {
 /// Every machine is a domain: each group takes the machines that have had the least of their share, and of each the target
 /// that is in the fewest groups.
 fn across(machines: &Machines, width: usize) -> Vec<Vec<TargetId>> {
-    let total = machines.values().map(Vec::len).sum();
     let mut taken: BTreeMap<u32, usize> = occupied(machines).map(|(node, _)| (node, 0)).collect();
     let mut used: BTreeMap<TargetId, usize> = BTreeMap::new();
-    let mut formed = BTreeSet::new();
-    for group in 0..count(total, width) {
-        // Shares are compared as fractions of a number that all counts of targets up to some dozen divide.
-        let share = |node: u32| (taken[&node] * 720_720) / machines[&node].len();
-        let mut nodes: Vec<u32> = taken.keys().copied().collect();
-        nodes.sort_by_key(|&node| (share(node), scramble(group as u64, node)));
-        nodes.truncate(width);
-        let members = nodes.iter().map(|node| {
-            let least = |target: &&TargetId| (used.get(*target).copied().unwrap_or(0), **target);
-            *machines[node].iter().min_by_key(least).expect("an occupied machine has targets")
-        });
-        let members: BTreeSet<TargetId> = members.collect();
-        nodes.iter().for_each(|node| *taken.get_mut(node).expect("it was taken from there") += 1);
-        members.iter().for_each(|target| *used.entry(*target).or_default() += 1);
-        formed.insert(members);
+    let mut formed: Vec<BTreeSet<TargetId>> = Vec::new();
+    let are_equal = occupied(machines).map(|(_, targets)| targets.len()).collect::<BTreeSet<_>>().len() == 1;
+    for group in 0..count_across(machines, width) as u64 {
+        let draw = |lot| draw_across(machines, width, group * DRAWS_MAX + lot, (&taken, &used));
+        let new = (0..DRAWS_MAX).map(draw).find(|members| !formed.contains(members));
+        if new.is_none() && are_equal {
+            break;
+        }
+        let members = new.clone().unwrap_or_else(|| draw(0));
+        for target in &members {
+            let node = occupied(machines).find(|(_, targets)| targets.contains(target)).expect("drawn from there").0;
+            *taken.get_mut(&node).expect("it has a share") += 1;
+            *used.entry(*target).or_default() += 1;
+        }
+        formed.extend(new);
+    }
+    if are_equal && formed.len() > taken.len() {
+        // So many that all are in equally many.
+        formed.truncate(formed.len() / taken.len() * taken.len());
     }
     formed.into_iter().map(|members| members.into_iter().collect()).collect()
+}
+
+/// The members of a group, drawn by `lot` among those that have had as little.
+fn draw_across(
+    machines: &Machines,
+    width: usize,
+    lot: u64,
+    (taken, used): (&BTreeMap<u32, usize>, &BTreeMap<TargetId, usize>),
+) -> BTreeSet<TargetId> {
+    // Shares are compared as fractions of a number that all counts of targets up to some dozen divide.
+    let share = |node: u32| (taken[&node] * 720_720) / machines[&node].len();
+    let mut nodes: Vec<u32> = taken.keys().copied().collect();
+    nodes.sort_by_cached_key(|&node| (share(node), scramble(lot, node)));
+    nodes.truncate(width);
+    let least = |target: &&TargetId| (used.get(*target).copied().unwrap_or(0), **target);
+    let member = |node: &u32| *machines[node].iter().min_by_key(least).expect("an occupied machine has targets");
+    nodes.iter().map(member).collect()
+}
+
+/// How many groups are wanted where machines are the domains: so many that each machine is in three times as many as there are
+/// others. There may not be so many.
+fn count_across(machines: &Machines, width: usize) -> usize {
+    let (count_machines, total) = (occupied(machines).count(), machines.values().map(Vec::len).sum());
+    let spread = count_machines * (3 * (count_machines - 1)).div_ceil(width);
+    count(total, width).max(spread.min(SPREAD_MAX / count_machines * count_machines))
 }
 
 fn ordered<'a>(targets: impl Iterator<Item = &'a TargetId>) -> Vec<TargetId> {
@@ -179,6 +213,23 @@ mod tests {
                     assert_eq!(nodes.len(), group.geometry.width(), "{counts:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_a_machine_has_lies_over_all_others_alike() {
+        for count in [6, 7, 8, 12, 20] {
+            let groups = formed(&vec![1; count], 1);
+            let memberships = memberships(&groups);
+            assert!(memberships.values().all(|&times| times == memberships[&TargetId(0)]), "{count}: {memberships:?}");
+            let of_first = groups.iter().filter(|group| group.targets.contains(&TargetId(0)));
+            let mut met: BTreeMap<TargetId, usize> = BTreeMap::new();
+            of_first.flat_map(|group| &group.targets).for_each(|target| *met.entry(*target).or_default() += 1);
+            let times = met.remove(&TargetId(0)).expect("it is in some");
+            assert_eq!(met.len(), count - 1, "it meets all");
+            assert!(met.values().all(|&often| often < times), "and leaves all out: {count}: {met:?}");
+            let (least, most) = (met.values().min().expect("others"), met.values().max().expect("others"));
+            assert!(*most <= 3 * *least, "{count}: {met:?}");
         }
     }
 
