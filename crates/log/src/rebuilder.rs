@@ -27,8 +27,8 @@ use crate::{Absences, Cluster, stripes};
 
 /// How often it is looked whether a target is behind.
 const LOOK: Duration = Duration::from_secs(2);
-/// So many stripes a machine makes whole at once, so that it reads one while it writes another.
-const AT_ONCE: usize = 2;
+/// So many stripes a machine makes whole at once, so that it reads some while it writes others.
+const AT_ONCE: usize = 4;
 /// How long a machine is waited for that makes a stripe whole.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// So many stripes are deleted at once.
