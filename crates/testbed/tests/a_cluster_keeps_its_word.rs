@@ -59,6 +59,12 @@ fn shape(dice: &mut Dice) -> Shape {
     Shape { targets, parity, patience }
 }
 
+/// More machines than a stripe is wide, so that others take the places of those that are away for a moment.
+fn wide_shape(dice: &mut Dice) -> Shape {
+    let targets = (0..dice.within(6..9)).map(|_| 1 + u32::from(dice.below(4) == 0)).collect();
+    Shape { targets, parity: 1, patience: Duration::from_secs(dice.below(6)) }
+}
+
 /// Makes the files that all share, each with all its cells empty.
 async fn make_shared(world: &World, rack: &Rack, count: u64) -> Vec<InodeId> {
     let client = rack.roles(0).expect("it has started").client.clone();
@@ -108,7 +114,12 @@ impl Programs {
     }
 }
 
-async fn tell_a_story(world: World, host: Host, blows: Blows, total: &Cell<Counts>) {
+async fn tell_a_story(
+    (world, host): (World, Host),
+    shape: impl FnOnce(&mut Dice) -> Shape,
+    blows: Blows,
+    total: &Cell<Counts>,
+) {
     let mut dice = world.dice();
     let shape = shape(&mut dice);
     let rack = Rack::create(&world, &host, shape.clone()).await;
@@ -144,6 +155,7 @@ async fn tell_a_story(world: World, host: Host, blows: Blows, total: &Cell<Count
     look_at_all(&world, &rack, &told, &mut dice).await;
     check(&world, &rack, &mut dice).await;
     let mut known = told.lock();
+    known.counts.replaced += rack.members_replaced();
     known.check_cells();
     known.end_era();
     total.set(total.get() + known.counts);
@@ -243,26 +255,33 @@ async fn check(world: &World, rack: &Rack, dice: &mut Dice) {
 
 /// As many worlds as DAZZLE_SEEDS asks for, or a few.
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "to tell how long it took, and nothing else")]
-fn explore(blows: Blows, worlds: u64) {
+fn explore(shape: fn(&mut Dice) -> Shape, blows: Blows, worlds: u64) -> Counts {
     let (told, total, began) = (Cell::new(0), Cell::new(Counts::default()), std::time::Instant::now());
     sim::explore(sim::seeds(worlds), async |world, host| {
-        tell_a_story(world, host, blows, &total).await;
+        tell_a_story((world, host), shape, blows, &total).await;
         told.set(told.get() + 1);
         if told.get() % 100 == 0 {
             println!("{} clusters so far, in {:?}", told.get(), began.elapsed());
         }
     });
     println!("{} clusters in {:?}, every promise kept: {:?}", told.get(), began.elapsed(), total.get());
+    total.get()
 }
 
 #[test]
 fn killed_frozen_and_cut_off_machines_lose_nothing_that_was_answered() {
-    explore(Blows::Kills, 150);
+    explore(shape, Blows::Kills, 150);
 }
 
 #[test]
 fn machines_without_power_lose_nothing_that_was_fsynced() {
-    explore(Blows::PowerLosses, 150);
+    explore(shape, Blows::PowerLosses, 150);
+}
+
+#[test]
+fn others_take_the_places_of_machines_that_are_away_and_nothing_is_lost() {
+    let counts = explore(wide_shape, Blows::PowerLosses, 24);
+    assert!(counts.replaced > 0, "nobody took a place");
 }
 
 #[test]
@@ -275,5 +294,5 @@ fn a_machine_that_is_promoted_has_all_that_was_answered() {
 #[test]
 fn one_seed_tells_one_story() {
     let total = Cell::new(Counts::default());
-    sim::replay(7, async |world, host| tell_a_story(world, host, Blows::PowerLosses, &total).await);
+    sim::replay(7, async |world, host| tell_a_story((world, host), shape, Blows::PowerLosses, &total).await);
 }

@@ -214,8 +214,16 @@ impl Rack {
         let whole = |roles: &Arc<Roles>| {
             let maps = roles.cluster.maps();
             maps.targets.values().all(|target| target.state == TargetState::Whole)
+                && maps.groups.values().all(|group| group.newcomers.is_empty())
         };
         all.is_some_and(|all| all.iter().all(whole))
+    }
+
+    /// In how many groups another target has taken the place of one that stayed away.
+    pub fn members_replaced(&self) -> u64 {
+        let roles = (0..self.count()).find_map(|index| self.roles(index));
+        let maps = roles.map(|roles| roles.cluster.maps());
+        maps.map_or(0, |maps| maps.groups.values().map(|group| group.former.len() as u64).sum())
     }
 
     /// Has another process go on in a daemon's place, with what that left. All of the old process is gone.

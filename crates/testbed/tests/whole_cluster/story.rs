@@ -97,6 +97,8 @@ pub struct Counts {
     pub filled: u64,
     /// Daemons that were restarted and lost nothing.
     pub followed: u64,
+    /// Places in groups that others had taken in the end.
+    pub replaced: u64,
 }
 
 impl std::ops::Add for Counts {
@@ -113,6 +115,7 @@ impl std::ops::Add for Counts {
             expelled: self.expelled + other.expelled,
             filled: self.filled + other.filled,
             followed: self.followed + other.followed,
+            replaced: self.replaced + other.replaced,
         }
     }
 }
