@@ -97,9 +97,10 @@ pub(crate) fn astray(maps: &Maps, states: &[StripeState]) -> BTreeMap<TargetId, 
     let written = maps.written();
     let mut astray: BTreeMap<TargetId, Vec<(LogId, StripeNumber)>> = BTreeMap::new();
     for state in states.iter().filter(|state| state.ended && state.missing.is_empty() && !state.astray.is_empty()) {
-        let runs = maps.logs.get(&state.log).into_iter().flat_map(|entry| &entry.layout);
-        let groups: BTreeSet<GroupId> =
-            runs.filter(|run| run.covers(state.number)).map(|run| run.group(state.number)).collect();
+        // Of a log that these maps do not know nobody can tell where it lies.
+        let Some(entry) = maps.logs.get(&state.log) else { continue };
+        let runs = entry.layout.iter().filter(|run| run.covers(state.number));
+        let groups: BTreeSet<GroupId> = runs.map(|run| run.group(state.number)).collect();
         let is_needed = |target: &TargetId| {
             groups.iter().any(|id| written.contains(id) || maps.groups[id].targets.contains(target))
         };
@@ -265,6 +266,8 @@ mod tests {
         };
         let all = |maps: &Maps, state: &StripeState| astray(maps, std::slice::from_ref(state)).len();
         assert_eq!(all(&maps, &stripe), 1);
+        let unknown = StripeState { log: LogId(2), ..stripe.clone() };
+        assert_eq!(all(&maps, &unknown), 0, "it may have been opened since");
         let id = protocol::fragment::FragmentId {
             log: LogId(1),
             stripe: StripeNumber(4),
