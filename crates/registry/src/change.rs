@@ -320,6 +320,15 @@ pub fn widest(maps: &Maps) -> Option<Geometry> {
     maps.groups.values().filter(|group| group.current).map(|group| group.geometry).max_by_key(|shape| shape.width())
 }
 
+/// Makes a request of maps, which can be followed then.
+#[cfg(test)]
+pub(crate) fn step(maps: &mut Maps, request: RegistryRequest) -> Reply {
+    let (next, reply) = apply(maps, request);
+    *maps = next.unwrap_or_else(|| maps.clone());
+    assert_eq!(maps.verify(), Ok(()));
+    reply
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

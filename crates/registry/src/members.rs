@@ -50,14 +50,7 @@ mod tests {
     use protocol::registry::RegistryRequest;
 
     use super::*;
-    use crate::change::{apply, new_cluster};
-
-    fn step(maps: &mut Maps, request: RegistryRequest) -> Reply {
-        let (next, reply) = apply(maps, request);
-        *maps = next.unwrap_or_else(|| maps.clone());
-        assert_eq!(maps.verify(), Ok(()));
-        reply
-    }
+    use crate::change::{new_cluster, step};
 
     /// Machines with one target each, numbered alike, a log that began in a group over the first four, and that group.
     fn cluster() -> (Maps, LogId, GroupId) {

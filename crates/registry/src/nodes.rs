@@ -218,16 +218,9 @@ fn fail_targets(maps: &mut Maps, node: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{apply, new_cluster};
+    use crate::change::{new_cluster, step};
     use protocol::id::SLOT_COUNT;
     use protocol::registry::RegistryRequest;
-
-    fn step(maps: &mut Maps, request: RegistryRequest) -> Reply {
-        let (next, reply) = apply(maps, request);
-        *maps = next.unwrap_or_else(|| maps.clone());
-        assert_eq!(maps.verify(), Ok(()));
-        reply
-    }
 
     fn begin(maps: &mut Maps, node: u32) -> u64 {
         let after = maps.nodes[&node].session;
