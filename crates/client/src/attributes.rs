@@ -32,12 +32,19 @@ impl Inner {
         // Held in place: what was written here might be given up between an answer from before and the look at the file.
         let _pin = self.pin_held(inode).await;
         loop {
+            let lost = self.tokens.lost();
             let asked = self.find(inode).and_then(|file| {
                 self.settle(&file);
                 lock(&file.state).file.as_ref().map(|known| (known.ask(), known.is_settled()))
             });
             let (mut attributes, _) = entry(self.ask(inode, ManagerRequest::Attributes(inode)).await?)?;
-            let Some(file) = self.find(inode) else { return Ok(attributes) };
+            let Some(file) = self.find(inode) else {
+                // Forgotten while the answer was under way: the answer may be from before what was known of it.
+                if asked.is_some() && self.tokens.lost() != lost {
+                    continue;
+                }
+                return Ok(attributes);
+            };
             self.settle(&file);
             let mut state = lock(&file.state);
             let Some(known) = &mut state.file else { return Ok(attributes) };

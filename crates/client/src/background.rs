@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use event_listener::EventListener;
 use futures_util::future::{join_all, select};
-use host::NodeId;
+use host::{Moment, NodeId};
 use log::exposure;
 use protocol::address::Position;
 use protocol::delta::Delta;
@@ -35,6 +35,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 const BREATH: Duration = Duration::from_millis(5);
 /// Before so many stripes of the log others know that they are complete and behind the mark.
 const UNTOLD_MAX: u64 = 3;
+/// Files are looked at more often while more than these are known: some kilobytes each, which no setting counts.
+const KNOWN_MANY: usize = 8192;
+/// How often then. A look costs some microseconds for a hundred files.
+const TICK_MANY: Duration = Duration::from_millis(100);
 /// So many files are recorded together.
 const FILES_MAX: usize = 64;
 
@@ -206,7 +210,7 @@ impl Inner {
             let disk = self.log.reached(Durability::Disk);
             lock(&self.outbox).sending(disk, manager)
         };
-        let (mut sending, mut marked) = (next(), self.host.now());
+        let (mut sending, mut marked, mut swept) = (next(), self.host.now(), Moment::default());
         while let Some(mut now) = sending {
             while !self.send(&mut now).await {
                 if self.is_stopped() {
@@ -222,6 +226,10 @@ impl Inner {
             }
             lock(&self.outbox).acknowledge(now.end);
             sending = next();
+            if lock(&self.files).len() > KNOWN_MANY && self.host.now().since(swept) >= TICK_MANY {
+                self.sweep();
+                swept = self.host.now();
+            }
             // Not each time: it takes a look at every file.
             if sending.is_none() || self.host.now().since(marked) >= TICK {
                 self.log.set_mark(self.mark());

@@ -34,8 +34,6 @@ pub(crate) struct State {
     unlinked: bool,
     /// What went wrong in the background and nobody was told yet.
     pub(crate) failed: Option<ClientError>,
-    /// It needed no keeping when this was looked at last.
-    idle: bool,
 }
 
 impl State {
@@ -147,7 +145,6 @@ impl Inner {
         let mut state = lock(&file.state);
         let stands = slot.stands(asked) || state.opens > 0;
         state.opens += u32::from(stands);
-        state.idle &= !stands;
         stands
     }
 
@@ -261,11 +258,12 @@ impl Inner {
         files.entry(inode).or_insert_with(|| Arc::new(OpenFile::new(inode, State::default()))).clone()
     }
 
-    /// Forgets files that nobody has open and about which managers know everything, once they were so for two looks:
-    /// whoever asked a manager about such a file before has had an answer by then.
+    /// Forgets files that nobody has open and about which managers know everything. Whoever asked a manager about one before
+    /// that was so, and has the answer behind this, sees that files were given up, and asks again.
     pub(crate) fn sweep(&self) {
         let acknowledged = lock(&self.outbox).acknowledged();
         let mut files = lock(&self.files);
+        self.tokens.lose();
         let mut dropped = Vec::new();
         files.retain(|&inode, file| {
             let mut state = lock(&file.state);
@@ -274,9 +272,7 @@ impl Inner {
             }
             let is_settled = state.file.as_ref().is_none_or(File::is_settled);
             // Only the table holds it: whoever works on it holds it too.
-            let is_idle = is_settled && state.opens == 0 && Arc::strong_count(file) == 1;
-            let is_kept = !is_idle || !state.idle;
-            state.idle = is_idle;
+            let is_kept = !is_settled || state.opens > 0 || Arc::strong_count(file) > 1;
             if !is_kept {
                 dropped.push(inode);
             }
