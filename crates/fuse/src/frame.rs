@@ -23,7 +23,6 @@ const PIECES_MAX: usize = 1023;
 pub struct Frame {
     head: Vec<u8>,
     payload: Vec<Bytes>,
-    #[expect(dead_code, reason = "it is dropped with the frame")]
     guard: Option<Arc<dyn Send + Sync>>,
 }
 
@@ -45,6 +44,11 @@ impl Frame {
     /// The frame with a guard that is dropped when the kernel has it.
     pub(crate) fn guarded(self, guard: impl Send + Sync + 'static) -> Self {
         Self { guard: Some(Arc::new(guard)), ..self }
+    }
+
+    /// Whether it has one: then it is to be dropped as soon as the kernel has it.
+    pub fn is_guarded(&self) -> bool {
+        self.guard.is_some()
     }
 
     /// Its length in bytes; what `writev` must return.

@@ -18,6 +18,7 @@
 //! | `negotiate` | the INIT handshake: `Offer`, `Wishes`, `Session` |
 //! | `errno` | `Errno` |
 //! | `device` | mounting, the loop, restarting: the rules for whoever holds `/dev/fuse` |
+//! | `ring` | requests over io_uring: what lies where, and the rules |
 //!
 //! A request goes up: bytes → `Request::parse` → `Operation` → `Face::answer`. An answer comes down: `reply::…` → `Frame` →
 //! `writev`.
@@ -47,6 +48,7 @@ pub mod notify;
 pub mod operation;
 pub mod reply;
 pub mod request;
+pub mod ring;
 
 pub use errno::Errno;
 pub use extension::{Extensions, SecurityLabel};

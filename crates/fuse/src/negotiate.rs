@@ -198,6 +198,11 @@ impl Session {
         self.flags.contains(init::HAS_EXPIRE_ONLY)
     }
 
+    /// Whether requests come over io_uring (see `ring`).
+    pub fn has_rings(&self) -> bool {
+        self.flags.contains(init::OVER_IO_URING)
+    }
+
     /// Whether Resend works; else a restarted daemon cannot know what the old one left unanswered.
     pub fn can_resend(&self) -> bool {
         self.flags.contains(init::HAS_RESEND)
