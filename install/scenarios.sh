@@ -36,6 +36,16 @@ restarts() {
     end restarts
 }
 
+# Without io_uring: what a kernel without it, or its owner, has.
+device() {
+    fresh device --targets 5 && "$dazzle" down "$work/device" || return 1
+    sed -i 's/^io_uring = .*/io_uring = false/' "$work/device/dazzle.toml" && "$dazzle" up "$work/device" || return 1
+    ! grep -qx 'fuse-cpu-0' "/proc/$(cat "$work/device/lock")"/task/*/comm || { echo "io_uring is used all the same"; return 1; }
+    "$programs/posix_details.py" "$work/device-mount" --quiet || return 1
+    "$programs/once.py" "$dazzle" "$work/device" --restarts 5 || return 1
+    end device
+}
+
 # Everything overwritten many times over, the daemon killed in between. SPACE=full: 1 GiB and 20,000 files, 50 times.
 overwritten() {
     local limit=160MiB sizes=(--large 160 --files 3000 --times 6 --kills 3)

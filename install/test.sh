@@ -98,6 +98,7 @@ run pjdfstest "pjdfstest as ext4" on_fresh pjd --targets 5 -- "$programs/pjdfste
 run programs "real programs" real_programs
 run crash "kill -9 under load" crash
 run restarts "the daemon is restarted under load, and every call takes effect once" restarts
+run device "posix details and restarts where requests come by the FUSE device alone" device
 run overwritten "everything overwritten at random, many times over, with kills" overwritten
 run memory "the daemon's memory stays within its settings" memory
 run postgres-killed "kill -9 of the daemon under pgbench" postgres_killed

@@ -9,6 +9,7 @@ macro_rules! say {
     }};
 }
 
+mod ask;
 mod check;
 mod daemon;
 mod down;
@@ -82,6 +83,9 @@ enum Command {
     /// Run beside a daemon that has mounted (what that one starts).
     #[command(hide = true)]
     Guard(guard::Guard),
+    /// Beside a daemon that has mounted: asks the mount for something.
+    #[command(hide = true)]
+    Ask(ask::Ask),
 }
 
 /// How a command ended, when it did not do what it was to do.
@@ -129,6 +133,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Lab(lab) => lab.run(),
         Command::Daemon(daemon) => daemon.run(),
         Command::Guard(guard) => guard.run(),
+        Command::Ask(ask) => ask.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

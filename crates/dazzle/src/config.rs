@@ -32,6 +32,8 @@ const EXPLANATION: &str = "\
 # scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never
 # rebuild    so many bytes a second each machine reads to bring lost redundancy back: to make targets whole that come
 #            back, and to lay anew what lies on too few machines
+# io_uring   programs' requests come by io_uring where the kernel has that for FUSE (Linux 6.14) and the daemon runs as root,
+#            which has the kernel allow it (fuse.enable_uring); false: by the FUSE device alone
 # rebuild_minutes  a target that is away for so long counts as lost, and what lay on it is laid anew over the others
 # [cluster]  name and address (host:port) of this machine in its cluster, and the peers it asks first; kept by dazzle
 # [[target]] path: a directory, block device or preallocated file, relative to this directory or absolute
@@ -66,6 +68,9 @@ pub struct Config {
     /// A target that is away for so many minutes counts as lost, and what lay on it is laid anew over the others.
     #[serde(default = "Config::default_rebuild_minutes")]
     pub rebuild_minutes: u32,
+    /// Requests come by io_uring where that is to be had.
+    #[serde(default = "Config::default_io_uring")]
+    pub io_uring: bool,
     /// Its part in a cluster of machines; absent: it is alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterConfig>,
@@ -157,6 +162,10 @@ impl Config {
         10
     }
 
+    fn default_io_uring() -> bool {
+        true
+    }
+
     /// Settings with all defaults.
     pub fn new(parity: u8, mount: Option<PathBuf>, targets: Vec<TargetConfig>) -> Config {
         Config {
@@ -168,6 +177,7 @@ impl Config {
             scrub_days: Config::default_scrub_days(),
             rebuild: Config::default_rebuild(),
             rebuild_minutes: Config::default_rebuild_minutes(),
+            io_uring: Config::default_io_uring(),
             cluster: None,
             targets,
         }

@@ -10,6 +10,7 @@ pub mod buffers;
 pub mod control;
 pub mod directory;
 pub mod fuse_device;
+pub(crate) mod fuse_ring;
 pub mod gate;
 pub mod guard;
 pub mod machine;

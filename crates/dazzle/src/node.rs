@@ -256,7 +256,7 @@ impl Parts {
 
     fn mount(&self, point: &Path, runtime: &Handle) -> Result<Arc<Mount>, String> {
         let face = Arc::new(fuse::Face::new(self.roles.client.clone(), self.roles.cluster.host().clone()));
-        let mount = Mount::serve(point.to_owned(), &self.dir, face.clone(), runtime.clone());
+        let mount = Mount::serve(point.to_owned(), &self.dir, face.clone(), runtime.clone(), self.config.io_uring);
         let mount = Arc::new(mount.map_err(|error| error.to_string())?);
         self.roles.client.answer_managers(face.kernel(mount.clone()));
         Ok(mount)

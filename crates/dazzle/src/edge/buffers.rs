@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use bytes::Bytes;
 
 /// Reads from here on take a buffer from a pool.
-const POOLED_MIN: usize = 64 << 10;
+pub(super) const POOLED_MIN: usize = 64 << 10;
 /// The sizes of buffers for reads. None is more than twice what a read needs, since a slice keeps the whole.
 static READ_POOLS: LazyLock<[Arc<BufferPool>; 6]> = LazyLock::new(|| {
     [96, 128, 256, 512, 1024, 1088].map(|kib| Arc::new(BufferPool::new(kib << 10, READ_IDLE_BYTES_MAX)))

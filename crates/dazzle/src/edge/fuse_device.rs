@@ -22,10 +22,11 @@ use host::BoxFuture;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::blocking;
 use super::buffers::{Buffer, BufferPool};
+use super::fuse_ring::{self, EntryMemory, Rings, Shape};
 use super::gate::{Gate, Passage};
 use super::guard;
 use super::mount::{self, MountError, UnmountError, Users};
@@ -102,11 +103,13 @@ pub struct Mount {
     face: Arc<dyn Face>,
     session: Session,
     gate: Arc<Gate>,
+    /// Where requests come over io_uring.
+    rings: Option<Rings>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// This daemon itself unmounts, or has.
     leaving: AtomicBool,
     ended: AtomicBool,
-    /// Every descriptor of it, for the next process.
+    /// Every descriptor of the device, for the next process.
     descriptors: Vec<RawFd>,
 }
 
@@ -114,9 +117,11 @@ pub struct Mount {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LeftMount {
     path: PathBuf,
+    /// Those of the device, and behind them that of the memory for requests over io_uring.
     #[serde(skip)]
     descriptors: Vec<RawFd>,
     session: Session,
+    rings: Option<Shape>,
 }
 
 /// The same, in the process that serves it on.
@@ -124,6 +129,7 @@ pub struct ClaimedMount {
     path: PathBuf,
     devices: Vec<OwnedFd>,
     session: Session,
+    rings: Option<(Shape, OwnedFd)>,
 }
 
 impl LeftMount {
@@ -133,16 +139,27 @@ impl LeftMount {
     }
 
     /// The same mount with its descriptors, in the process that has them now.
-    pub fn claim(self, devices: Vec<OwnedFd>) -> ClaimedMount {
-        ClaimedMount { path: self.path, devices, session: self.session }
+    pub fn claim(self, mut devices: Vec<OwnedFd>) -> ClaimedMount {
+        let rings = self.rings.and_then(|shape| Some((shape, devices.pop()?)));
+        ClaimedMount { path: self.path, devices, session: self.session, rings }
     }
 }
 
 impl Mount {
-    /// Mounts on `path` and serves until [`Mount::unmount`] or until somebody else unmounts.
-    pub fn serve(path: PathBuf, source: &Path, face: Arc<dyn Face>, runtime: Handle) -> Result<Mount, MountError> {
+    /// Mounts on `path` and serves until [`Mount::unmount`] or until somebody else unmounts. By rings where the kernel has
+    /// them, if that is wished for.
+    pub fn serve(
+        path: PathBuf,
+        source: &Path,
+        face: Arc<dyn Face>,
+        runtime: Handle,
+        by_rings: bool,
+    ) -> Result<Mount, MountError> {
         // What others change the client has the kernel forget; on its own guesses the kernel would drop what is good.
         let wishes = Wishes { alone: true, ..Wishes::default() };
+        let by_rings = by_rings && rustix::process::geteuid().is_root();
+        let memory = by_rings.then(|| fuse_ring::prepare(wishes.request_bytes_max)).flatten();
+        let wishes = Wishes { io_uring: memory.is_some(), ..wishes };
         let options = MountOptions {
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
@@ -158,23 +175,33 @@ impl Mount {
         }
         // Whom only fusermount3 lets at the device shares one queue among all threads.
         let clones: Vec<_> = (1..SERVING_THREADS).map_while(|_| clone_device(&device).ok()).collect();
-        Mount::begin(path, [device].into_iter().chain(clones).collect(), session, (face, runtime))
+        let devices = [device].into_iter().chain(clones).collect();
+        let memory = memory.filter(|_| session.has_rings());
+        let mount = Mount::begin(path, (devices, session), memory, (face, runtime))?;
+        mount.begin_rings()?;
+        Ok(mount)
     }
 
     /// Serves a mount on, with what the process before has not answered.
     pub fn adopt(claimed: ClaimedMount, face: Arc<dyn Face>, runtime: Handle) -> Result<Mount, MountError> {
-        let ClaimedMount { path, devices, session } = claimed;
         // Before anything is read here: the kernel would send again what is being answered, too, and that would be done twice.
+        let ClaimedMount { path, devices, session, rings } = claimed;
         if let Some(device) = devices.first().filter(|_| session.can_resend()) {
             reply(device, &Notification::Resend.encode());
         }
-        Mount::begin(path, devices, session, (face, runtime))
+        let memory = rings.map(|(shape, memory)| EntryMemory::adopt(shape, memory)).transpose();
+        let memory =
+            memory.map_err(|error| MountError::Refused(path.clone(), format!("its requests are lost: {error}")))?;
+        let mount = Mount::begin(path, (devices, session), memory, (face, runtime))?;
+        mount.begin_rings()?;
+        mount.rings.iter().for_each(Rings::fetch_waiting);
+        Ok(mount)
     }
 
     fn begin(
         path: PathBuf,
-        devices: Vec<OwnedFd>,
-        session: Session,
+        (devices, session): (Vec<OwnedFd>, Session),
+        memory: Option<EntryMemory>,
         (face, runtime): (Arc<dyn Face>, Handle),
     ) -> Result<Mount, MountError> {
         let refused = |reason: String| MountError::Refused(path.clone(), reason);
@@ -189,6 +216,7 @@ impl Mount {
         });
         let descriptors = devices.iter().map(AsRawFd::as_raw_fd).collect();
         let devices: Vec<Arc<OwnedFd>> = devices.into_iter().map(Arc::new).collect();
+        let rings = memory.map(|memory| Rings::new(memory, devices[0].clone(), server.clone(), &path));
         let (served, later) = (Arc::downgrade(&devices[0]), server.runtime.clone());
         let mut running = Vec::with_capacity(SERVING_THREADS);
         for number in 0..SERVING_THREADS {
@@ -199,7 +227,27 @@ impl Mount {
         }
         let (leaving, ended) = (AtomicBool::new(false), AtomicBool::new(false));
         let threads = Mutex::new(running);
-        Ok(Mount { path, device: served, runtime: later, face, session, gate, threads, leaving, ended, descriptors })
+        Ok(Mount {
+            path,
+            device: served,
+            runtime: later,
+            face,
+            session,
+            gate,
+            rings,
+            threads,
+            leaving,
+            ended,
+            descriptors,
+        })
+    }
+
+    /// The kernel keeps all requests until its rings are served.
+    fn begin_rings(&self) -> Result<(), MountError> {
+        let Some(Err(error)) = self.rings.as_ref().map(Rings::serve) else { return Ok(()) };
+        // Nobody has seen it yet, and nobody would be answered.
+        let _ = self.unmount(Users::Dismiss);
+        Err(MountError::Refused(self.path.clone(), format!("its requests cannot be served: {error}")))
     }
 
     /// Takes no more requests, so that another process can: returns when all that were taken are answered, but for those that
@@ -215,19 +263,35 @@ impl Mount {
             }
             tokio::time::sleep(LOOK_AT_GATE).await;
         }
-        true
+        match &self.rings {
+            Some(rings) => rings.leave(until).await,
+            None => true,
+        }
     }
 
     /// Takes requests again.
     pub fn go_on(&self) {
         self.face.take_waits();
         self.gate.open();
+        let Some(rings) = &self.rings else { return };
+        if rings.are_served() {
+            rings.go_on();
+        } else if let Err(error) = rings.serve() {
+            // Programs would wait for ever.
+            error!(%error, "the mount's requests cannot be served any more; the daemon ends");
+            std::process::abort();
+        } else {
+            rings.fetch_waiting();
+        }
     }
 
     /// What the next process needs to serve it on.
     pub fn bequeath(&self) -> (LeftMount, FaceHeritage) {
-        let Mount { path, descriptors, session, .. } = self;
-        let left = LeftMount { path: path.clone(), descriptors: descriptors.clone(), session: *session };
+        let Mount { path, session, .. } = self;
+        let rings = self.rings.as_ref().map(Rings::bequeath);
+        let descriptors = self.descriptors.iter().copied().chain(rings.map(|(_, memory)| memory)).collect();
+        let left =
+            LeftMount { path: path.clone(), descriptors, session: *session, rings: rings.map(|(shape, _)| shape) };
         (left, self.face.bequeath())
     }
 
@@ -268,6 +332,7 @@ impl Mount {
                 warn!("a serving thread panicked");
             }
         }
+        self.rings.iter().for_each(Rings::wait);
         self.ended.store(true, Ordering::Release);
     }
 }
@@ -283,11 +348,12 @@ impl fuse::Notifier for Mount {
     }
 }
 
-struct Server {
-    face: Arc<dyn Face>,
-    gate: Arc<Gate>,
-    runtime: Handle,
-    dialect: Dialect,
+/// What all threads that serve a mount share.
+pub(super) struct Server {
+    pub(super) face: Arc<dyn Face>,
+    pub(super) gate: Arc<Gate>,
+    pub(super) runtime: Handle,
+    pub(super) dialect: Dialect,
     pool: Arc<BufferPool>,
 }
 

@@ -29,16 +29,20 @@ impl Gate {
         Ok(Gate { held, under_way, bell, opened: (Mutex::new(()), Condvar::new()) })
     }
 
+    /// Passes if the gate is open.
+    pub(super) fn try_pass(self: &Arc<Self>) -> Option<Passage> {
+        // Who holds the gate sees this passage, or the passage sees that it is held.
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        let passage = Passage(self.clone());
+        (!self.held.load(Ordering::SeqCst)).then_some(passage)
+    }
+
     /// Returns when the gate is open.
     pub(super) fn pass(self: &Arc<Self>) -> Passage {
         loop {
-            // Who holds the gate sees this passage, or the passage sees that it is held.
-            self.under_way.fetch_add(1, Ordering::SeqCst);
-            let passage = Passage(self.clone());
-            if !self.held.load(Ordering::SeqCst) {
+            if let Some(passage) = self.try_pass() {
                 return passage;
             }
-            drop(passage);
             let mut waiting = self.opened.0.lock().unwrap_or_else(PoisonError::into_inner);
             while self.held.load(Ordering::SeqCst) {
                 waiting = self.opened.1.wait(waiting).unwrap_or_else(PoisonError::into_inner);

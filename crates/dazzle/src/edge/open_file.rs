@@ -4,7 +4,7 @@
 //! that: the kernel caches what programs read at the mount, and filling a second cache on the way costs fresh pages.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 
 use super::blocking::{self, WRITE_INLINE_MAX, disk_error};
 use super::buffers::ReadBuffer;
+use super::fuse_ring::reads;
 use super::page_cache;
 
 /// Reads from here on go past the page cache.
@@ -69,9 +70,25 @@ impl StoredFile for OpenFile {
                 return Ok(buffer.into_bytes(length));
             }
             let inner = self.0.clone();
+            // Where a thread serves a queue of requests, its own ring reads. What is left then meets its reason below.
+            let (from, until) = match inner.direct.as_ref().filter(|_| is_cold) {
+                Some(direct) => (direct, length / DIRECT_ALIGN * DIRECT_ALIGN),
+                None => (&inner.file, length),
+            };
+            let place = (from.as_fd(), inner.base + offset + filled as u64);
+            let (mut buffer, filled) = match reads::begin(buffer, (filled, until), place, inner.clone()) {
+                Ok(read) => {
+                    let (buffer, count) = read.await;
+                    (buffer, filled + count.unwrap_or(0))
+                }
+                Err(buffer) => (buffer, filled),
+            };
+            if filled == length {
+                return Ok(buffer.into_bytes(length));
+            }
             let rest = move || {
                 let bytes = &mut buffer.bytes_mut()[..length];
-                let filled = if is_cold { inner.read_direct(bytes, offset) } else { filled };
+                let filled = if is_cold && filled == 0 { inner.read_direct(bytes, offset) } else { filled };
                 let filled = inner.read_rest(bytes, offset, filled)?;
                 Ok(buffer.into_bytes(filled))
             };

@@ -276,8 +276,8 @@ def locks_need_the_file_open_for_it(work):
     os.close(writing)
 
 
-def many_waiters(work, wait):
-    """While twenty processes wait for one lock, everybody else's calls go through; then all get it, one by one."""
+def many_waiters(work, wait, count=WAITERS):
+    """While so many processes wait for one lock, everybody else's calls go through; then all get it, one by one."""
     path = write(f"{work}/file", b"0")
     holder = os.open(path, os.O_RDWR)
     wait(holder)
@@ -289,7 +289,7 @@ def many_waiters(work, wait):
         os.pwrite(mine, str(int(os.pread(mine, 10, 0)) + 1).encode(), 0)
         os.close(mine)
 
-    waiters = [in_child(waiter) for _ in range(WAITERS)]
+    waiters = [in_child(waiter) for _ in range(count)]
     for each in waiters:
         blocked_in_a_lock(each)
     start = time.monotonic()
@@ -301,16 +301,27 @@ def many_waiters(work, wait):
         os.stat(path)
     equal(os.pread(holder, 10, 0), b"0", "the locked file, while the others wait")
     os.fsync(holder)
-    must(time.monotonic() - start < 30, "other calls took", time.monotonic() - start, "s while", WAITERS, "wait")
+    must(time.monotonic() - start < 30, "other calls took", time.monotonic() - start, "s while", count, "wait")
     os.close(holder)
     children_succeed(waiters)
     with open(path, "rb") as file:
-        equal(int(file.read()), WAITERS, "each had the lock alone")
+        equal(int(file.read()), count, "each had the lock alone")
 
 
 @check
 def twenty_flock_waiters_stop_nobody(work):
     many_waiters(work, lambda descriptor: fcntl.flock(descriptor, fcntl.LOCK_EX))
+
+
+@check
+def a_hundred_waiters_on_one_processor_stop_nobody_there(work):
+    """The kernel has a queue of requests for each processor, which all of them wait in, and so do all other calls."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        many_waiters(work, lambda descriptor: fcntl.flock(descriptor, fcntl.LOCK_EX), 100)
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @check
