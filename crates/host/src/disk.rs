@@ -14,6 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::BoxFuture;
+use crate::shadow::Shadow;
 
 /// Why a disk did not do as asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +83,11 @@ impl Disk {
     /// How full the disk is.
     pub fn usage(&self) -> Result<DiskUsage, DiskError> {
         self.0.usage()
+    }
+
+    /// The same disk, to be looked at only: what is written to the shadow stays in memory.
+    pub fn shadow(&self) -> Disk {
+        Shadow::of(self.clone())
     }
 }
 

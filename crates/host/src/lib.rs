@@ -18,6 +18,7 @@ mod clock;
 mod disk;
 mod machine;
 mod message;
+mod shadow;
 pub mod sim;
 
 pub use clock::{Moment, WallTime};
