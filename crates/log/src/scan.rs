@@ -188,7 +188,8 @@ fn targets_of(maps: &Maps, log: LogId, number: StripeNumber) -> BTreeSet<TargetI
 }
 
 /// How many data bytes a stripe of a log has: `None` when so many answer that they have none of it that it was deleted.
-/// A header of the next stripe knows it best, then the newest run's parity, then, where there is none, the data itself.
+/// A header of the next stripe knows it best, then the newest run's parity, then, where there is none, the data itself
+/// and its copies.
 pub(crate) async fn stripe_length(
     cluster: &Cluster,
     log: LogId,
@@ -229,10 +230,11 @@ fn length_from(held: &[StoredFragment], number: StripeNumber) -> Option<u32> {
         return Some(parity.header.data_lengths.iter().fold(0, |sum, length| sum.saturating_add(*length)));
     }
     let end = |fragment: &StoredFragment| match fragment.header.id.part {
-        Part::Data(index) => {
+        // The data itself may be lost, where its copies are not.
+        Part::Data(index) | Part::Copy { of: index, .. } => {
             u32::from(index).saturating_mul(fragment.header.geometry.fragment_size).saturating_add(fragment.length)
         }
-        Part::Copy { .. } | Part::Parity(_) => 0,
+        Part::Parity(_) => 0,
     };
     own().map(end).max()
 }
