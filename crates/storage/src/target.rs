@@ -3,6 +3,7 @@
 //! Locks, in the order in which they are taken: one stripe's, then the lead of a round, then the catalog's or the intake's.
 //! These two are never held while anything is awaited; a stripe's orders the operations on its fragments and no others.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -12,7 +13,7 @@ use host::{DiskError, DiskUsage, File, Host};
 use protocol::FastMap;
 use protocol::checksum::{BLOCK_SIZE, crc_parts};
 use protocol::fragment::FragmentId;
-use protocol::id::{LogId, StripeNumber, TargetId};
+use protocol::id::{FenceEpoch, LogId, StripeNumber, TargetId};
 use protocol::storage::{Append, Durability, StorageAnswer, StorageError, StorageReply, StorageRequest, TargetStat};
 
 use crate::catalog::{
@@ -72,6 +73,11 @@ pub(crate) type Accepted = (u32, Option<u64>);
 pub(crate) type StripeLock<'a> = async_lock::MutexGuard<'a, ()>;
 
 impl Target {
+    /// The fences that stand, by their logs.
+    pub fn fences(&self) -> BTreeMap<LogId, FenceEpoch> {
+        self.catalog().fences.clone()
+    }
+
     /// Does what a request asks.
     pub async fn serve(self: &Arc<Self>, request: StorageRequest) -> StorageAnswer {
         self.check_failed()?;
