@@ -1,15 +1,18 @@
 //! What a registry is asked, and what it finds on its targets when it starts.
 //!
-//! Bytes: one that says which, then requests, or what lies in the byte spaces of a copy. Held true:
+//! Bytes: one that says which, then requests, or what lies in the byte spaces of a copy, or fragments. Held true:
 //! 1. No sequence of requests breaks the maps: whoever follows them finds a manager for every slot and groups for every
 //!    run; they can be stored; and an epoch says of each change that there was one.
-//! 2. A copy opens or is refused. A registry starts on it or says why not.
+//! 2. A copy opens or is refused. A registry starts on it or says why not, and whoever rebuilds one takes what is left of it.
+//! 3. Whatever fragments say, a registry is rebuilt of them with maps that can be followed, or not at all.
 #![no_main]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use dazzle_fuzz::feed::Feed;
+use dazzle_fuzz::fragments;
 use host::NodeId;
 use host::sim::{DiskOptions, World};
 use libfuzzer_sys::fuzz_target;
@@ -18,10 +21,15 @@ use protocol::fragment::{Geometry, Part, WIDTH_MAX};
 use protocol::id::{FenceEpoch, GroupId, LogId, StripeNumber, TargetId};
 use protocol::maps::{Drain, GroupEntry, LogState, Maps, SlotLog, TargetEntry, TargetState, Writer};
 use protocol::registry::RegistryRequest;
-use registry::{Registry, Replica, change};
+use protocol::storage::StoredFragment;
+use registry::evidence::{Evidence, Trace};
+use registry::rebuilding::{Founder, Ruins, Told, ToldTable};
+use registry::{Registry, Replica, Salvage, change};
 
 /// Requests that one input makes at the most.
 const REQUESTS_MAX: usize = 64;
+/// Fragments that one input makes at the most.
+const FRAGMENTS_MAX: usize = 48;
 /// The byte spaces of a copy.
 const SPACES: [&str; 3] = ["registry.0", "registry.1", "registry.log"];
 
@@ -30,6 +38,7 @@ fn run(input: &[u8]) {
     match input.split_first() {
         Some((0, body)) => requests(body),
         Some((1, body)) => replica(body),
+        Some((2, body)) => ruins(body),
         _ => {}
     }
 }
@@ -161,11 +170,63 @@ fn replica(body: &[u8]) {
         }
         let _ = Replica::open(&disk).await;
         let disks = vec![(TargetId(0), disk)];
+        if let Some(standing) = Salvage::read(&disks).await.as_ref().ok().and_then(Salvage::standing) {
+            sound(standing.maps());
+        }
         if let Ok(registry) = Registry::start(&host, disks).await {
             sound(&registry.maps());
         }
     });
     world.end();
+}
+
+fn ruins(body: &[u8]) {
+    let mut feed = Feed::new(body);
+    let targets: BTreeMap<TargetId, String> = (0..4).map(|n| (TargetId(n), n.to_string())).collect();
+    let usual = Geometry { data: 2, parity: 1, fragment_size: 4096 };
+    let mut evidence = Evidence::default();
+    for _ in 0..FRAGMENTS_MAX {
+        if feed.is_empty() {
+            break;
+        }
+        let target = TargetId(feed.choice(4).into());
+        let (header, fence) = (fragments::header(&mut feed, usual), feed.word());
+        let fences = [(header.id.log, FenceEpoch(fence))].into();
+        let length = fragments::length(&mut feed, usual);
+        evidence.add(target, [StoredFragment { header, length }], fences);
+    }
+    let evidence = evidence.conclude();
+    let founder = Founder {
+        node: 1,
+        name: String::new(),
+        address: String::new(),
+        cluster: 7,
+        parity: feed.choice(3),
+        present: targets.keys().copied().filter(|_| feed.choice(8) < 7).collect(),
+        targets,
+        outdated: BTreeSet::new(),
+        peers: BTreeSet::new(),
+    };
+    let ruins = Ruins { founder: &founder, known: None, evidence: &evidence };
+    let Ok(outline) = ruins.outline() else { return };
+    sound(&outline);
+    let tell = |(log, _): (LogId, &Trace)| {
+        let replayed = [LogId(feed.choice(4).into())].into();
+        let table = Some(ToldTable { replayed, had_all: feed.choice(4) > 0 });
+        let told = match feed.choice(4) {
+            0 => Told::Client,
+            1 => Told::Data,
+            2 => Told::Manager { table, hands_over: false },
+            _ => Told::Manager { table: None, hands_over: feed.choice(4) == 0 },
+        };
+        (log, told)
+    };
+    let told = ruins.asked(&outline).into_iter().map(tell).collect();
+    if let Ok(maps) = ruins.conclude(outline, &told) {
+        sound(&maps);
+        let seen = evidence.logs().map(|(log, _)| log).max();
+        assert!(Some(maps.next_log) > seen, "no number is given twice");
+    }
 }
 
 /// What one space holds: rubbish, or a head that is right around a body that need not be.

@@ -9,11 +9,13 @@
 //! | [`formation`] | which groups are laid over which targets: pure |
 //! | [`slots`] | which node manages which slots: pure |
 //! | [`reign`] | what becomes of the maps when a registry without quorum goes on with one machine's replica: pure |
+//! | [`rebuilding`], [`evidence`] | what maps a machine begins with whose replica is lost, and what its fragments tell: pure |
 //! | [`stop`] | how all machines stop at once, phase by phase: pure |
 //! | [`leases`], [`voters`], [`balance`] | what the leader decides: whose lease ran out, who votes, when slots move: pure |
 //! | [`witness`] | how late an earlier leader may have granted a lease: pure |
 //! | [`Registry`] | answers requests, on every storing node; its `leader` carries out what those above decide |
 //! | [`Standing`] | what one replica knows, of voters too; [`promotion`] makes the next reign of it |
+//! | [`Salvage`] | what can be had of copies that are damaged, missing or old |
 //! | [`Session`] | a node's own side of its lease |
 //! | [`Replica`] | one durable copy, on one target, of what a `store` keeps on several; `record` knows its bytes |
 //!
@@ -30,6 +32,7 @@ pub mod change;
 mod channel;
 mod consensus;
 pub mod drain;
+pub mod evidence;
 pub mod formation;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -40,11 +43,13 @@ pub mod members;
 mod network;
 pub mod nodes;
 pub mod promotion;
+pub mod rebuilding;
 mod record;
 pub mod reign;
 mod replica;
 mod rounds;
 mod runtime;
+mod salvage;
 mod service;
 mod session;
 pub mod slots;
@@ -56,6 +61,7 @@ mod watch;
 pub mod witness;
 
 pub use replica::{Replica, ReplicaError};
+pub use salvage::{Condition, Salvage};
 pub use service::{Registry, RegistryStart};
 pub use session::{Life, Session};
 pub use standing::Standing;

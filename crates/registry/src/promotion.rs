@@ -56,6 +56,18 @@ pub enum PromotionError {
         /// Its name.
         maps: Arc<Maps>,
     },
+    /// One answers, and so has a sound replica.
+    #[error(
+        "{} answers, so its copy of the registry is sound: promote that one with `dazzle registry promote` there. This one \
+         comes back as a new, empty one: remove it there with `dazzle node remove`, and `dazzle join` with another directory",
+        called(.maps, &[*.node].into())
+    )]
+    Sounder {
+        /// That one.
+        node: u32,
+        /// Its name.
+        maps: Arc<Maps>,
+    },
     /// Another one knows more.
     #[error(
         "{} knows of later changes than this machine: promote that one, and this one follows it",
@@ -114,10 +126,31 @@ pub fn judge(
     Ok(())
 }
 
+/// Whether `node` may found the next reign on maps that were rebuilt, when `off` are said to be off, and these answer.
+pub fn judge_rebuilt(
+    (node, maps): (u32, &Arc<Maps>),
+    off: &BTreeSet<u32>,
+    answering: &BTreeSet<u32>,
+) -> Result<(), PromotionError> {
+    let others: BTreeSet<u32> = stored(maps).filter(|&other| other != node).collect();
+    if let Some(&node) = others.intersection(answering).next() {
+        return Err(PromotionError::Sounder { node, maps: maps.clone() });
+    }
+    let unnamed: BTreeSet<u32> = others.difference(off).copied().collect();
+    if !unnamed.is_empty() {
+        return Err(PromotionError::Unnamed { unnamed, maps: maps.clone() });
+    }
+    Ok(())
+}
+
+/// The machines that ever had a replica, as far as maps know.
+fn stored(maps: &Maps) -> impl Iterator<Item = u32> {
+    maps.nodes.iter().filter(|(_, entry)| entry.stores && entry.session > 0).map(|(&node, _)| node)
+}
+
 /// All other machines that ever had a replica, or vote.
 fn others(own: u32, standing: &Standing) -> impl Iterator<Item = u32> {
-    let stored = standing.maps().nodes.iter().filter(|(_, entry)| entry.stores && entry.session > 0);
-    let all: BTreeSet<u32> = stored.map(|(&node, _)| node).chain(standing.voters().iter().copied()).collect();
+    let all: BTreeSet<u32> = stored(standing.maps()).chain(standing.voters().iter().copied()).collect();
     all.into_iter().filter(move |&node| node != own)
 }
 

@@ -125,6 +125,12 @@ pub(crate) fn records(log: &Bytes, generation: u64) -> Records {
     found
 }
 
+/// The newest generation of which any record is there, whole or not.
+pub(crate) fn generation_max(log: &[u8]) -> u64 {
+    let heads = (0..log.len()).step_by(SECTOR).filter_map(|at| record_head(log, at));
+    heads.map(|(_, generation, ..)| generation).max().unwrap_or(0)
+}
+
 /// Number, generation, length and CRC of the body.
 fn record_head(log: &[u8], at: usize) -> Option<(u32, u64, usize, u32)> {
     let head: &[u8; RECORD_HEAD] = log.get(at..)?.first_chunk()?;

@@ -22,7 +22,7 @@ use protocol::registry::RegistryRequest;
 use crate::{nodes, slots};
 
 /// What a reign skips, of numbers with 64 bits and with 32: more than any reign gives.
-const SKIPPED: u64 = 1 << 32;
+pub(crate) const SKIPPED: u64 = 1 << 32;
 const SKIPPED_SHORT: u32 = 1 << 20;
 
 /// The maps with which the next reign begins, founded by `node`, which stores and has begun a session once.

@@ -34,6 +34,18 @@ pub struct Found {
     pub(crate) records: Vec<Bytes>,
 }
 
+/// What can be had of a copy, sound or not.
+pub(crate) struct Salvaged {
+    /// The next checkpoint takes the place of what tells less.
+    pub replica: Replica,
+    /// What its checkpoints tell, with as many records behind them as can be read.
+    pub found: Vec<Found>,
+    /// No generation above this one was written to it, as far as can be read.
+    pub generation: u64,
+    /// Whether it does not tell all that was promised.
+    pub is_damaged: bool,
+}
+
 /// Why a copy could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
@@ -82,6 +94,32 @@ impl Replica {
         replica.records = records.bodies.len() as u32;
         let found = Found { generation: head.generation, before: head.before, body, records: records.bodies };
         Ok((replica, Some(found)))
+    }
+
+    /// Opens the copy on `disk` in whatever state it is, and reads what is left of it.
+    pub(crate) async fn salvage(disk: &Disk) -> Result<Salvaged, ReplicaError> {
+        let is_damaged = match Replica::open(disk).await {
+            Ok(_) => false,
+            Err(ReplicaError::Damaged) => true,
+            Err(error) => return Err(error),
+        };
+        let spaces = [disk.open(SPACES[0])?, disk.open(SPACES[1])?];
+        let log = disk.open(LOG)?;
+        let records = log.read(0, log.size()?.min(LOG_READ_MAX) as usize).await?;
+        let (mut found, mut generation, mut next, mut newest) = (Vec::new(), record::generation_max(&records), 0, 0);
+        for (place, space) in spaces.iter().enumerate() {
+            let Space::Body(head, body) = read(space).await? else { continue };
+            let bodies = record::records(&records, head.generation).bodies;
+            let one = Found { generation: head.generation, before: head.before, body, records: bodies };
+            // What tells nothing is written over first.
+            if one.read().is_some() && head.generation >= newest {
+                (newest, next) = (head.generation, 1 - place);
+            }
+            generation = generation.max(head.generation);
+            found.push(one);
+        }
+        let replica = Replica { spaces, log, next, generation, records: 0, end: 0 };
+        Ok(Salvaged { replica, found, generation, is_damaged })
     }
 
     /// Stores a checkpoint, durably; records follow it from now on. All copies of a node get the same generations; the one

@@ -54,7 +54,10 @@ pub struct Registry {
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryStart {
     /// No copy on any target.
-    #[error("no target holds a registry: this is no Dazzle file system, or its targets are gone")]
+    #[error(
+        "no target holds a registry: this is no Dazzle file system, or its targets are gone. If targets of it are there, \
+         `dazzle registry rebuild DIR --plan` says what can be made of what they hold"
+    )]
     Nothing,
     /// The node joined a cluster and stopped before it got the maps.
     #[error("this node has joined a cluster but has not got its maps yet: join again")]
@@ -63,12 +66,16 @@ pub enum RegistryStart {
     #[error("this node has joined its cluster already")]
     Begun,
     /// What verifies does not make sense together.
-    #[error("the registry on these targets contradicts itself: a voter wrote what it never should")]
+    #[error(
+        "the registry on these targets contradicts itself: a voter wrote what it never should. `dazzle registry rebuild DIR \
+         --plan` says what can be made of what is left"
+    )]
     Contradiction,
     /// Not enough copies to be sure that the newest is among them.
     #[error(
         "only {found} of {total} targets hold a readable registry, and {needed} are needed to be sure that the newest \
-         maps are among them; bring the missing targets back"
+         maps are among them; bring the missing targets back. If they are gone for good, or the registry on them is damaged, \
+         `dazzle registry rebuild DIR --plan` says what can be made of what is left"
     )]
     TooFew {
         /// Copies that were read.

@@ -47,7 +47,8 @@ enum WhenFull {
 }
 
 /// Why too few copies could be written where none failed.
-const MISSING: &str = "targets are missing; bring them back, or put empty disks in their places";
+const MISSING: &str = "targets are missing, or the registry on them is damaged; bring them back, put empty disks in \
+                       their places, or see what `dazzle registry rebuild DIR --plan` says";
 /// The library reads so many entries at once at most.
 const ENTRIES_READ_MAX: usize = 300;
 
@@ -110,6 +111,15 @@ impl Store {
         let (replicas, found) = open_all(disks).await?;
         let generation = found.iter().map(|(_, found)| found.generation).max().unwrap_or(0);
         kept.also_on(disks);
+        Store::begin(kept, replicas, generation).await
+    }
+
+    /// Writes `kept` to these copies, as the generation behind `generation`.
+    pub(crate) async fn begin(
+        kept: Kept,
+        replicas: Vec<(TargetId, Replica)>,
+        generation: u64,
+    ) -> Result<Arc<Store>, ReplicaError> {
         let copies = Copies { replicas, failed: BTreeMap::new(), generation, records: 0, log_bytes: 0 };
         let store = Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies), waits: AtomicBool::new(false) };
         let mut copies = store.copies.lock().await;
@@ -339,7 +349,7 @@ impl Kept {
 }
 
 impl Found {
-    fn place(&self) -> (u64, usize) {
+    pub(crate) fn place(&self) -> (u64, usize) {
         (self.generation, self.records.len())
     }
 
@@ -353,7 +363,7 @@ impl Found {
     }
 
     /// A crash leaves a copy one record, or one checkpoint, behind the newest.
-    fn is_explained_by_a_crash(&self, newest: &Found) -> bool {
+    pub(crate) fn is_explained_by_a_crash(&self, newest: &Found) -> bool {
         let (generation, records) = self.place();
         if generation == newest.generation {
             return records + 1 >= newest.records.len();

@@ -110,6 +110,39 @@ fn the_old_voter_follows_by_itself_when_it_comes_back() {
 }
 
 #[test]
+fn one_copy_of_the_machine_that_is_left_is_enough() {
+    sim::explore(0..20, async |world, host| {
+        let cluster = two(&world, &host).await;
+        let before = open_until_death(&world, &cluster).await;
+        restart(&world, &cluster, 2);
+        let disks = cluster.disks(2);
+        let spared = world.dice().below(disks.len() as u64) as usize;
+        for (_, disk) in disks.iter().enumerate().filter(|(index, _)| *index != spared) {
+            let plugged = disk.plug();
+            for space in ["registry.0", "registry.1", "registry.log"] {
+                let (file, rubbish) = (plugged.open(space).unwrap(), vec![7; 4096]);
+                file.write(0, vec![rubbish.into()]).await.unwrap();
+                file.sync().await.unwrap();
+            }
+        }
+        let refused = start(&world, &cluster, 2).await;
+        assert!(matches!(refused, Err(RegistryStart::Unwritten(_) | RegistryStart::TooFew { .. })), "{refused:?}");
+        restart(&world, &cluster, 2);
+        let unnamed = cluster.rebuild(2, &[]).await.err();
+        assert!(matches!(unnamed, Some(PromotionError::Unnamed { .. })), "{unnamed:?}");
+        let registry = cluster.rebuild(2, &[1]).await.expect("the other is off");
+        let known: BTreeSet<LogId> = registry.maps().logs.keys().copied().collect();
+        assert!(before.is_subset(&known), "lost: {:?}", before.difference(&known));
+        let next = opened(&cluster, 2).await.expect("it leads alone");
+        assert!(before.iter().all(|log| *log < next));
+        // The other may have answered what was lost here: it does not follow by itself.
+        restart(&world, &cluster, 1);
+        let refused = start(&world, &cluster, 1).await;
+        assert!(matches!(refused, Err(RegistryStart::Over { node: 2, may_follow: false, .. })), "{refused:?}");
+    });
+}
+
+#[test]
 fn two_that_lead_without_each_other_become_one_as_soon_as_they_meet() {
     sim::explore(0..20, async |world, host| {
         let cluster = two(&world, &host).await;

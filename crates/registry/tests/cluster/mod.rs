@@ -10,8 +10,10 @@ use host::{Disk, Host, NodeId};
 use protocol::id::TargetId;
 use protocol::maps::TargetEntry;
 use protocol::registry::{RegistryReply, RegistryRequest};
+use registry::evidence::Evidence;
 use registry::promotion::{self, PromotionError};
-use registry::{Life, Registry, RegistryStart, Session, Standing, change};
+use registry::rebuilding::{Founder, Ruins};
+use registry::{Life, Registry, RegistryStart, Salvage, Session, Standing, change};
 
 /// A cluster and its machines, dead or alive. Clones are the same.
 #[derive(Clone)]
@@ -92,6 +94,37 @@ impl Cluster {
             Ok(())
         });
         promoted.await.expect("nobody stops it meanwhile")?;
+        Ok(self.start(node).await)
+    }
+
+    /// Rebuilds the registry of a node whose daemon does not run, from what is left of its copies, and starts it.
+    pub async fn rebuild(&self, node: u32, off: &[u32]) -> Result<Arc<Registry>, PromotionError> {
+        let host = self.world.host(NodeId(node));
+        let (disks, off) = (plugged(&self.members()[&node].disks), off.iter().copied().collect());
+        let rebuilt = self.world.spawn(&host, async move {
+            let salvage = Salvage::read(&disks).await.expect("nothing there is of another version");
+            assert!(!salvage.suffices(), "a start would do");
+            let known = salvage.standing().expect("a copy is left").maps().clone();
+            let founder = Founder {
+                node,
+                name: String::new(),
+                address: String::new(),
+                cluster: known.cluster,
+                parity: known.parity,
+                targets: disks.iter().map(|(id, _)| (*id, id.0.to_string())).collect(),
+                present: disks.iter().map(|(id, _)| *id).collect(),
+                outdated: Default::default(),
+                peers: Default::default(),
+            };
+            let evidence = Evidence::default();
+            let ruins = Ruins { founder: &founder, known: Some((&known, salvage.is_whole())), evidence: &evidence };
+            let outline = ruins.outline().expect("nothing lies there");
+            let maps = Arc::new(ruins.conclude(outline, &BTreeMap::new()).expect("the copy lacks nothing"));
+            promotion::judge_rebuilt((node, &maps), &off, &Default::default())?;
+            salvage.found(node, (*maps).clone()).await.expect("the disks take it");
+            Ok(())
+        });
+        rebuilt.await.expect("nobody stops it meanwhile")?;
         Ok(self.start(node).await)
     }
 
