@@ -18,7 +18,8 @@
 //!
 //! These decide. [`manager`] (answering), [`coordinate`] and [`participate`] (operations over several managers' slots),
 //! [`locking`] (waiting for file locks), [`calls`] (to clients), [`checkpoint`] (rounds of images), [`takeover`] (of slots),
-//! [`handover`] (to a manager that lives), [`start`] (and what goes on from then) and [`replay`] (dead clients' deltas) await.
+//! [`handover`] (to a manager that lives), [`start`] (and what goes on from then), [`replay`] (dead clients' deltas) and
+//! [`testimony`] (what a log says of itself where there are no maps) await.
 //!
 //! *Never*: FUSE, NFS, client, storage; what a token-holding program looks like; a lock held while waiting.
 
@@ -66,6 +67,7 @@ mod start;
 mod state;
 mod takeover;
 mod telling;
+pub mod testimony;
 #[cfg(test)]
 mod tests;
 mod tokens;
