@@ -9,6 +9,7 @@
 //! | [`joining`] | a machine's way into a cluster that is there |
 //! | [`Above`] | what stands above the client, when all machines stop `together` |
 //! | [`Inherited`] | what an earlier process of the machine left, when it was restarted with files open |
+//! | [`rebuild`] | a machine's registry that is lost, made anew from what its targets hold |
 //! | [`audit`] | what `check` and `repair` do, in the whole cluster |
 //!
 //! *Never*: files, sockets, settings, the real clock; what stands above a client.
@@ -17,6 +18,7 @@ mod adding;
 pub mod audit;
 pub mod joining;
 mod lease;
+pub mod rebuild;
 mod roles;
 mod succession;
 pub mod targets;

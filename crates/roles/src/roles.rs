@@ -96,6 +96,7 @@ impl Roles {
         let replaced = replace_blank(&cluster, &disks, options.target).await?;
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
+        expect_known(&cluster, registry.as_deref(), &storage)?;
         let kept = inherited.as_ref().map(|inherited| inherited.heritage.log());
         let session = lease::begin(&cluster, options.address, kept).await?;
         cluster.follow();
@@ -231,6 +232,25 @@ impl Roles {
                 None
             }
         }
+    }
+}
+
+/// Refuses to begin with a registry that is older than what its targets hold, as one that was put back from somewhere: it would
+/// give numbers again that others have. Where others vote too, a replica may be behind, and learns what it lacks.
+fn expect_known(cluster: &Cluster, registry: Option<&Registry>, storage: &Storage) -> Result<(), String> {
+    if registry.is_none_or(|registry| registry.voters() != [cluster.host().node().0]) {
+        return Ok(());
+    }
+    let next = cluster.maps().next_log;
+    let newest = storage.targets().iter().filter_map(|target| target.fences().into_keys().next_back()).max();
+    match newest.filter(|newest| *newest >= next) {
+        None => Ok(()),
+        Some(log) => Err(format!(
+            "the registry on these targets is older than what they hold: it does not know log {}. What lies there was \
+             left alone. Put back its newest copies, if there are any; else `dazzle registry rebuild DIR --plan` says \
+             what can be made of what is there",
+            log.0
+        )),
     }
 }
 

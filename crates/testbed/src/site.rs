@@ -13,7 +13,9 @@ use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
 use protocol::maps::{TargetEntry, TargetState};
 use protocol::registry::RegistryRequest;
+use registry::rebuilding::Founder;
 use registry::{Registry, change};
+use roles::rebuild::{Findings, NotRebuilt, Rebuild};
 use storage::{Storage, TargetOptions};
 
 const CLUSTER: u128 = 0xda22_1e00;
@@ -127,6 +129,54 @@ impl Site {
         &self.disks
     }
 
+    /// Makes the registry anew from what is left on the disks, with no daemon running; what was found. Sometimes the machine is
+    /// stopped on the way, and it is done again.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub async fn rebuild(&self, stop: Stop, dice: &mut Dice) -> Findings {
+        loop {
+            let rebuilding = self.begin_rebuild(true);
+            if dice.below(3) == 0 {
+                drop(rebuilding);
+                self.world.sleep(some_time(dice)).await;
+                self.reboot(stop);
+                continue;
+            }
+            let rebuilt = rebuilding.await.expect("nobody stops the node meanwhile");
+            self.reboot(Stop::Kill);
+            match rebuilt {
+                Ok(findings) => return findings,
+                // It was done before the machine stopped.
+                Err(NotRebuilt::Sound) => return Findings::default(),
+                Err(error) => panic!("it cannot be rebuilt: {error}"),
+            }
+        }
+    }
+
+    /// What would be found.
+    pub async fn plan_rebuild(&self) -> Result<Findings, NotRebuilt> {
+        let planned = self.begin_rebuild(false).await.expect("nobody stops the node meanwhile");
+        self.reboot(Stop::Kill);
+        planned
+    }
+
+    fn begin_rebuild(
+        &self,
+        founds: bool,
+    ) -> impl Future<Output = Result<Result<Findings, NotRebuilt>, host::sim::Crashed>> + use<> {
+        let host = self.world.host(self.node);
+        let (disks, options, parity) = (self.plugged(), self.shape.target_options(), self.shape.parity);
+        let looking = host.clone();
+        self.world.spawn(&host, async move { rebuild(looking, (disks, options), parity, founds).await })
+    }
+
+    /// Stops the node hard, and starts it again without its daemon.
+    pub fn reboot(&self, stop: Stop) {
+        self.world.crash(self.node, stop);
+        self.world.restart(self.node);
+    }
+
     /// Starts the parts, as the daemon does. They die with the node.
     pub async fn start(&self) -> Parts {
         self.begin().await.expect("nobody stops the node while it starts").expect("the parts start")
@@ -140,13 +190,11 @@ impl Site {
 
     /// Stops the node hard and starts it again, with new parts. Sometimes it is stopped again while it starts.
     pub async fn crash(&self, stop: Stop, dice: &mut Dice) -> Parts {
-        self.world.crash(self.node, stop);
-        self.world.restart(self.node);
+        self.reboot(stop);
         while dice.below(3) == 0 {
             drop(self.begin());
             self.world.sleep(some_time(dice)).await;
-            self.world.crash(self.node, stop);
-            self.world.restart(self.node);
+            self.reboot(stop);
         }
         self.start().await
     }
@@ -156,6 +204,31 @@ impl Site {
 pub fn some_time(dice: &mut Dice) -> Duration {
     let magnitude = dice.within(10..28);
     Duration::from_nanos(dice.below(1 << magnitude))
+}
+
+async fn rebuild(
+    host: Host,
+    (disks, options): (Vec<(TargetId, Disk)>, TargetOptions),
+    parity: u8,
+    founds: bool,
+) -> Result<Findings, NotRebuilt> {
+    let founder = Founder {
+        node: host.node().0,
+        name: String::new(),
+        address: String::new(),
+        cluster: CLUSTER,
+        parity,
+        targets: disks.iter().map(|(target, _)| (*target, format!("target-{}", target.0))).collect(),
+        present: BTreeSet::new(),
+        outdated: BTreeSet::new(),
+        peers: BTreeSet::new(),
+    };
+    let rebuild = Rebuild::look(&host, founder, (disks, Vec::new()), options).await?;
+    let findings = rebuild.findings.clone();
+    if founds {
+        rebuild.found().await?;
+    }
+    Ok(findings)
 }
 
 async fn start(host: Host, disks: Vec<(TargetId, Disk)>, options: TargetOptions) -> Result<Parts, String> {
