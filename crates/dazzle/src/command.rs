@@ -73,7 +73,7 @@ enum Command {
     Check(check::Check),
     /// Rebuild what a lost or damaged target held, from the others.
     Repair(repair::Repair),
-    /// The registry of a cluster, where the machines that vote on it are lost: promote another one.
+    /// The registry: promote another machine where those that vote are lost, rebuild it where its copies are.
     Registry(registry::RegistryCommand),
     /// Try a cluster on this machine: hosts as network namespaces, to start, kill, freeze, cut and slow.
     Lab(lab::LabCommand),

@@ -6,6 +6,7 @@
 //! | `command/` | what people type, one file a command |
 //! | `node` | a running daemon; `targets`: its disks |
 //! | `membership` | a machine's way into its cluster |
+//! | `promotion`, `rebuild` | a registry that goes on without its quorum, or without its copies |
 //! | `lab` | what a laboratory is: a cluster on one machine |
 //! | `oracle` | answers to what commands ask a running daemon; `audit`: to `check` and `repair` |
 //! | `drain`, `plan` | emptying targets and machines and taking them away; what that would cost |
@@ -30,6 +31,7 @@ mod node;
 mod oracle;
 mod plan;
 mod promotion;
+mod rebuild;
 mod redundancy;
 mod succession;
 mod supply;

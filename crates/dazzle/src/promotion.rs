@@ -1,4 +1,4 @@
-//! `dazzle registry promote` and `rebuild`: whether this machine may go on without the others that vote, what that costs, and
+//! `dazzle registry promote`: whether this machine may go on without the others that vote, what that costs, and
 //! doing it. Asked of the running daemon it only judges; it is done where no daemon runs, for its sessions end by it.
 
 use std::collections::BTreeSet;
