@@ -296,6 +296,45 @@ comes_back() {
     "$dazzle" down "$dir" && mv "$work/away" "$dir/target-2" && "$dazzle" up "$dir" && "$dazzle" repair "$dir" && end back
 }
 
+# rebuilt DIR DIGEST UP PLAN: the registry's copies were harmed. The start refuses, saying UP and what helps; a plan says PLAN and
+# changes nothing; the registry is rebuilt, though it was killed on the way, and everything is there.
+rebuilt() {
+    local dir=$1 before tries
+    expect 1 "$3" "$dazzle" up "$dir" && expect 1 "dazzle registry rebuild" "$dazzle" up "$dir" || return 1
+    before=$(cat "$dir"/target-*/* | sha256sum)
+    expect 0 "$4" "$dazzle" registry rebuild "$dir" --plan || return 1
+    [ "$(cat "$dir"/target-*/* | sha256sum)" = "$before" ] || { echo "a plan has changed something: $3"; return 1; }
+    for tries in 0.02 0.05 0.1; do timeout -s KILL $tries "$dazzle" registry rebuild "$dir" >/dev/null 2>&1; done
+    "$dazzle" registry rebuild "$dir" || expect 1 "nothing is to be rebuilt" "$dazzle" registry rebuild "$dir" || return 1
+    "$dazzle" up "$dir" || return 1
+    [ "$(digest "$dir-mount")" = "$2" ] || { echo "bytes differ: $3"; return 1; }
+    "$dazzle" check "$dir" --thorough || return 1
+}
+
+# The copies of the registry are damaged, missing, or old, on all targets but one or on all: it is rebuilt, with every byte.
+registry_lost() {
+    local dir=$work/ruin expected copy
+    fresh ruin --targets 3 && fill_some "$dir-mount" || return 1
+    expect 1 "nothing is to be rebuilt" "$dazzle" registry rebuild "$dir" || return 1
+    "$dazzle" down "$dir" && expect 1 "nothing is to be rebuilt" "$dazzle" registry rebuild "$dir" || return 1
+    mkdir "$work/old" && cp "$dir"/target-0/registry.* "$work/old/" && "$dazzle" up "$dir" || return 1
+    # All but one scribbled over.
+    head -c 3M /dev/urandom >"$dir-mount/second" && sync "$dir-mount/second" && expected=$(digest "$dir-mount") || return 1
+    kill_daemon "$dir"
+    for copy in "$dir"/target-[12]/registry.*; do head -c 64K /dev/urandom | dd of="$copy" conv=notrunc status=none; done
+    rebuilt "$dir" "$expected" "only 1 of 3 targets" "target-2: damaged" || return 1
+    # None is left.
+    rm -r "$dir-mount/crates" && head -c 9M /dev/urandom >"$dir-mount/third" && sync "$dir-mount/third" || return 1
+    expected=$(digest "$dir-mount") && kill_daemon "$dir" && rm "$dir"/target-*/registry.* || return 1
+    rebuilt "$dir" "$expected" "no target holds a registry" "fragments tell everything" || return 1
+    # Those of long ago were put back everywhere.
+    echo "since then" >"$dir-mount/fourth" && sync "$dir-mount/fourth" && expected=$(digest "$dir-mount") || return 1
+    kill_daemon "$dir"
+    for copy in "$dir"/target-*; do rm "$copy"/registry.* && cp "$work"/old/* "$copy/" || return 1; done
+    rebuilt "$dir" "$expected" "older than what they hold" "the best copy lacks log" || return 1
+    end ruin
+}
+
 # kill_daemon DIR: SIGKILL, and returns when its process is gone.
 kill_daemon() {
     kill -KILL "$(cat "$1/lock")" && flock "$1/lock" true

@@ -107,6 +107,7 @@ run loss-of-two "loss of any two targets" loss_of_two
 run comes-back "a target that missed writes comes back" comes_back
 run flipped-bits "a flipped bit is found and never served" flipped_bits
 run bad-targets "targets missing, truncated, foreign, scribbled over, too new" bad_targets
+run registry-lost "the registry's copies are damaged, missing or old, and it is rebuilt" registry_lost
 run fill-and-empty "fill to the last byte and empty" fill_and_empty
 run full-beneath "the disk beneath a target fills up" full_beneath
 run bad-input "bad input" bad_input
