@@ -197,7 +197,7 @@ fn a_copy_of_a_former_life_is_completed_from_fragments() {
 
 #[test]
 fn without_any_copy_fragments_tell_everything() {
-    explore(100, |dice| Story::of(any_shape(dice), Left::Nothing));
+    explore(200, |dice| Story::of(any_shape(dice), Left::Nothing));
 }
 
 #[test]
