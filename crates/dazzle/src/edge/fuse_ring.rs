@@ -33,6 +33,7 @@ use bell::Bell;
 use crowding::Watch;
 pub(super) use memory::{EntryMemory, Shape};
 use queue::{ENTRIES_MAX, Queue, Shared};
+use rustix::thread::CpuSet;
 use tracing::{info, warn};
 
 use super::fuse_device::Server;
@@ -72,6 +73,9 @@ pub(super) fn prepare(payload_bytes: u32) -> Option<EntryMemory> {
     }
     let memory = || {
         queue::new_ring()?;
+        if !runs_everywhere() {
+            return Err(io::Error::other("this process may not run on all processors that programs run on"));
+        }
         let queues = processors().ok_or_else(|| io::Error::other(format!("{POSSIBLE} cannot be understood")))?;
         EntryMemory::new(Shape::new(queues, ENTRIES_MAX, payload_bytes))
     };
@@ -219,6 +223,12 @@ fn processors() -> Option<u16> {
 fn online() -> BTreeSet<u16> {
     let online = std::fs::read_to_string(ONLINE).ok();
     online.and_then(|list| numbers(&list)).unwrap_or_default()
+}
+
+/// Whether this process may run where programs do: else a queue could not be asked from its processor.
+fn runs_everywhere() -> bool {
+    let Ok(own) = rustix::thread::sched_getaffinity(None) else { return false };
+    online().into_iter().map(usize::from).all(|number| number < CpuSet::MAX_CPU && own.is_set(number))
 }
 
 /// The numbers in a list of ranges, such as `0-3,8`.

@@ -6,19 +6,15 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::thread::CpuSet;
 
 use super::super::process;
 
-/// Starts a process that asks `point` from each of these processors, so many times at once. It ends when it has all answers.
-pub(super) fn start(point: &Path, processors: RangeInclusive<u16>, times: u32) -> io::Result<Child> {
-    command(point, processors, times)?.spawn()
-}
-
-/// The same, by a process that is no child of this one: nobody here waits for it.
+/// Starts a process that asks `point` from each of these processors, so many times at once. It ends when it has all answers, and
+/// is no child of this one: nobody here waits for it.
 pub(super) fn start_apart(point: &Path, processors: RangeInclusive<u16>, times: u32) -> io::Result<()> {
     let status = command(point, processors, times)?.arg("--apart").status()?;
     if status.success() {
@@ -39,7 +35,7 @@ fn command(point: &Path, processors: RangeInclusive<u16>, times: u32) -> io::Res
 /// Is that process.
 pub fn run(point: &Path, processors: RangeInclusive<u16>, times: u32, is_apart: bool) -> io::Result<()> {
     if is_apart {
-        return start(point, processors, times).map(drop);
+        return command(point, processors, times)?.spawn().map(drop);
     }
     std::thread::scope(|scope| {
         let asking = processors.flat_map(|number| (0..times).map(move |_| number));

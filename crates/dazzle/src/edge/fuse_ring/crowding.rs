@@ -7,17 +7,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tracing::warn;
 
 use super::asking;
 use super::queue::Shared;
 
 /// How long nothing may be answered in a crowd.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// How long an answer, or an entry, may take that was asked for; and how often it is looked.
+const ASKED_MAX: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(1);
 /// How long what was fetched may take until it is seen to wait too.
 const FETCHED: Duration = Duration::from_millis(5);
 /// So often nothing more is found before it is believed.
-const LOOKS: u32 = 2;
+const LOOKS: u32 = 3;
 
 /// A thread that looks after the crowds of one mount; it ends with the last that could call it.
 #[derive(Clone)]
@@ -39,7 +44,6 @@ impl Watch {
                     Call::Crowd(queue) => {
                         queue.is_called.store(false, Ordering::Release);
                         if is_stuck(&queue) {
-                            grow(&queue);
                             fetch(&queue, &path);
                         }
                     }
@@ -50,7 +54,7 @@ impl Watch {
         // Without it waiting calls may keep others waiting, and all else works.
         let started = std::thread::Builder::new().name("fuse-crowds".into()).spawn(watch);
         if let Err(error) = started {
-            tracing::warn!(%error, "nobody looks after queues of requests that all wait");
+            warn!(%error, "nobody looks after queues of requests that all wait");
         }
         Watch(call)
     }
@@ -69,32 +73,42 @@ impl Watch {
     }
 }
 
-fn grow(queue: &Shared) {
+/// Has the queue get more entries; false where it has all that it may have.
+fn grow(queue: &Shared) -> bool {
     queue.is_to_grow.store(true, Ordering::Release);
     queue.bell.ring();
-    std::thread::sleep(FETCHED);
+    comes_true(|| queue.given.load(Ordering::Acquire) > 0)
 }
 
-/// Fetches what waits in the kernel: each look fetches what has waited longest, and that, once answered, the next.
+/// Fetches what waits in the kernel: each answer fetches what has waited longest, and that, once answered, the next. What asks
+/// is not waited for: it may come behind others that take the last entries, and wait in the kernel, too.
 fn fetch(queue: &Shared, path: &Path) {
     let mut quiet = 0;
     while quiet < LOOKS && !queue.leaving.load(Ordering::Acquire) {
-        let free = queue.given.load(Ordering::Acquire);
-        if free == 0 && is_stuck(queue) {
-            grow(queue);
-            if queue.given.load(Ordering::Acquire) == 0 {
-                // It has all that it may have.
-                return;
-            }
-            continue;
-        }
-        // Where answers are given by themselves these fetch the rest, too.
-        if free == 0 || !ask(queue.number, path) {
+        if is_stuck(queue) && !grow(queue) {
             return;
         }
+        let (free, answered) = (queue.given.load(Ordering::Acquire), queue.answered.load(Ordering::Acquire));
+        if let Err(error) = asking::start_apart(path, queue.number..=queue.number, 1) {
+            warn!(%error, "what waits for others' calls cannot be fetched");
+            return;
+        }
+        // On a processor that is not there nobody asks, and nothing waits.
+        comes_true(|| queue.answered.load(Ordering::Acquire) > answered);
         std::thread::sleep(FETCHED);
         quiet = if queue.given.load(Ordering::Acquire) < free { 0 } else { quiet + 1 };
     }
+}
+
+fn comes_true(condition: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + ASKED_MAX;
+    while !condition() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
 }
 
 /// Whether all entries hold requests, and for a while none was answered.
@@ -105,10 +119,4 @@ fn is_stuck(queue: &Shared) -> bool {
     }
     std::thread::sleep(PATIENCE);
     queue.given.load(Ordering::Acquire) == 0 && queue.answered.load(Ordering::Acquire) == answered
-}
-
-/// Whether the mount answered from there. The answer fetches what the kernel keeps.
-fn ask(number: u16, path: &Path) -> bool {
-    let asked = asking::start(path, number..=number, 1).and_then(|mut asking| asking.wait());
-    asked.is_ok_and(|status| status.success())
 }

@@ -87,8 +87,6 @@ struct Serving {
     asked: Vec<Entry128>,
     /// Frames with a guard, which the kernel has with the next submission.
     guarded: Vec<Frame>,
-    /// What the bell is read into.
-    rung: Box<[u8; 8]>,
     bell_is_asked: bool,
     /// The mount is gone.
     ended: bool,
@@ -123,7 +121,6 @@ impl Queue {
             entries: Vec::new(),
             asked: Vec::new(),
             guarded: Vec::new(),
-            rung: Box::default(),
             bell_is_asked: false,
             ended: false,
             queue: self,
@@ -256,8 +253,8 @@ impl Serving {
     fn submit_and_sleep(&mut self) -> io::Result<()> {
         if !self.bell_is_asked {
             let event = types::Fd(self.queue.shared.bell.event.as_raw_fd());
-            let read = opcode::Read::new(event, self.rung.as_mut_ptr(), 8).build();
-            self.asked.push(read.user_data(BELL).into());
+            let heard = opcode::PollAdd::new(event, libc::POLLIN as u32).build();
+            self.asked.push(heard.user_data(BELL).into());
             self.bell_is_asked = true;
         }
         if !self.guarded.is_empty() {
@@ -272,8 +269,8 @@ impl Serving {
         self.asked.append(&mut self.desk.borrow_mut().asked());
         let mut pushed = 0;
         while pushed < self.asked.len() {
-            // SAFETY: the memory that a command names lives until it is completed: entries as long as the mount, the bell's as
-            // long as this, a read's as long as the desk has it under way.
+            // SAFETY: the memory that a command names lives until it is completed: entries as long as the mount, a read's as long
+            // as the desk has it under way.
             if unsafe { self.ring.submission().push(&self.asked[pushed]) }.is_ok() {
                 pushed += 1;
                 continue;
