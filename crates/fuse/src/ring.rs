@@ -4,16 +4,16 @@
 //!
 //! 1. Agree on OVER_IO_URING in the handshake. From then on the kernel keeps all requests until every processor's queue has an
 //!    entry; only FORGET, INTERRUPT and what was sent before still come by the device.
-//! 2. An *entry* is memory for one request: a head of [`HEAD_BYTES`], and room for the largest payload. REGISTER gives one to a
-//!    queue. Each command is a `IORING_OP_URING_CMD` on the device, in a ring of 128-byte submissions, with the two ranges as
-//!    an array of two iovecs in `addr` and `len`, and [`command`] behind.
+//! 2. An *entry* is memory for one request: a head of [`HEAD_BYTES`], and room for the largest payload. REGISTER gives one to
+//!    a queue. Each command is a `IORING_OP_URING_CMD` on the device, in a ring of 128-byte submissions, with the two ranges
+//!    as an array of two iovecs in `addr` and `len`, and [`command`] behind.
 //! 3. A command is completed when the entry holds a request: [`request`]. It holds it until it is answered.
 //! 4. [`answer`] writes the answer where the request was. COMMIT_AND_FETCH gives it to the kernel, and the entry with it; it
 //!    completes with the next request. There is no answering without fetching.
 //! 5. A request goes to the queue of the processor that its caller runs on. Where no entry is free there it waits until one is
 //!    **answered**: an entry that is registered later takes newer requests, and those that wait only once it is answered.
-//! 6. A command cannot be taken back. When the thread that submitted it ends, what the kernel was about to put into its entry is
-//!    answered with ECANCELED. So who leaves an entry to another process has it hold a request before, and says nothing to
+//! 6. A command cannot be taken back. When the thread that submitted it ends, what the kernel was about to put into its entry
+//!    is answered with ECANCELED. So who leaves an entry to another process has it hold a request before, and says nothing to
 //!    that: the other answers it, for the kernel remembers where it lies. A head that names no request ([`forget`]) before
 //!    it is given away tells which entries hold one.
 //!

@@ -13,8 +13,8 @@ use rustix::thread::CpuSet;
 
 use super::super::process;
 
-/// Starts a process that asks `point` from each of these processors, so many times at once. It ends when it has all answers, and
-/// is no child of this one: nobody here waits for it.
+/// Starts a process that asks `point` from each of these processors, so many times at once. It ends when it has all answers,
+/// and is no child of this one: nobody here waits for it.
 pub(super) fn start_apart(point: &Path, processors: RangeInclusive<u16>, times: u32) -> io::Result<()> {
     let status = command(point, processors, times)?.arg("--apart").status()?;
     if status.success() {

@@ -269,8 +269,8 @@ impl Serving {
         self.asked.append(&mut self.desk.borrow_mut().asked());
         let mut pushed = 0;
         while pushed < self.asked.len() {
-            // SAFETY: the memory that a command names lives until it is completed: entries as long as the mount, a read's as long
-            // as the desk has it under way.
+            // SAFETY: the memory that a command names lives until it is completed: entries as long as the mount, a read's as
+            // long as the desk has it under way.
             if unsafe { self.ring.submission().push(&self.asked[pushed]) }.is_ok() {
                 pushed += 1;
                 continue;
