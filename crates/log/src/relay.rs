@@ -46,6 +46,8 @@ pub(crate) async fn relay(shared: Arc<Shared>) {
             Ok(()) => {
                 state.left = true;
                 state.attempts.succeeded();
+                // Older runs end when all that was begun before is complete; who writes little would be long about it.
+                state.end_stripe();
             }
             Err(error @ LogError::Unavailable(_)) => state.attempts.was_vain(error),
             Err(error) => {
