@@ -22,6 +22,6 @@ mod shadow;
 pub mod sim;
 
 pub use clock::{Moment, WallTime};
-pub use disk::{Disk, DiskError, DiskUsage, File, StoredDisk, StoredFile};
+pub use disk::{DURABLE_MAX, Disk, DiskError, DiskUsage, File, SECTOR, StoredDisk, StoredFile};
 pub use machine::{BoxFuture, Host, Machine};
 pub use message::{Address, Envelope, Handler, NodeId, Port, Unreachable};

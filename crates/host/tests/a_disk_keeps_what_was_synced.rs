@@ -58,6 +58,42 @@ fn unsynced_writes_survive_in_any_order() {
 }
 
 #[test]
+fn what_is_written_durably_survives_by_itself() {
+    let survivors = outcomes(200, async |world, host| {
+        let (disk, file) = plug(&world, &host);
+        file.write(0, filled(0, 8 * SECTOR)).await.unwrap();
+        file.sync().await.unwrap();
+        file.write(4 * SECTOR as u64, filled(1, SECTOR)).await.unwrap();
+        file.write_durably(0, filled(2, 4 * SECTOR)).await.unwrap();
+        world.crash(host.node(), Stop::PowerLoss);
+        assert_eq!(disk.peek("f", 0, 4 * SECTOR), vec![2; 4 * SECTOR]);
+        disk.peek("f", 4 * SECTOR as u64, 1)[0]
+    });
+    assert_eq!(survivors, BTreeSet::from([0, 1]), "nothing is said of others");
+}
+
+#[test]
+fn a_durable_write_that_was_cut_short_is_torn_and_does_not_undo_a_later_one() {
+    let counts = outcomes(200, async |world, host| {
+        let (disk, file) = plug(&world, &host);
+        file.write(0, filled(0, 4 * SECTOR)).await.unwrap();
+        file.sync().await.unwrap();
+        let writing = world.spawn(&host, async move { file.write_durably(0, filled(1, 4 * SECTOR)).await });
+        world.sleep(Duration::from_micros(10)).await;
+        world.crash(host.node(), Stop::Kill);
+        assert!(writing.await.is_err());
+        let landed = disk.peek("f", 0, 4 * SECTOR).chunks(SECTOR).filter(|sector| sector[0] == 1).count();
+        world.restart(host.node());
+        let file = disk.plug().open("f").unwrap();
+        file.write_durably(SECTOR as u64, filled(2, 2 * SECTOR)).await.unwrap();
+        world.crash(host.node(), Stop::PowerLoss);
+        assert_eq!(disk.peek("f", SECTOR as u64, 2 * SECTOR), vec![2; 2 * SECTOR]);
+        landed
+    });
+    assert!(counts.contains(&0) && counts.contains(&4) && counts.len() > 2, "{counts:?}");
+}
+
+#[test]
 fn an_unsynced_size_may_be_taken_back() {
     let sizes = outcomes(100, async |world, host| {
         let (disk, file) = plug(&world, &host);

@@ -3,7 +3,7 @@
 //! The rules of their faults (what a stop does to unsynced bytes is told in `medium`):
 //! 1. Every operation takes a random time, so that operations overtake each other. Once begun it goes on, whether or
 //!    not its caller still waits: a write whose future was dropped lands later.
-//! 2. A write lands when it finishes. A read that races with it sees any of its sectors.
+//! 2. A write lands when it finishes. A read that races with it sees any of its sectors; of a durable one, none.
 //! 3. When the daemon is killed, of each write in flight any sectors land. When the machine loses power, unsynced
 //!    writes then meet their fate too.
 //! 4. A write that fails leaves any of its sectors behind; one refused by a read-only disk leaves nothing.
@@ -11,7 +11,9 @@
 //! 6. A sync makes durable what had landed when it was called, and by a coin what landed meanwhile.
 //! 7. A bit that flips stays flipped, for reads and on the medium, and no one is told.
 //! 8. A hung disk finishes nothing until it is healed or its node stops.
-//! 9. A handle that was plugged in by one life of a node fails in the next: no ghost writes.
+//! 9. What is written durably is so when it has landed. Cut short, it is as any other write; so is one that fails, and it fails
+//!    where syncs do.
+//! 10. A handle that was plugged in by one life of a node fails in the next: no ghost writes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -130,7 +132,10 @@ enum Kind {
         length: usize,
     },
     /// What has not landed yet, at its offsets.
-    Write(Vec<(u64, Bytes)>),
+    Write {
+        pieces: Vec<(u64, Bytes)>,
+        durably: bool,
+    },
     Sync {
         covered: u64,
     },
@@ -319,7 +324,10 @@ impl DiskState {
     fn latency(&self, kind: &Kind, dice: &mut Dice) -> Duration {
         let (usual, bytes) = match kind {
             Kind::Read { length, .. } => (self.options.read_latency, *length as u64),
-            Kind::Write(pieces) => (self.options.write_latency, pieces.iter().map(|(_, b)| b.len() as u64).sum()),
+            Kind::Write { pieces, durably } => {
+                let sync = if *durably { self.options.sync_latency } else { Duration::ZERO };
+                (self.options.write_latency + sync, pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum())
+            }
             Kind::Sync { .. } => (self.options.sync_latency, 0),
             Kind::Reserve(_) | Kind::Discard(_) => (self.options.write_latency, 0),
         };
@@ -336,7 +344,7 @@ impl DiskState {
     fn begin(&mut self, file: &'static str, kind: &mut Kind) {
         match kind {
             Kind::Read { .. } => self.counters.reads += 1,
-            Kind::Write(pieces) => {
+            Kind::Write { pieces, .. } => {
                 self.counters.writes += 1;
                 self.counters.bytes_written += pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
             }
@@ -370,7 +378,13 @@ impl DiskState {
                 Ok(Bytes::new())
             }
             _ if self.faults.read_only => Err(DiskError::ReadOnly),
-            Kind::Write(pieces) => self.finish_write(name, pieces, error, dice),
+            Kind::Write { pieces, durably } => {
+                if error || self.faults.writes || durably && self.faults.syncs {
+                    self.land_some(name, pieces, dice);
+                    return Err(broken("write"));
+                }
+                self.finish_write(name, (pieces, durably), dice)
+            }
             Kind::Reserve(_) | Kind::Discard(_) if error || self.faults.writes => Err(broken("write")),
             Kind::Reserve(range) => {
                 if self.allocate(name, range) {
@@ -391,11 +405,12 @@ impl DiskState {
         }
     }
 
-    fn finish_write(&mut self, name: &'static str, pieces: Vec<(u64, Bytes)>, error: bool, dice: &mut Dice) -> Outcome {
-        if error || self.faults.writes {
-            self.land_some(name, pieces, dice);
-            return Err(broken("write"));
-        }
+    fn finish_write(
+        &mut self,
+        name: &'static str,
+        (pieces, durably): (Vec<(u64, Bytes)>, bool),
+        dice: &mut Dice,
+    ) -> Outcome {
         let lacking = pieces.iter().any(|(offset, bytes)| !self.allocate(name, *offset..offset + bytes.len() as u64));
         if lacking {
             self.land_some(name, pieces, dice);
@@ -403,7 +418,11 @@ impl DiskState {
         }
         let medium = &mut self.files.entry(name).or_default().medium;
         for (offset, bytes) in pieces {
-            medium.write(offset, bytes);
+            if durably {
+                medium.write_durably(offset, bytes);
+            } else {
+                medium.write(offset, bytes);
+            }
         }
         Ok(Bytes::new())
     }
@@ -418,7 +437,7 @@ impl DiskState {
         medium.read(offset, length)
     }
 
-    /// Lets writes in flight over `range` land in part, by a coin each, so that a racing read may see it.
+    /// Lets writes in flight over `range`, but durable ones, land in part, by a coin each, so that a racing read may see it.
     fn race(&mut self, name: &'static str, range: Range<u64>, dice: &mut Dice) {
         let rivals: Vec<u64> = self
             .operations
@@ -434,10 +453,11 @@ impl DiskState {
                 continue;
             }
             let operation = self.operations.get_mut(&number).expect("it was there above");
-            let Kind::Write(pieces) = &mut operation.kind else { continue };
+            let Kind::Write { pieces, .. } = &mut operation.kind else { continue };
             let pieces = std::mem::take(pieces);
-            let left = self.land_some(name, pieces, dice);
-            self.operations.get_mut(&number).expect("it was there above").kind = Kind::Write(left);
+            let pieces = self.land_some(name, pieces, dice);
+            let kind = Kind::Write { pieces, durably: false };
+            self.operations.get_mut(&number).expect("it was there above").kind = kind;
         }
     }
 
@@ -481,8 +501,8 @@ impl DiskState {
         let mut operations: Vec<Operation> = std::mem::take(&mut self.operations).into_values().collect();
         for operation in &mut operations {
             match &mut operation.kind {
-                Kind::Write(_) if self.faults.writes || self.faults.read_only => {}
-                Kind::Write(pieces) => drop(self.land_some(operation.file, std::mem::take(pieces), dice)),
+                Kind::Write { .. } if self.faults.writes || self.faults.read_only => {}
+                Kind::Write { pieces, .. } => drop(self.land_some(operation.file, std::mem::take(pieces), dice)),
                 Kind::Sync { covered } if dice.coin() && !self.faults.syncs => {
                     self.files.entry(operation.file).or_default().medium.sync(*covered);
                 }
@@ -505,7 +525,7 @@ impl DiskState {
 impl Operation {
     fn writes_into(&self, range: &Range<u64>) -> bool {
         match &self.kind {
-            Kind::Write(pieces) => {
+            Kind::Write { pieces, durably: false } => {
                 pieces.iter().any(|(offset, bytes)| *offset < range.end && offset + bytes.len() as u64 > range.start)
             }
             _ => false,
@@ -577,6 +597,17 @@ impl PluggedFile {
     async fn operate(&self, kind: Kind) -> Outcome {
         self.disk.disk.operate(self.disk.life, self.name, kind).await
     }
+
+    async fn write_parts(&self, offset: u64, parts: Vec<Bytes>, durably: bool) -> Result<(), DiskError> {
+        let mut pieces = Vec::with_capacity(parts.len());
+        let mut at = offset;
+        for part in parts {
+            let end = at + part.len() as u64;
+            pieces.push((at, part));
+            at = end;
+        }
+        self.operate(Kind::Write { pieces, durably }).await.map(drop)
+    }
 }
 
 impl StoredFile for PluggedFile {
@@ -585,14 +616,11 @@ impl StoredFile for PluggedFile {
     }
 
     fn write(&self, offset: u64, parts: Vec<Bytes>) -> BoxFuture<'_, Result<(), DiskError>> {
-        let mut pieces = Vec::with_capacity(parts.len());
-        let mut at = offset;
-        for part in parts {
-            let end = at + part.len() as u64;
-            pieces.push((at, part));
-            at = end;
-        }
-        Box::pin(async move { self.operate(Kind::Write(pieces)).await.map(drop) })
+        Box::pin(self.write_parts(offset, parts, false))
+    }
+
+    fn write_durably(&self, offset: u64, parts: Vec<Bytes>) -> BoxFuture<'_, Result<(), DiskError>> {
+        Box::pin(self.write_parts(offset, parts, true))
     }
 
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {

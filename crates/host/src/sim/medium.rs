@@ -23,7 +23,7 @@ use bytes::Bytes;
 use super::Dice;
 
 /// What a disk writes whole or not at all.
-pub(super) const SECTOR: u64 = 512;
+pub(super) const SECTOR: u64 = crate::disk::SECTOR as u64;
 /// How contents are kept, and room is counted.
 pub(super) const PAGE: u64 = 4096;
 
@@ -99,6 +99,18 @@ impl Medium {
     pub(super) fn write(&mut self, offset: u64, bytes: Bytes) {
         self.size_seen = self.size_seen.max(offset + bytes.len() as u64);
         self.land(offset, Content::Bytes(bytes));
+    }
+
+    /// A durable write lands. What of its sectors was not synced, of one that was cut short, is nowhere any more.
+    pub(super) fn write_durably(&mut self, offset: u64, bytes: Bytes) {
+        let range = offset..offset + bytes.len() as u64;
+        assert!(range.end <= self.size_stable, "only what was synced before is written durably");
+        let changes = std::mem::take(&mut self.changes);
+        self.changes = changes.into_iter().flat_map(|change| change.outside(&range)).collect();
+        let change =
+            Change { sequence: self.sequence, offset, content: Content::Bytes(bytes), size_after: self.size_seen };
+        apply(&mut self.seen, &change, range.clone());
+        apply(&mut self.stable, &change, range);
     }
 
     /// A range becomes zero. The size stays.
@@ -187,6 +199,21 @@ impl Change {
             Content::Zeros(length) => *length,
         };
         self.offset..self.offset + length
+    }
+
+    /// What of it lies before `range`, and what behind.
+    fn outside(self, range: &Range<u64>) -> impl Iterator<Item = Change> + use<> {
+        let own = self.range();
+        let parts = [own.start..own.end.min(range.start), own.start.max(range.end)..own.end];
+        parts.into_iter().filter(|part| !part.is_empty()).map(move |part| {
+            let content = match &self.content {
+                Content::Bytes(bytes) => {
+                    Content::Bytes(bytes.slice((part.start - own.start) as usize..(part.end - own.start) as usize))
+                }
+                Content::Zeros(_) => Content::Zeros(part.end - part.start),
+            };
+            Change { offset: part.start, content, ..self }
+        })
     }
 
     /// The sectors it touches.
