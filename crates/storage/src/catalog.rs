@@ -81,6 +81,9 @@ pub(crate) struct OpenTail {
     /// How many syncs had begun when the newest slot took its place in the ring. It may have been written over since, which
     /// may have ended when the next sync had begun: that one makes either durable, and the bytes of both.
     pub(crate) slot_at: u64,
+    /// What the newest slot says at least, once that sync is over: what it was written over with while the sync began may
+    /// have come too late.
+    pub(crate) slot_says: u32,
     /// How many syncs had begun when the newest slot was written: later ones cover it.
     pub(crate) written_at: u64,
     /// A length known to be durable.
@@ -105,7 +108,17 @@ pub(crate) struct Becoming {
     slot: u8,
     /// As in [`OpenTail`].
     slot_at: u64,
-    length: u32,
+    slot_says: u32,
+}
+
+/// A slot that has been written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrittenSlot {
+    pub(crate) index: u8,
+    /// How many syncs had begun when it was chosen.
+    pub(crate) chosen_at: u64,
+    /// How many when it was written.
+    pub(crate) written_at: u64,
 }
 
 /// A fragment that something newer took the place of, kept until that is durable.
@@ -245,6 +258,7 @@ impl OpenTail {
             sequence,
             // As if a sync had begun since: the next slot is another one.
             slot_at: 0,
+            slot_says: length,
             written_at: 0,
             floor: length,
             complete: false,
@@ -256,18 +270,17 @@ impl OpenTail {
         }
     }
 
-    /// That of a fragment which was created by one write, when so many syncs had begun.
-    pub(crate) fn created(written_at: u64) -> OpenTail {
-        OpenTail { slot_at: written_at, written_at, ..OpenTail::durable(0, 1, 0) }
+    /// That of a fragment which was created in this length by one write, when so many syncs had begun.
+    pub(crate) fn created(length: u32, written_at: u64) -> OpenTail {
+        OpenTail { slot_at: written_at, slot_says: length, written_at, ..OpenTail::durable(0, 1, 0) }
     }
 
-    /// The slot to write next, when the newest says `length`. Neither the stable one, nor the newest once a sync has begun
-    /// that may cover it.
-    fn slot_next(&mut self, length: u32, syncs: Syncs) -> u8 {
-        let newest = Becoming { slot: self.slot, slot_at: self.slot_at, length };
+    /// The slot to write next. Neither the stable one, nor the newest once a sync has begun that may cover it.
+    fn slot_next(&mut self, syncs: Syncs) -> u8 {
+        let newest = Becoming { slot: self.slot, slot_at: self.slot_at, slot_says: self.slot_says };
         for known in [self.becoming, Some(newest)].into_iter().flatten() {
             if syncs.completed > known.slot_at {
-                (self.stable, self.floor) = (known.slot, known.length);
+                (self.stable, self.floor) = (known.slot, known.slot_says);
             }
         }
         if syncs.started == self.slot_at {
@@ -278,12 +291,16 @@ impl OpenTail {
         (0..SLOT_COUNT).find(free).expect("of three slots one is neither newest nor stable")
     }
 
-    /// The slot that was to be written next is the newest.
-    fn written(&mut self, slot: u8, syncs: Syncs) {
-        if slot != self.slot {
-            (self.slot, self.slot_at) = (slot, syncs.started);
+    /// The slot that was to be written next is the newest, and says `length`.
+    fn written(&mut self, slot: WrittenSlot, length: u32) {
+        let WrittenSlot { index, chosen_at, written_at } = slot;
+        if index != self.slot {
+            (self.slot, self.slot_at) = (index, written_at);
+            self.slot_says = length;
+        } else if chosen_at == written_at {
+            self.slot_says = length;
         }
-        self.written_at = syncs.started;
+        self.written_at = written_at;
     }
 }
 
@@ -418,22 +435,20 @@ impl Catalog {
     /// The bytes of an extension are written: the slot that says so, and its index. `None`: the fragment is gone.
     pub(crate) fn slot_for(&mut self, id: FragmentId, extension: &Extension, syncs: Syncs) -> Option<(u8, TailSlot)> {
         let stored = self.fragments.get_mut(&id).filter(|stored| stored.generation == extension.generation)?;
-        let length = stored.length;
         let tail = stored.tail.as_mut()?;
-        let index = tail.slot_next(length, syncs);
+        let index = tail.slot_next(syncs);
         // Counted even if the write fails: what may be on the disk is never taken for newer than what comes after.
         tail.sequence += 1;
         let (length, partial, generation) = (extension.length, extension.partial, extension.generation);
         Some((index, TailSlot { generation, sequence: tail.sequence, length, partial, floor: tail.floor }))
     }
 
-    /// The slot is written: from now on the fragment is longer. Returns the sync to wait for until it is durable.
+    /// All is written: from now on the fragment is longer. Returns the sync to wait for until it is durable.
     pub(crate) fn extended(
         &mut self,
         append: &Append,
         extension: &Extension,
-        slot: u8,
-        syncs: Syncs,
+        slot: WrittenSlot,
     ) -> Result<u64, StorageError> {
         self.check_fence(append)?;
         let stored = self.fragments.get_mut(&append.header.id);
@@ -441,14 +456,14 @@ impl Catalog {
         stored.length = extension.length;
         stored.partial = extension.partial;
         let tail = stored.tail.as_mut().ok_or(StorageError::Missing)?;
-        tail.written(slot, syncs);
+        tail.written(slot, extension.length);
         tail.complete = extension.length == append.header.geometry.fragment_size;
         tail.idle = 0;
         tail.growing = false;
         if extension.taken_in {
             tail.taken_in = extension.length;
         }
-        Ok(syncs.started + 1)
+        Ok(slot.written_at + 1)
     }
 
     /// A settled fragment is to be appended to; `slots` are those of its head, newest first. The list must be told
@@ -728,7 +743,8 @@ mod tests {
             // What the sync that runs found in the ring, and the bytes and the length that it covers.
             let mut running: Option<([usize; 3], u32, u32)> = None;
             // A slot that is being written.
-            let mut chosen: Option<u8> = None;
+            let mut chosen: Option<WrittenSlot> = None;
+            let mut is_told = true;
             let (mut length, mut written, mut promised) = (1, 1, 0);
             for _ in 0..80 {
                 match (dice.below(4), running, chosen) {
@@ -748,17 +764,24 @@ mod tests {
                     (0 | 1, ..) => {}
                     (_, _, None) => {
                         written = length + 1;
-                        chosen = Some(tail.slot_next(length, syncs));
+                        let (index, chosen_at) = (tail.slot_next(syncs), syncs.started);
+                        chosen = Some(WrittenSlot { index, chosen_at, written_at: chosen_at });
+                        is_told = false;
                     }
-                    (_, _, Some(slot)) => {
+                    (2, _, Some(slot)) if !is_told => {
+                        ring.places[usize::from(slot.index)].push(written);
+                        chosen = Some(WrittenSlot { written_at: syncs.started, ..slot });
+                        is_told = true;
+                    }
+                    (_, _, Some(slot)) if is_told => {
                         chosen = None;
                         length = written;
-                        ring.places[usize::from(slot)].push(length);
-                        tail.written(slot, syncs);
+                        tail.written(slot, length);
                     }
+                    (_, _, Some(_)) => {}
                 }
                 assert!(ring.promise() >= promised, "nothing says {promised} for sure");
-                assert!(tail.floor <= ring.bytes_durable);
+                assert!(ring.promise() >= tail.floor, "what is known to be durable is told");
             }
         }
     }

@@ -99,6 +99,13 @@ impl Identity {
         })
     }
 
+    /// The sector that says so.
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut sector = vec![0; SECTOR];
+        self.encode_into(&mut sector);
+        Bytes::from(sector)
+    }
+
     fn encode_into(&self, sector: &mut [u8]) {
         put(sector, 0, &MAGIC);
         put(sector, 8, &self.generation.0.to_le_bytes());

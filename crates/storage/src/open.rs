@@ -477,6 +477,12 @@ impl Opening {
         if verdict.length == 0 || !whole {
             return Ok(None);
         }
+        if Identity::decode(&head, self.owner).is_none_or(|identity| identity.generation != generation) {
+            // The list was told of it before its head was on the disk, and of that the first sector was lost.
+            let identity =
+                Identity { generation, owner: self.owner, epoch: stored.epoch, header: stored.header.clone() };
+            self.data.write(place, vec![identity.encode()]).await?;
+        }
         (stored.length, stored.partial) = (verdict.length, verdict.partial);
         let (mut slot, mut sequence) = (slots[0].0, slots[0].1.sequence);
         // What has ended was written whole.

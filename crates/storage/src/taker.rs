@@ -4,13 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::join;
-use host::{DiskError, File};
+use host::{BoxFuture, DiskError, File};
 use protocol::storage::{Append, Durability, StorageError};
 
 use crate::catalog::Extension;
 use crate::halves::{Halves, Room};
 use crate::intake::{Entry, INTAKE_SIZE_MAX, TAKEN_SIZE_MAX, entry_size};
-use crate::rounds::Rounds;
 use crate::superblock::SECTOR;
 use crate::target::{Accepted, StripeLock, Target, skip_parts};
 
@@ -22,15 +21,17 @@ static ZEROS: [u8; PIECE_SIZE] = [0; PIECE_SIZE];
 /// The intake of an open target.
 pub(crate) struct Intake {
     file: File,
-    syncs: Arc<Rounds>,
-    halves: Mutex<Halves>,
+    halves: Arc<Mutex<Halves>>,
 }
 
-/// An entry that is written. Its room is needed until the fragment says the same and a sync covers that, or until this is
-/// dropped, as nobody has been promised anything.
+/// An entry on its way to the disk, or there. Its room is needed until the fragment says the same and a sync covers that; or
+/// until the write is over, if this is dropped, as nobody has been promised anything.
 struct Taken<'a> {
-    intake: &'a Intake,
+    target: &'a Target,
+    halves: Arc<Mutex<Halves>>,
     room: Room,
+    /// `None` when it is over.
+    writing: Option<BoxFuture<'static, Result<(), DiskError>>>,
     until_sync: Option<u64>,
 }
 
@@ -38,24 +39,27 @@ impl Intake {
     /// Opens an intake of which nothing is needed any more. `None` if the disk has no room for it.
     pub(crate) async fn open(file: File, size: u32, is_first: bool) -> Result<Option<Intake>, DiskError> {
         let size = size.min(INTAKE_SIZE_MAX) / (2 * SECTOR as u32) * (2 * SECTOR as u32);
-        if is_first || file.size()? < u64::from(size) {
-            match fill(&file, size.into()).await {
-                Ok(()) => {}
-                Err(DiskError::Full) => {
-                    // Others need what is left; only room is lost if this fails.
-                    let _ = file.discard(0, size.into()).await;
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
+        let filled = if is_first || file.size()? < u64::from(size) {
+            fill(&file, size.into()).await
+        } else {
+            // A life that filled it may have ended before it was synced.
+            file.sync().await
+        };
+        match filled {
+            Ok(()) => Ok(Some(Intake { file, halves: Arc::new(Mutex::new(Halves::new(size))) })),
+            Err(DiskError::Full) => {
+                // Others need what is left; only room is lost if this fails.
+                let _ = file.discard(0, size.into()).await;
+                Ok(None)
             }
+            Err(error) => Err(error),
         }
-        Ok(Some(Intake { file, syncs: Arc::new(Rounds::new(0)), halves: Mutex::new(Halves::new(size)) }))
     }
+}
 
-    fn halves(&self) -> MutexGuard<'_, Halves> {
-        // No panic is expected under this lock; if one comes, others are not to hang on it.
-        self.halves.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(halves: &Mutex<Halves>) -> MutexGuard<'_, Halves> {
+    // No panic is expected under this lock; if one comes, others are not to hang on it.
+    halves.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes zeros, durably: writing over them later changes nothing but bytes, neither size nor place.
@@ -78,27 +82,28 @@ impl Target {
         let Some(intake) = self.intake.as_ref().filter(|_| may_enter(append, &extension)) else {
             return self.extend(append, &extension).await;
         };
-        let Some(mut taken) = self.take_in(intake, append, &extension).await? else {
+        let Some(mut taken) = self.take_in(intake, append, &extension)? else {
             return self.extend(append, &extension).await;
         };
-        extension.taken_in = true;
-        let need = intake.syncs.started() + 1;
-        let durable = self.sync_file_through((&intake.file, &intake.syncs), need, "a sync of the intake");
-        let written = async {
-            let (length, until_sync) = self.extend(append, &extension).await?;
-            taken.until_sync = until_sync;
-            drop((taken, stripe));
-            Ok(length)
-        };
-        // The sync is begun first: another thread does it while this one writes.
-        let (durable, written) = join(durable, written).await;
-        durable.and(written.map(|length| (length, None)))
+        // The entry is begun first, and the rest is written while the disk takes it.
+        let (entered, written) = join(taken.entered(), self.write_extension(append, &extension)).await;
+        match entered {
+            Ok(()) => extension.taken_in = true,
+            // A file system that copies on writing may need room even here.
+            Err(DiskError::Full) => {}
+            Err(error) => return Err(self.fail("a write to the intake", &error)),
+        }
+        self.check_failed()?;
+        let (length, until_sync) = self.extended(append, &extension, written?)?;
+        taken.until_sync = until_sync;
+        drop((taken, stripe));
+        Ok((length, until_sync.filter(|_| !extension.taken_in)))
     }
 
-    /// Writes an entry. `None` if there is no room for it.
-    async fn take_in<'a>(
-        self: &Arc<Self>,
-        intake: &'a Intake,
+    /// Begins to write an entry. `None` if there is no room for it.
+    fn take_in<'a>(
+        self: &'a Arc<Self>,
+        intake: &Intake,
         append: &Append,
         extension: &Extension,
     ) -> Result<Option<Taken<'a>>, StorageError> {
@@ -106,7 +111,7 @@ impl Target {
         let completed = self.syncs.completed();
         let size = entry_size(extension.from, extension.length) as u64;
         let (room, due) = {
-            let mut halves = intake.halves();
+            let mut halves = lock(&intake.halves);
             (halves.take(size, completed), halves.due(completed))
         };
         if let Some(need) = due {
@@ -117,21 +122,32 @@ impl Target {
         let Some(room) = room else { return Ok(None) };
         let parts = skip_parts(&append.parts, extension.skip as usize);
         let entry = Entry::of(append, extension, sequence, parts).encode(self.owner, room.place);
-        // Whoever is dropped here keeps the room for good: the entry may land whenever it likes.
-        let written = intake.file.write(room.place, entry).await;
-        let taken = Taken { intake, room, until_sync: None };
-        match written {
-            Ok(()) => Ok(Some(taken)),
-            // A file system that copies on writing may need room even here.
-            Err(DiskError::Full) => Ok(None),
-            Err(error) => Err(self.disk_failed(error)),
-        }
+        let (file, halves) = (intake.file.clone(), intake.halves.clone());
+        let writing = Some(Box::pin(async move { file.write_durably(room.place, entry).await }) as BoxFuture<_>);
+        Ok(Some(Taken { target: self, halves, room, writing, until_sync: None }))
+    }
+}
+
+impl Taken<'_> {
+    /// The entry is on the disk, durably.
+    async fn entered(&mut self) -> Result<(), DiskError> {
+        let entered = self.writing.as_mut().expect("it is waited for once").await;
+        self.writing = None;
+        entered
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.intake.halves().release(self.room, self.until_sync);
+        let (halves, room, until_sync) = (self.halves.clone(), self.room, self.until_sync);
+        match self.writing.take() {
+            None => lock(&halves).release(room, until_sync),
+            // It lands whenever it likes.
+            Some(writing) => self.target.host.spawn(async move {
+                drop(writing.await);
+                lock(&halves).release(room, None);
+            }),
+        }
     }
 }
 

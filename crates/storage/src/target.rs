@@ -17,7 +17,8 @@ use protocol::id::{FenceEpoch, LogId, StripeNumber, TargetId};
 use protocol::storage::{Append, Durability, StorageAnswer, StorageError, StorageReply, StorageRequest, TargetStat};
 
 use crate::catalog::{
-    Admission, Begun, Catalog, Extension, OpenTail, Plan, ReadPlan, Stored, Syncs, other_parity, partial_of,
+    Admission, Begun, Catalog, Extension, OpenTail, Plan, ReadPlan, Stored, Syncs, WrittenSlot, other_parity,
+    partial_of,
 };
 use crate::cells::CellRun;
 use crate::head::{
@@ -196,7 +197,7 @@ impl Target {
         }
         let syncs = self.sync_counts();
         let complete = append.header.ended() || length == append.header.geometry.fragment_size;
-        let tail = OpenTail { complete, ..OpenTail::created(syncs.started) };
+        let tail = OpenTail { complete, ..OpenTail::created(length, syncs.started) };
         let (epoch, header) = (append.fence, identity.header);
         let stored = Stored { run, generation, epoch, length, partial, header, tail: Some(Box::new(tail)) };
         let created = self.catalog().created(append, stored, syncs);
@@ -208,9 +209,18 @@ impl Target {
         created.map(|until_sync| (length, Some(until_sync)))
     }
 
-    /// Bytes, then table, then slot: see `docs/format.md`, *Appending*.
+    /// Makes a fragment longer.
     pub(crate) async fn extend(&self, append: &Append, extension: &Extension) -> Result<Accepted, StorageError> {
-        let id = append.header.id;
+        let slot = self.write_extension(append, extension).await?;
+        self.extended(append, extension, slot)
+    }
+
+    /// Bytes, then table, then slot: see `docs/format.md`, *Appending*.
+    pub(crate) async fn write_extension(
+        &self,
+        append: &Append,
+        extension: &Extension,
+    ) -> Result<WrittenSlot, StorageError> {
         let head = self.place(extension.run);
         let bytes = skip_parts(&append.parts, extension.skip as usize);
         self.write_data(head + HEAD_SIZE as u64 + u64::from(extension.from), bytes).await?;
@@ -219,10 +229,20 @@ impl Target {
             self.write_data(place, vec![encode_table(&extension.filled, extension.generation)]).await?;
         }
         // Asked only now: a sync that began meanwhile may be making the newest slot stable, and the next one is due.
-        let slot = self.catalog().slot_for(id, extension, self.sync_counts());
-        let (index, slot) = slot.ok_or(StorageError::Missing)?;
+        let syncs = self.sync_counts();
+        let (index, slot) = self.catalog().slot_for(append.header.id, extension, syncs).ok_or(StorageError::Missing)?;
         self.write_data(head + TailSlot::place(index) as u64, vec![slot.encode()]).await?;
-        let until_sync = self.catalog().extended(append, extension, index, self.sync_counts())?;
+        Ok(WrittenSlot { index, chosen_at: syncs.started, written_at: self.syncs.started() })
+    }
+
+    /// All that makes the fragment longer is written: from now on it is.
+    pub(crate) fn extended(
+        &self,
+        append: &Append,
+        extension: &Extension,
+        slot: WrittenSlot,
+    ) -> Result<Accepted, StorageError> {
+        let until_sync = self.catalog().extended(append, extension, slot)?;
         Ok((extension.length, Some(until_sync)))
     }
 
@@ -340,25 +360,15 @@ impl Target {
 
     /// Waits until sync number `need` of the data is over; whoever comes first syncs for all.
     pub(crate) async fn sync_through(&self, need: u64) -> Result<(), StorageError> {
-        self.sync_file_through((&self.data, &self.syncs), need, "a sync of the data").await
-    }
-
-    /// The same for any byte space.
-    pub(crate) async fn sync_file_through(
-        &self,
-        (file, syncs): (&File, &Arc<Rounds>),
-        need: u64,
-        what: &str,
-    ) -> Result<(), StorageError> {
         loop {
             self.check_failed()?;
-            match syncs.turn(need).await {
+            match self.syncs.turn(need).await {
                 Turn::Reached => return Ok(()),
                 Turn::Lead(lead) => {
                     self.check_failed()?;
-                    let number = syncs.started() + 1;
+                    let number = self.syncs.started() + 1;
                     lead.begin(number);
-                    file.sync().await.map_err(|error| self.fail(what, &error))?;
+                    self.data.sync().await.map_err(|error| self.fail("a sync of the data", &error))?;
                     lead.finish(number);
                 }
             }

@@ -51,7 +51,7 @@ enum Work {
 
 /// Six lives of a target.
 fn survive(work: Work) {
-    sim::explore(0..100, async |world, host| {
+    sim::explore(sim::seeds(300), async |world, host| {
         let disk = world.add_disk(host.node(), "d", DiskOptions { capacity_bytes: 4 << 20, ..DiskOptions::default() });
         storage::format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
         let model = Model::shared();
