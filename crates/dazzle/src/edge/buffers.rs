@@ -9,44 +9,54 @@ use bytes::Bytes;
 
 /// Reads from here on take a buffer from a pool.
 pub(super) const POOLED_MIN: usize = 64 << 10;
-/// The sizes of buffers for reads. None is more than twice what a read needs, since a slice keeps the whole.
-static READ_POOLS: LazyLock<[Arc<BufferPool>; 6]> = LazyLock::new(|| {
-    [96, 128, 256, 512, 1024, 1088].map(|kib| Arc::new(BufferPool::new(kib << 10, READ_IDLE_BYTES_MAX)))
+/// The sizes of buffers for reads, and a small one for durable writes. None is more than twice what a read needs, since a slice
+/// keeps the whole.
+static POOLS: LazyLock<[Arc<BufferPool>; 7]> = LazyLock::new(|| {
+    [40, 96, 128, 256, 512, 1024, 1088].map(|kib| Arc::new(BufferPool::new(kib << 10, IDLE_BYTES_MAX)))
 });
-/// How many bytes of idle buffers each pool for reads keeps: what a few readers give back and take again.
-const READ_IDLE_BYTES_MAX: usize = 4 << 20;
+/// How many bytes of idle buffers each of these pools keeps: what a few give back and take again.
+const IDLE_BYTES_MAX: usize = 4 << 20;
 
-/// Memory for one read.
-pub(super) enum ReadBuffer {
+/// Memory for one transfer.
+pub(super) enum IoBuffer {
     /// Of its own.
     Own(Vec<u8>),
     /// From a pool.
     Pooled(Buffer),
 }
 
-impl ReadBuffer {
+impl IoBuffer {
     /// Memory for `length` bytes. What it holds means nothing.
-    pub(super) fn new(length: usize) -> ReadBuffer {
-        let pool = READ_POOLS.iter().find(|pool| length <= pool.buffer_bytes);
+    pub(super) fn new(length: usize) -> IoBuffer {
+        let pool = POOLS.iter().find(|pool| length <= pool.buffer_bytes);
         match pool {
-            Some(pool) if length >= POOLED_MIN => ReadBuffer::Pooled(pool.take()),
-            _ => ReadBuffer::Own(vec![0; length]),
+            Some(pool) if length >= POOLED_MIN => IoBuffer::Pooled(pool.take()),
+            _ => IoBuffer::Own(vec![0; length]),
         }
+    }
+
+    /// The same, aligned to pages.
+    ///
+    /// # Panics
+    /// When it is more than any pool has.
+    pub(super) fn aligned(length: usize) -> IoBuffer {
+        let pool = POOLS.iter().find(|pool| length <= pool.buffer_bytes);
+        IoBuffer::Pooled(pool.expect("no transfer is longer").take())
     }
 
     /// The memory; at least as much as was asked for.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            ReadBuffer::Own(bytes) => bytes,
-            ReadBuffer::Pooled(buffer) => buffer.bytes_mut(),
+            IoBuffer::Own(bytes) => bytes,
+            IoBuffer::Pooled(buffer) => buffer.bytes_mut(),
         }
     }
 
     /// The first `length` bytes, without a copy.
     pub(super) fn into_bytes(self, length: usize) -> Bytes {
         match self {
-            ReadBuffer::Own(bytes) => Bytes::from(bytes).slice(..length),
-            ReadBuffer::Pooled(buffer) => Bytes::from_owner(buffer).slice(..length),
+            IoBuffer::Own(bytes) => Bytes::from(bytes).slice(..length),
+            IoBuffer::Pooled(buffer) => Bytes::from_owner(buffer).slice(..length),
         }
     }
 }

@@ -18,7 +18,7 @@ mod bell;
 mod crowding;
 mod memory;
 mod queue;
-pub(super) mod reads;
+pub(super) mod transfers;
 
 use std::collections::BTreeSet;
 use std::io;

@@ -2,6 +2,9 @@
 //!
 //! Bytes that the page cache has are taken from there. Long reads of what it has not go past it, where the file allows
 //! that: the kernel caches what programs read at the mount, and filling a second cache on the way costs fresh pages.
+//!
+//! What is written durably goes past it, too, where the file takes sectors so. Such a space must not be written by both ways: a
+//! page of the cache would be written back over what lies beneath it.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,14 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use host::{BoxFuture, DiskError, StoredFile};
-use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
+use host::{BoxFuture, DiskError, SECTOR, StoredFile};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use tokio::runtime::Handle;
 
 use super::blocking::{self, WRITE_INLINE_MAX, disk_error};
-use super::buffers::ReadBuffer;
-use super::fuse_ring::reads;
+use super::buffers::IoBuffer;
+use super::fuse_ring::transfers;
 use super::page_cache;
 
 /// Reads from here on go past the page cache.
@@ -32,6 +35,8 @@ struct Inner {
     file: OwnedFd,
     /// The same, past the page cache. `None` where that is not to be had.
     direct: Option<OwnedFd>,
+    /// Whether it takes single sectors.
+    takes_sectors: bool,
     name: String,
     /// Where the space begins in the file.
     base: u64,
@@ -54,8 +59,10 @@ impl OpenFile {
             Some(bytes) => bytes,
             None => rustix::fs::fstat(&file).map_err(|error| disk_error(&name, error))?.st_size as u64,
         };
-        let direct = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).ok();
-        Ok(OpenFile(Arc::new(Inner { file, direct, name, base, bytes_max, size: AtomicU64::new(size), runtime })))
+        let direct = rustix::fs::open(path, OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).ok();
+        let takes_sectors = direct.as_ref().is_some_and(takes_sectors);
+        let size = AtomicU64::new(size);
+        Ok(OpenFile(Arc::new(Inner { file, direct, takes_sectors, name, base, bytes_max, size, runtime })))
     }
 }
 
@@ -63,7 +70,7 @@ impl StoredFile for OpenFile {
     fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DiskError>> {
         Box::pin(async move {
             let length = self.0.within(offset, length);
-            let mut buffer = ReadBuffer::new(length);
+            let mut buffer = IoBuffer::new(length);
             let is_cold = self.0.is_cold(offset, length);
             let filled = if is_cold { 0 } else { self.0.read_cached(&mut buffer.bytes_mut()[..length], offset) };
             if filled == length {
@@ -76,7 +83,7 @@ impl StoredFile for OpenFile {
                 None => (&inner.file, length),
             };
             let place = (from.as_fd(), inner.base + offset + filled as u64);
-            let (mut buffer, filled) = match reads::begin(buffer, (filled, until), place, inner.clone()) {
+            let (mut buffer, filled) = match transfers::read(buffer, (filled, until), place, inner.clone()) {
                 Ok(read) => {
                     let (buffer, count) = read.await;
                     (buffer, filled + count.unwrap_or(0))
@@ -106,12 +113,36 @@ impl StoredFile for OpenFile {
         })
     }
 
+    fn write_durably(&self, offset: u64, parts: Vec<Bytes>) -> BoxFuture<'_, Result<(), DiskError>> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let length = parts.iter().map(Bytes::len).sum();
+            inner.check_room(offset, length)?;
+            let runtime = inner.runtime.clone();
+            let Some(direct) = inner.direct.as_ref().filter(|_| inner.takes_sectors) else {
+                let work = move || inner.write_all(offset, &parts).and_then(|()| inner.sync());
+                return blocking::run_apart(&runtime, work).await;
+            };
+            let mut buffer = IoBuffer::aligned(length);
+            fill(buffer.bytes_mut(), &parts);
+            let place = (direct.as_fd(), inner.base + offset);
+            let buffer = match transfers::write_durably(buffer, length, place, inner.clone()) {
+                Ok(write) => match write.await {
+                    (_, Ok(count)) if count == length => return Ok(()),
+                    (buffer, Ok(_) | Err(Errno::AGAIN | Errno::INTR)) => buffer,
+                    (_, Err(error)) => return Err(inner.error(error)),
+                },
+                Err(buffer) => buffer,
+            };
+            blocking::run_apart(&runtime, move || inner.write_direct(buffer, length, offset)).await
+        })
+    }
+
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {
         let inner = self.0.clone();
         Box::pin(async move {
             let runtime = inner.runtime.clone();
-            let sync = move || rustix::fs::fdatasync(&inner.file).map_err(|error| inner.error(error));
-            blocking::run_apart(&runtime, sync).await
+            blocking::run_apart(&runtime, move || inner.sync()).await
         })
     }
 
@@ -192,11 +223,33 @@ impl Inner {
         filled
     }
 
+    fn check_room(&self, offset: u64, length: usize) -> Result<(), DiskError> {
+        if self.bytes_max.is_some_and(|max| offset + length as u64 > max) { Err(DiskError::Full) } else { Ok(()) }
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        rustix::fs::fdatasync(&self.file).map_err(|error| self.error(error))
+    }
+
+    /// Writes past the page cache, durably.
+    fn write_direct(&self, mut buffer: IoBuffer, length: usize, offset: u64) -> Result<(), DiskError> {
+        let direct = self.direct.as_ref().expect("it was there when this was begun");
+        let (bytes, mut written) = (&buffer.bytes_mut()[..length], 0);
+        while written < length {
+            let (slice, at) = (&[IoSlice::new(&bytes[written..])], self.base + offset + written as u64);
+            match rustix::io::pwritev2(direct, slice, at, ReadWriteFlags::DSYNC) {
+                Ok(count) if count > 0 => written += count,
+                Ok(_) => return Err(self.error(Errno::IO)),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(self.error(error)),
+            }
+        }
+        Ok(())
+    }
+
     fn write_all(&self, offset: u64, parts: &[Bytes]) -> Result<(), DiskError> {
         let length: usize = parts.iter().map(Bytes::len).sum();
-        if self.bytes_max.is_some_and(|max| offset + length as u64 > max) {
-            return Err(DiskError::Full);
-        }
+        self.check_room(offset, length)?;
         let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let mut left = &mut slices[..];
         let mut at = self.base + offset;
@@ -222,5 +275,23 @@ impl Inner {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NODEV) => Ok(()),
             Err(error) => Err(self.error(error)),
         }
+    }
+}
+
+/// Whether what goes past the page cache may begin and end with any sector.
+fn takes_sectors(direct: &OwnedFd) -> bool {
+    let told = rustix::fs::statx(direct, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    told.is_ok_and(|told| {
+        let is_told = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+        is_told && (1..=SECTOR as u32).contains(&told.stx_dio_offset_align)
+    })
+}
+
+fn fill(memory: &mut [u8], parts: &[Bytes]) {
+    let mut rest = memory;
+    for part in parts {
+        let (place, behind) = rest.split_at_mut(part.len());
+        place.copy_from_slice(part);
+        rest = behind;
     }
 }

@@ -28,13 +28,13 @@ use rustix::thread::CpuSet;
 use tokio::runtime::Handle;
 use tracing::{error, warn};
 
-use super::super::buffers::{POOLED_MIN, ReadBuffer};
+use super::super::buffers::{IoBuffer, POOLED_MIN};
 use super::super::fuse_device::Server;
 use super::super::gate::Passage;
 use super::bell::{Bell, EntryWaker};
 use super::crowding::Watch;
 use super::memory::{QueueMemory, Ranges};
-use super::reads::Desk;
+use super::transfers::Desk;
 
 /// Submissions that the ring has room for; more are submitted before.
 const SUBMISSIONS: u32 = 64;
@@ -213,7 +213,7 @@ impl Serving {
 
     /// Nothing is to be heard any more: the mount has ended, or another process goes on with what waits.
     fn is_over(&self) -> bool {
-        (self.ended || self.is_leaving()) && !self.desk.borrow().is_reading()
+        (self.ended || self.is_leaving()) && !self.desk.borrow().is_busy()
     }
 
     fn is_leaving(&self) -> bool {
@@ -269,8 +269,8 @@ impl Serving {
         self.asked.append(&mut self.desk.borrow_mut().asked());
         let mut pushed = 0;
         while pushed < self.asked.len() {
-            // SAFETY: the memory that a command names lives until it is completed: entries as long as the mount, a read's as
-            // long as the desk has it under way.
+            // SAFETY: the memory that a command names lives until it is completed: entries as long as the mount, that of a
+            // transfer as long as the desk has it under way.
             if unsafe { self.ring.submission().push(&self.asked[pushed]) }.is_ok() {
                 pushed += 1;
                 continue;
@@ -422,7 +422,7 @@ fn copied(payload: &[u8]) -> Bytes {
     if payload.len() < POOLED_MIN {
         return Bytes::copy_from_slice(payload);
     }
-    let mut buffer = ReadBuffer::new(payload.len());
+    let mut buffer = IoBuffer::new(payload.len());
     buffer.bytes_mut()[..payload.len()].copy_from_slice(payload);
     buffer.into_bytes(payload.len())
 }

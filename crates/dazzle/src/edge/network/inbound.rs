@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::edge::buffers::ReadBuffer;
+use crate::edge::buffers::IoBuffer;
 
 use super::frame::{Frame, FrameError, HEADER_BYTES, Header};
 
@@ -77,7 +77,7 @@ impl<'a, R: AsyncRead + Unpin> Inbound<'a, R> {
     /// a disk as they are, and nothing small that came beside is kept alive with them.
     async fn payloads(&mut self, lengths: &[usize]) -> Result<Vec<Bytes>, ReceiveError> {
         let total = lengths.iter().sum();
-        let mut memory = ReadBuffer::new(total);
+        let mut memory = IoBuffer::new(total);
         let whole = &mut memory.bytes_mut()[..total];
         let mut have = self.buffer.len().min(total);
         self.buffer.copy_to_slice(&mut whole[..have]);

@@ -1,5 +1,5 @@
-//! Reads of targets by the thread that serves a queue: the disk answers to the processor on which the program waits, and no
-//! thread is woken in between. The thread never sleeps in a read; it goes on with other requests.
+//! Reads and durable writes of targets by the thread that serves a queue: the disk answers to the processor on which the
+//! program waits, and no thread is woken in between. The thread never sleeps in one; it goes on with other requests.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,50 +8,69 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use io_uring::squeue::Entry128;
+use io_uring::squeue::{Entry, Entry128};
 use io_uring::{opcode, types};
 use rustix::io::Errno;
 
-use super::super::buffers::ReadBuffer;
+use super::super::buffers::IoBuffer;
 
 thread_local! {
     static DESK: RefCell<Option<Rc<RefCell<Desk>>>> = const { RefCell::new(None) };
 }
 
-/// The reads of one thread.
+/// The transfers of one thread.
 #[derive(Default)]
 pub(super) struct Desk {
     /// To be submitted.
     asked: Vec<Entry128>,
     /// By number; those that are over leave a place.
-    under_way: Vec<Option<Arc<Reading>>>,
+    under_way: Vec<Option<Arc<Transferring>>>,
 }
 
-/// One read.
-struct Reading(Mutex<State>);
+/// One read or write.
+struct Transferring(Mutex<State>);
 
 struct State {
     /// Given back with the outcome.
-    buffer: Option<ReadBuffer>,
+    buffer: Option<IoBuffer>,
     outcome: Option<Result<usize, Errno>>,
     waker: Option<Waker>,
-    /// Keeps the file open that is read from.
+    /// Keeps the file open.
     file: Option<Arc<dyn Send + Sync>>,
 }
 
-/// A read, as who asked for it waits for it. May be dropped: then nobody hears of its end.
-pub(in crate::edge) struct Read(Arc<Reading>);
+/// A transfer, as who asked for it waits for it. May be dropped: then nobody hears of its end.
+pub(in crate::edge) struct Transfer(Arc<Transferring>);
 
 /// Begins to read into `buffer`, behind its first `filled` bytes and up to `length`, from a place in a file, which `kept` keeps
 /// open. Gives the buffer back where the current thread serves no queue.
-pub(in crate::edge) fn begin(
-    buffer: ReadBuffer,
+pub(in crate::edge) fn read(
+    mut buffer: IoBuffer,
     (filled, length): (usize, usize),
-    place: (BorrowedFd<'_>, u64),
+    (file, offset): (BorrowedFd<'_>, u64),
     kept: Arc<dyn Send + Sync>,
-) -> Result<Read, ReadBuffer> {
+) -> Result<Transfer, IoBuffer> {
     let Some(desk) = DESK.with_borrow(Clone::clone) else { return Err(buffer) };
-    Ok(desk.borrow_mut().begin(buffer, (filled, length), place, kept))
+    let room = &mut buffer.bytes_mut()[filled..length];
+    let command = opcode::Read::new(types::Fd(file.as_raw_fd()), room.as_mut_ptr(), bytes_of(room.len()));
+    Ok(desk.borrow_mut().begin(command.offset(offset).build(), buffer, kept))
+}
+
+/// Begins to write the first `length` bytes of `buffer`, durably; else the same.
+pub(in crate::edge) fn write_durably(
+    mut buffer: IoBuffer,
+    length: usize,
+    (file, offset): (BorrowedFd<'_>, u64),
+    kept: Arc<dyn Send + Sync>,
+) -> Result<Transfer, IoBuffer> {
+    let Some(desk) = DESK.with_borrow(Clone::clone) else { return Err(buffer) };
+    let bytes = &buffer.bytes_mut()[..length];
+    let command = opcode::Write::new(types::Fd(file.as_raw_fd()), bytes.as_ptr(), bytes_of(length));
+    Ok(desk.borrow_mut().begin(command.offset(offset).rw_flags(libc::RWF_DSYNC).build(), buffer, kept))
+}
+
+fn bytes_of(length: usize) -> u32 {
+    u32::try_from(length).expect("a transfer is of some megabytes at most")
 }
 
 impl Desk {
@@ -62,42 +81,34 @@ impl Desk {
         desk
     }
 
-    fn begin(
-        &mut self,
-        mut buffer: ReadBuffer,
-        (filled, length): (usize, usize),
-        (file, offset): (BorrowedFd<'_>, u64),
-        kept: Arc<dyn Send + Sync>,
-    ) -> Read {
-        let room = &mut buffer.bytes_mut()[filled..length];
-        let bytes = u32::try_from(room.len()).expect("a read is of some megabytes at most");
-        let command = opcode::Read::new(types::Fd(file.as_raw_fd()), room.as_mut_ptr(), bytes).offset(offset).build();
+    /// Has `command` submitted, which names memory of `buffer`.
+    fn begin(&mut self, command: Entry, buffer: IoBuffer, kept: Arc<dyn Send + Sync>) -> Transfer {
         let number = self.under_way.iter().position(Option::is_none).unwrap_or(self.under_way.len());
         // The buffer's memory does not move with it.
         let state = State { buffer: Some(buffer), outcome: None, waker: None, file: Some(kept) };
-        let reading = Arc::new(Reading(Mutex::new(state)));
+        let transferring = Arc::new(Transferring(Mutex::new(state)));
         if number == self.under_way.len() {
             self.under_way.push(None);
         }
-        self.under_way[number] = Some(reading.clone());
+        self.under_way[number] = Some(transferring.clone());
         self.asked.push(command.user_data(number as u64).into());
-        Read(reading)
+        Transfer(transferring)
     }
 
-    /// What is to be submitted, each with the number of its read as its user data.
+    /// What is to be submitted, each with the number of its transfer as its user data.
     pub(super) fn asked(&mut self) -> Vec<Entry128> {
         std::mem::take(&mut self.asked)
     }
 
-    /// Whether the kernel still reads.
-    pub(super) fn is_reading(&self) -> bool {
+    /// Whether the kernel still reads or writes.
+    pub(super) fn is_busy(&self) -> bool {
         self.under_way.iter().any(Option::is_some)
     }
 
-    /// The kernel has ended a read.
+    /// The kernel has ended a transfer.
     pub(super) fn end(&mut self, number: usize, result: i32) {
-        let reading = self.under_way.get_mut(number).and_then(Option::take).expect("it is under way");
-        let mut state = reading.state();
+        let transferring = self.under_way.get_mut(number).and_then(Option::take).expect("it is under way");
+        let mut state = transferring.state();
         state.outcome = Some(usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result)));
         state.file = None;
         let waker = state.waker.take();
@@ -106,14 +117,14 @@ impl Desk {
     }
 }
 
-impl Reading {
+impl Transferring {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Future for Read {
-    type Output = (ReadBuffer, Result<usize, Errno>);
+impl Future for Transfer {
+    type Output = (IoBuffer, Result<usize, Errno>);
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.0.state();
