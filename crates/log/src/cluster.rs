@@ -16,6 +16,7 @@ use protocol::storage::{
 };
 
 use crate::LogError;
+use crate::seal::Turns;
 
 /// How long an append or a sync may take before its target counts as failed: a busy disk's worst.
 const WRITE_PATIENCE: Duration = Duration::from_secs(20);
@@ -39,6 +40,8 @@ pub struct Cluster {
     /// Newer maps were learnt.
     learnt: Arc<Event>,
     lease: Arc<OnceLock<Box<dyn Lease>>>,
+    /// The logs that this node is sealing.
+    sealing: Arc<Turns>,
 }
 
 /// The lease of this node, as it knows it itself (DESIGN §6, the one lease).
@@ -65,8 +68,9 @@ impl Cluster {
         match in_turn(&host, registries, &answering, RegistryRequest::Maps).await {
             Ok(RegistryReply::Maps(maps)) => {
                 let (registries, maps) = (registries.into(), Arc::new(Mutex::new(maps)));
-                let (elsewhere, learnt, lease) = (Arc::default(), Arc::default(), Arc::default());
-                Ok(Cluster { host, registries, answering: Arc::new(answering), elsewhere, maps, learnt, lease })
+                let (elsewhere, learnt, lease, sealing) = Default::default();
+                let answering = Arc::new(answering);
+                Ok(Cluster { host, registries, answering, elsewhere, maps, learnt, lease, sealing })
             }
             Ok(_) => Err(LogError::Unavailable("the registry did not answer with its maps".into())),
             Err(error) => Err(LogError::Unavailable(error.to_string())),
@@ -77,7 +81,7 @@ impl Cluster {
     pub fn follow(&self) {
         let (maps, registries) = (Arc::downgrade(&self.maps), self.registries.clone());
         let (host, answering, lease) = (self.host.clone(), self.answering.clone(), self.lease.clone());
-        let (elsewhere, learnt) = (self.elsewhere.clone(), self.learnt.clone());
+        let (elsewhere, learnt, sealing) = (self.elsewhere.clone(), self.learnt.clone(), self.sealing.clone());
         self.host.spawn(async move {
             while let Some(maps) = maps.upgrade() {
                 let known = Cluster {
@@ -88,6 +92,7 @@ impl Cluster {
                     maps,
                     learnt: learnt.clone(),
                     lease: lease.clone(),
+                    sealing: sealing.clone(),
                 };
                 let epoch = known.maps().epoch;
                 if known.registry(RegistryRequest::Watch { epoch }).await.is_err() {
@@ -201,6 +206,11 @@ impl Cluster {
     /// Lets those who wait for newer maps look whether they have anything left to do.
     pub(crate) fn wake_followers(&self) {
         self.learnt.notify(usize::MAX);
+    }
+
+    /// The logs that this node is sealing.
+    pub(crate) fn sealing(&self) -> &Turns {
+        &self.sealing
     }
 
     /// Asks a target, wherever it lives. One that does not answer in time is a failed target: nobody waits for a hung

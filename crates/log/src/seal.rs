@@ -10,10 +10,11 @@
 //! Whatever refuses on the way, nothing is lost by beginning again with a new claim.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use event_listener::Event;
 use futures_util::future::join_all;
 use protocol::address::Position;
 use protocol::checksum::{BLOCK_SIZE, block_checksums};
@@ -42,6 +43,7 @@ type Held = BTreeMap<StripeNumber, Vec<(TargetId, StoredFragment)>>;
 
 /// Takes the log from its writer, dead or not, and fixes its length. A log that is sealed already just tells it.
 pub(crate) async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, SealError> {
+    let _turn = cluster.sealing().turn(log).await;
     let mut outcome = Err(SealError::Lost);
     for new_run in [false, true] {
         let claim = match Claim::make(cluster, log).await? {
@@ -56,6 +58,42 @@ pub(crate) async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, Seal
         }
     }
     outcome
+}
+
+/// Whose turn it is to seal a log on this node: a claim voids the one before, and all that was done under it.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    under_way: Mutex<BTreeSet<LogId>>,
+    ended: Event,
+}
+
+/// Nobody else on this node seals the log until this is dropped.
+struct Turn<'a> {
+    turns: &'a Turns,
+    log: LogId,
+}
+
+impl Turns {
+    async fn turn(&self, log: LogId) -> Turn<'_> {
+        loop {
+            let ended = self.ended.listen();
+            if self.logs().insert(log) {
+                return Turn { turns: self, log };
+            }
+            ended.await;
+        }
+    }
+
+    fn logs(&self) -> MutexGuard<'_, BTreeSet<LogId>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turns.logs().remove(&self.log);
+        self.turns.ended.notify(usize::MAX);
+    }
 }
 
 /// What came of a claim.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use host::sim::{Stop, World, run};
 use host::{Host, NodeId, Port};
 use log::{Appended, BodyPart, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery, stripes};
@@ -89,6 +90,27 @@ fn who_seals_a_log_at_rest_does_not_touch_what_is_complete() {
         assert!(calls(&world) - before <= 2 * 2 * 5 + 6 * 6, "{}", calls(&world) - before);
         let reader = LogReader::new(sealer);
         right(&reader, &records).await;
+    });
+}
+
+/// A manager that takes slots over waits for a dead client's log, and so does one that looks after dead logs. Each claimed it
+/// from the other and read and wrote its tail again, until one was fast enough: on busy links that took seconds.
+#[test]
+fn on_one_node_a_log_is_sealed_once() {
+    run(12, async |world, host| {
+        let fakes = Fakes::new(&world, 6, 1, 64 << 10);
+        let writer = open(&fakes, &host).await;
+        let (last, _) = append(&writer, 60 * KIB);
+        writer.commit(writer.end(), Durability::Disk).await.unwrap();
+        let log = writer.log();
+        drop(writer);
+        world.crash(Fakes::node(2), Stop::Kill);
+        let sealer = fakes.cluster(&world.add_node(NodeId(99))).await;
+        let before = fakes.maps.lock().unwrap().logs[&log].version;
+        let lengths = join_all((0..4).map(|_| recovery::seal(&sealer, log))).await;
+        assert!(lengths.iter().all(|length| *length == Ok(last.end)), "{lengths:?}");
+        let steps = fakes.maps.lock().unwrap().logs[&log].version - before;
+        assert!(steps <= 3, "one claim, one run at most, one length; and not {steps} changes");
     });
 }
 
