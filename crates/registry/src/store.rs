@@ -19,6 +19,7 @@ use std::time::Duration;
 use async_lock::Mutex as AsyncMutex;
 use futures_util::future::join_all;
 use host::{Disk, DiskError};
+use openraft::impls::leader_id_adv::LeaderId;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::{AsyncRuntime, EntryPayload, OptionalSend};
 use protocol::id::TargetId;
@@ -329,7 +330,17 @@ impl Kept {
                 && meta.last_log_id >= self.purged
                 && meta.last_membership.voter_ids().next().is_some()
         });
-        in_order && maps && (self.snapshot.is_some() || self.purged.is_none())
+        in_order && maps && (self.snapshot.is_some() || self.purged.is_none()) && self.has_voted_for_its_entries()
+    }
+
+    /// Whoever takes entries from a leader has noted that it votes for it, or for a later one. The library relies on that.
+    fn has_voted_for_its_entries(&self) -> bool {
+        let of_snapshot = self.snapshot.as_ref().and_then(|(meta, _)| meta.last_log_id);
+        let newest = [self.entries.values().map(|entry| entry.log_id).max(), self.purged, of_snapshot];
+        let place = |leader: &LeaderId<u64, u32>| (leader.term, leader.node_id);
+        let led = newest.iter().flatten().map(|id| place(id.committed_leader_id())).max();
+        // Of the first entry of all nobody was the leader.
+        led.is_none_or(|led| led.0 == 0 || self.vote.as_ref().is_some_and(|vote| led <= place(&vote.leader_id)))
     }
 
     /// Who votes, by the newest entry or the snapshot that says so.
@@ -484,7 +495,7 @@ pub(crate) fn first(spare: u8, agreed: Option<(u32, Arc<Agreed>)>) -> Kept {
         snapshot: None,
     };
     if let Some((voter, agreed)) = agreed {
-        let leader = openraft::impls::leader_id_adv::LeaderId { term: 0, node_id: voter };
+        let leader = LeaderId { term: 0, node_id: voter };
         let first = LogId::new(leader, 0);
         let voters = [[voter].into()].into();
         let members = openraft::Membership::new_with_defaults(voters, [voter]);
@@ -494,4 +505,28 @@ pub(crate) fn first(spare: u8, agreed: Option<(u32, Arc<Agreed>)>) -> Kept {
         kept.snapshot = Some((Meta { last_log_id: Some(first), last_membership }, agreed));
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::maps::TargetEntry;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_without_the_vote_for_its_entries_is_unsound() {
+        let targets = vec![(TargetId(0), TargetEntry::new(1, String::new()))];
+        let maps = Arc::new(crate::change::new_cluster(1, targets, 0, 1));
+        let mut kept = first(1, Some((1, Arc::new(Agreed { maps, answered: Default::default() }))));
+        assert!(kept.is_sound(), "of the first entry nobody was the leader");
+        let log_id = LogId::new(LeaderId { term: 5, node_id: 2 }, 1);
+        kept.happen(Event::Append(Entry { log_id, payload: EntryPayload::Blank }));
+        assert!(!kept.is_sound());
+        for (vote, sound) in
+            [(Vote::new(4, 3), false), (Vote::new(5, 1), false), (Vote::new(5, 2), true), (Vote::new(6, 1), true)]
+        {
+            kept.happen(Event::Vote(vote));
+            assert_eq!(kept.is_sound(), sound, "{vote}");
+        }
+    }
 }
