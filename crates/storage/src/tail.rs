@@ -1,7 +1,8 @@
 //! How long a fragment is after a crash: `docs/format.md`, *Start after a crash*.
 //!
 //! The slots are tried from the newest on. What is chosen is at least all that was acknowledged `disk`, and every block
-//! of it that was not yet durable checks out.
+//! of it that was not yet durable checks out. A newest slot that checks out is right, even if an older one says more: of what
+//! somebody gave up a start before may have let go.
 
 use protocol::checksum::{BLOCK_SIZE, crc};
 
@@ -57,11 +58,11 @@ pub(crate) fn decide(slots: &[(u8, TailSlot)], table: &[u32], start: u32, bytes:
         let right = right_to(slot);
         if right == slot.length || slot.length <= floor {
             best.whole.push((*index, *slot));
-            if slot.length > best.length {
+            if slot.length > best.length && !best.as_newest {
                 let (length, partial) = (slot.length, slot.partial);
                 best = Verdict { length, partial, as_newest: rank == 0, backed_by: Some(*index), ..best };
             }
-        } else if right > best.length {
+        } else if right > best.length && !best.as_newest {
             best = Verdict { length: right, partial: 0, as_newest: false, ..best };
         }
     }
@@ -112,6 +113,9 @@ mod tests {
         let verdict = decide(&slots, &block_checksums(&data), 0, &data);
         assert_eq!(verdict.length, data.len() as u32);
         assert!(verdict.as_newest);
+        let slots = [(2, slot(3, &data[..5000], 0)), (1, slot(2, &data, 0))];
+        let verdict = decide(&slots, &block_checksums(&data), 0, &data);
+        assert_eq!((verdict.length, verdict.as_newest, verdict.whole.len()), (5000, true, 2), "more was given up");
     }
 
     #[test]
