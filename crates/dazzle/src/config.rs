@@ -13,6 +13,13 @@ pub const FILE_NAME: &str = "dazzle.toml";
 /// The least part of the cache that is for reading, in bytes.
 const READ_MIN: u64 = 16 << 20;
 
+/// The part of a machine's memory that metadata gets.
+const METADATA_SHARE: u64 = 16;
+/// In steps of so many bytes, so many at least and so many at most.
+const METADATA_STEP: u64 = 512 << 20;
+const METADATA_MIN: u64 = 512 << 20;
+const METADATA_MAX: u64 = 8 << 30;
+
 /// Ten years.
 const SCRUB_DAYS_MAX: u32 = 3650;
 
@@ -27,7 +34,8 @@ const EXPLANATION: &str = "\
 # mount      where it is mounted; `dazzle up --mount` changes it
 # cache      memory for file data: read ahead, recently read, written but not yet stored
 # dirty      the part of cache for what is written but not yet stored
-# metadata   memory for inodes, names and maps of files
+# metadata   memory for inodes, names and maps of files: some 140 bytes a file, else they are read from the targets again;
+#            a new file system gets about a sixteenth of the machine's memory, from 512 MiB to 8 GiB
 #            beside cache and metadata the daemon takes up to 128 MiB, and a quarter of metadata: docs/limits.md
 # scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never
 # rebuild    so many bytes a second each machine reads to bring lost redundancy back: to make targets whole that come
@@ -144,7 +152,12 @@ impl Config {
     }
 
     fn default_metadata() -> Size {
-        Size(512 << 20)
+        Size(METADATA_MIN)
+    }
+
+    /// What a machine with so much memory, in bytes, is given for metadata when its file system is made.
+    pub fn metadata_of(memory: u64) -> Size {
+        Size((memory / METADATA_SHARE / METADATA_STEP * METADATA_STEP).clamp(METADATA_MIN, METADATA_MAX))
     }
 
     fn default_scrub_days() -> u32 {
@@ -338,6 +351,13 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     use super::*;
+
+    #[test]
+    fn metadata_gets_a_share_of_the_machines_memory() {
+        let given = |memory: u64| Config::metadata_of(memory).to_string();
+        assert_eq!([given(1 << 30), given(8 << 30), given(24 << 30)], ["512 MiB", "512 MiB", "1.5 GiB"]);
+        assert_eq!([given((24 << 30) - 5), given(1 << 40)], ["1 GiB", "8 GiB"]);
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

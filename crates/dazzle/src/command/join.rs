@@ -95,6 +95,7 @@ impl Join {
         };
         let targets = paths.into_iter().map(|path| TargetConfig { path, id: None, limit: self.limit }).collect();
         let mut config = Config::new(0, mount, targets);
+        config.metadata = Config::metadata_of(process::machine_memory());
         let name = self.name.clone().unwrap_or_else(process::host_name);
         config.cluster = Some(ClusterConfig { name, address: self.address.clone(), peers: Vec::new() });
         config.verify()?;

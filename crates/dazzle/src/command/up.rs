@@ -98,6 +98,7 @@ impl Up {
         let parity = self.parity.unwrap_or(u8::from(paths.len() > 1 || self.address.is_some()));
         let targets = paths.into_iter().map(|path| TargetConfig { path, id: None, limit: self.limit }).collect();
         let mut config = Config::new(parity, mount, targets);
+        config.metadata = Config::metadata_of(process::machine_memory());
         config.cluster = self.address.clone().map(|address| {
             let name = self.name.clone().unwrap_or_else(process::host_name);
             ClusterConfig { name, address, peers: Vec::new() }

@@ -90,6 +90,13 @@ pub fn host_name() -> String {
     if name.trim().is_empty() { "a machine without a name".to_owned() } else { name.trim().to_owned() }
 }
 
+/// Bytes of memory that this machine has; 0 where the kernel does not tell.
+pub fn machine_memory() -> u64 {
+    let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = told.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
+    total.map_or(0, |kib: u64| kib << 10)
+}
+
 /// Bytes of memory that this process has, as the kernel counts them; 0 where it does not tell.
 pub fn memory_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|line| line.split(' ').nth(1)?.parse().ok());
