@@ -18,8 +18,11 @@ pub(crate) const SUPERBLOCK_SPACE: usize = BLOCK_SIZE + SECTOR;
 /// and none was ever released.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// No counter of a target gets this far, and an incarnation takes half of a generation's bits.
+/// No target is started so often, nor writes so many lists; and an incarnation takes half of a generation's bits.
 const COUNTER_MAX: u64 = u32::MAX as u64 - 1;
+/// Nor does a superblock get this far, though it is written whenever the list is: some hundred times a second where much is
+/// deleted, for years.
+const SEQUENCE_MAX: u64 = u64::MAX / 2;
 const MAGIC: [u8; 8] = *b"DAZZLETG";
 const CRC_OFFSET: usize = SECTOR - 4;
 
@@ -114,8 +117,9 @@ fn decode_copy(bytes: &[u8]) -> Result<Superblock, Unreadable> {
     }
     let cell_data = u32_at(sector, 32);
     let is_cell = (1..=FRAGMENT_SIZE_MAX).contains(&cell_data) && (cell_data as usize).is_multiple_of(BLOCK_SIZE);
-    let counters = [u64_at(sector, 40), u64_at(sector, 48), u64_at(sector, 56)];
-    if version == 0 || !is_cell || counters.into_iter().any(|counter| counter > COUNTER_MAX) {
+    let counters = [u64_at(sector, 48), u64_at(sector, 56)];
+    let are_possible = u64_at(sector, 40) <= SEQUENCE_MAX && counters.into_iter().all(|counter| counter <= COUNTER_MAX);
+    if version == 0 || !is_cell || !are_possible {
         return Err(Unreadable::Rubbish);
     }
     Ok(Superblock {
@@ -151,6 +155,17 @@ mod tests {
             put(&mut space, copy.place() as usize, &copy.encode());
         }
         space
+    }
+
+    /// At a hundred lists a second that is a year and four months.
+    #[test]
+    fn a_superblock_that_was_written_four_thousand_million_times_is_read() {
+        for sequence in [u64::from(u32::MAX) - 1, 1 << 32, 1 << 40] {
+            let (mut space, superblock) = (vec![0; SUPERBLOCK_SPACE], sample(sequence));
+            let place = superblock.place() as usize;
+            space[place..place + SECTOR].copy_from_slice(&superblock.encode());
+            assert_eq!(Superblock::decode(&space).map(|read| read.sequence), Ok(sequence));
+        }
     }
 
     #[test]
