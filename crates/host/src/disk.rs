@@ -137,6 +137,7 @@ impl File {
             offset.is_multiple_of(SECTOR as u64) && length.is_multiple_of(SECTOR),
             "whole sectors are written durably"
         );
+        assert!(length <= DURABLE_MAX, "what is written durably is small");
         self.0.write_durably(offset, parts).await
     }
 
