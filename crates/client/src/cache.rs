@@ -115,6 +115,18 @@ impl Cache {
         Found::Begun(Loading { cache: self.clone(), address: absent, load: Some(load) })
     }
 
+    /// How many bytes of `address` are neither here nor on their way.
+    pub(crate) fn lacks(&self, address: LogAddress) -> u32 {
+        let (log, stripe, start) = (address.log, address.stripe, address.offset);
+        let end = start + address.length;
+        let state = lock(&self.0);
+        let before_end = state.entries.range((log, stripe, 0)..(log, stripe, end)).rev();
+        let overlap =
+            |(&(_, _, from), entry): (&Key, &Entry)| end.min(from + entry.length).checked_sub(start.max(from));
+        let held: u32 = before_end.map_while(overlap).sum();
+        address.length - held
+    }
+
     /// For how many bytes there is room without losing what nobody has had yet.
     pub(crate) fn spare(&self) -> u64 {
         let state = lock(&self.0);
@@ -248,6 +260,16 @@ mod tests {
         assert!(matches!(cache.look(address(200, 10), Intent::Alone), Found::Ready(bytes) if bytes.len() == 10));
         assert!(matches!(cache.look(address(250, 10), Intent::Alone), Found::Absent(_)));
         assert_eq!(cache.bytes(), 100);
+    }
+
+    #[test]
+    fn what_is_here_or_on_its_way_is_not_lacking() {
+        let cache = Cache::new(1000);
+        load(&cache, address(100, 50));
+        let Found::Begun(_loading) = cache.look(address(150, 50), Intent::Ahead) else { panic!("nobody loads it yet") };
+        let lacks = |offset, length| cache.lacks(address(offset, length));
+        assert_eq!((lacks(100, 100), lacks(120, 60), lacks(0, 100), lacks(200, 10)), (0, 0, 100, 10));
+        assert_eq!((lacks(90, 20), lacks(190, 20), lacks(90, 200)), (10, 10, 100));
     }
 
     #[test]

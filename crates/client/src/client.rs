@@ -152,6 +152,11 @@ impl Client {
         Ok(())
     }
 
+    /// How many pieces of files were read around targets that are away ([`LogReader::detours_taken`]).
+    pub fn detours_taken(&self) -> u64 {
+        self.0.reader.detours_taken()
+    }
+
     /// What it holds in memory now.
     pub fn memory(&self) -> ClientMemory {
         let (cached, dirty) = (self.0.cache.bytes() as u64, self.0.budget.dirty());

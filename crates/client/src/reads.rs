@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::{join_all, try_join_all};
-use log::ReadError;
+use log::{Detour, ReadError};
 use protocol::address::LogAddress;
 use protocol::id::InodeId;
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
@@ -22,6 +22,8 @@ use crate::opens::OpenFile;
 const MAP_STEP: u64 = 64 << 20;
 /// Reads of so many bytes are shared with who wants the same meanwhile; smaller ones are not worth the bookkeeping.
 const SHARE_MIN: u32 = 64 << 10;
+/// A detour may cost this part, one in so many, of bytes that nobody asked for.
+const LACKING_PART: u32 = 16;
 
 /// Zeros for holes, shared by all readers.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -178,13 +180,15 @@ impl Inner {
                     left -= step;
                 }
             }
-            Piece::Stored(address) => self.fetch_stored(*address, bytes).await?,
+            Piece::Stored(address) => {
+                let intent = if address.length >= SHARE_MIN { Intent::Shared } else { Intent::Alone };
+                self.fetch_stored(*address, intent, bytes).await?;
+            }
         }
         Ok(())
     }
 
-    async fn fetch_stored(&self, address: LogAddress, bytes: &mut Vec<Bytes>) -> Result<(), ReadError> {
-        let intent = if address.length >= SHARE_MIN { Intent::Shared } else { Intent::Alone };
+    async fn fetch_stored(&self, address: LogAddress, intent: Intent, bytes: &mut Vec<Bytes>) -> Result<(), ReadError> {
         let mut rest = address;
         while rest.length > 0 {
             let part = match self.cache.look(rest, intent) {
@@ -211,19 +215,50 @@ impl Inner {
         outcome
     }
 
+    /// The same around who should have it, if that is possible.
+    async fn load_around(&self, loading: Loading, detour: Detour) {
+        let others = try_join_all(detour.others().map(async |other| {
+            let mut parts = Vec::with_capacity(1);
+            self.fetch_stored(other, Intent::Ahead, &mut parts).await?;
+            Ok(if parts.len() == 1 { parts.remove(0) } else { parts.concat().into() })
+        }));
+        match self.reader.read_around(&detour, others).await {
+            Some(bytes) => loading.end(Ok(bytes), true),
+            None => drop(self.load(loading, true).await),
+        }
+    }
+
+    /// Whether the rest of the stripe is wanted anyway, but for little: records lie between the bytes of files.
+    fn is_worth_it(&self, detour: &Detour) -> bool {
+        let (mut lacking, mut wanted) = (0, 0);
+        for other in detour.others() {
+            lacking += self.cache.lacks(other);
+            wanted += other.length;
+        }
+        lacking <= wanted / LACKING_PART
+    }
+
     /// Begins to load what a reader in order will ask for next.
     fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>) {
-        let planned = lock(&file.state).known().plan(range);
+        let planned = self.plan_ahead(file, range);
         let inner = self.clone();
         match planned {
             Ok(pieces) => {
                 let loadings = self.begin_loads(&self.cut(pieces));
-                if !loadings.is_empty() {
-                    self.host.spawn(async move {
-                        // Who asks for bytes that could not be read ahead is told why then.
-                        join_all(loadings.into_iter().map(|loading| inner.load(loading, true))).await;
-                    });
+                if loadings.is_empty() {
+                    return;
                 }
+                let addresses: Vec<_> = loadings.iter().map(Loading::address).collect();
+                let detours = self.reader.detours(&addresses);
+                let ways: Vec<_> = detours.into_iter().map(|it| it.filter(|it| self.is_worth_it(it))).collect();
+                self.host.spawn(async move {
+                    let loads = loadings.into_iter().zip(ways).map(async |(loading, way)| match way {
+                        Some(detour) => Box::pin(inner.load_around(loading, detour)).await,
+                        // Who asks for bytes that could not be read ahead is told why then.
+                        None => drop(inner.load(loading, true).await),
+                    });
+                    join_all(loads).await;
+                });
             }
             Err(missing) => {
                 let file = file.clone();
@@ -236,6 +271,23 @@ impl Inner {
                 });
             }
         }
+    }
+
+    /// What lies ahead, up to the end of a stripe of which some is away: who asks for all of it at once can go around that.
+    fn plan_ahead(&self, file: &OpenFile, range: Range<u64>) -> Result<Vec<Piece>, Missing> {
+        let mut state = lock(&file.state);
+        let mut pieces = state.known().plan(range.clone())?;
+        let Some(Piece::Stored(last)) = pieces.last() else { return Ok(pieces) };
+        let rest = u64::from(self.reader.rest_of_stripe(*last));
+        let end = range.end + rest;
+        if rest > 0
+            && rest <= self.cache.spare() / 2
+            && let Ok(more) = state.known().plan(range.end..end)
+        {
+            pieces.extend(more);
+            state.known().streams.went_on(range.end, end);
+        }
+        Ok(pieces)
     }
 
     fn begin_loads(&self, pieces: &[Piece]) -> Vec<Loading> {

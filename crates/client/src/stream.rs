@@ -73,6 +73,11 @@ impl Streams {
         Some(from..stream.ahead).filter(|ahead| !ahead.is_empty())
     }
 
+    /// What was to be read ahead up to `from` was read up to `to`.
+    pub(crate) fn went_on(&mut self, from: u64, to: u64) {
+        self.list.iter_mut().filter(|stream| stream.ahead == from).for_each(|stream| stream.ahead = to);
+    }
+
     fn begin(&mut self, range: &Range<u64>) -> Option<Range<u64>> {
         let oldest = self.list.iter_mut().min_by_key(|stream| stream.used).expect("there are some");
         *oldest = Stream { next: range.end, ahead: range.end, window: 0, used: self.clock };

@@ -290,7 +290,7 @@ async fn why(parts: &Parts, path: &Path) -> Result<Value, String> {
 /// The targets that hold the bytes at `address`, in words.
 fn targets(maps: &Maps, address: LogAddress) -> String {
     let Some(log) = maps.logs.get(&address.log) else { return "a log that the registry does not know".into() };
-    let Some(run) = log.layout.iter().rev().find(|run| run.covers(address.stripe)) else { return "no run".into() };
+    let Some(run) = log.run(address.stripe) else { return "no run".into() };
     let Some(group) = maps.groups.get(&run.group(address.stripe)) else { return "no group".into() };
     let shape = group.geometry;
     let first = address.offset / shape.fragment_size;

@@ -120,7 +120,7 @@ pub fn unreadable(maps: &Maps, states: &[StripeState]) -> BTreeSet<(LogId, Strip
 
 /// The group in which a stripe lies, as the layout of its log says.
 pub fn group_of(maps: &Maps, log: LogId, stripe: StripeNumber) -> Option<GroupId> {
-    let run = maps.logs.get(&log)?.layout.iter().rev().find(|run| run.covers(stripe))?;
+    let run = maps.logs.get(&log)?.run(stripe)?;
     Some(run.group(stripe))
 }
 

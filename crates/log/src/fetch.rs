@@ -104,6 +104,16 @@ async fn blocks(
     }
 }
 
+/// What `target` says of a parity; `None` where it has none, or does not answer.
+pub(crate) async fn find_parity(cluster: &Cluster, target: TargetId, id: FragmentId) -> Option<StoredFragment> {
+    // Of the parts of a stripe parities are the last, and a target has one of them.
+    let after = Some(FragmentId { part: Part::Copy { of: u8::MAX, at: u8::MAX }, ..id });
+    match cluster.ask(target, StorageRequest::List { after, limit: 1 }).await {
+        Ok(StorageReply::Fragments(page)) => page.into_iter().find(|fragment| fragment.header.id == id),
+        _ => None,
+    }
+}
+
 /// What `target` holds of the stripes `first..=last` of a log, of all runs.
 pub(crate) async fn held(
     cluster: &Cluster,

@@ -26,6 +26,7 @@ mod attempts;
 mod buffer;
 mod cluster;
 mod decode;
+mod detour;
 mod due;
 mod error;
 pub mod exposure;
@@ -56,6 +57,7 @@ mod writer;
 
 pub use absences::Absences;
 pub use cluster::{Cluster, Lease};
+pub use detour::Detour;
 pub use error::{LogError, ReadError, SealError};
 pub use reader::{Damage, LogReader};
 pub use rebuilder::{RebuildOptions, RebuildStatus, Rebuilder};

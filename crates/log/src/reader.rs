@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::{Bytes, BytesMut};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join};
 use protocol::address::LogAddress;
 use protocol::erasure::{Survivor, reconstruct};
 use protocol::fragment::{FragmentId, Part};
@@ -16,6 +16,7 @@ use protocol::storage::StoredFragment;
 
 use crate::absence::{self, Told};
 use crate::decode::{self, Plan};
+use crate::detour::{self, Detour};
 use crate::fetch::{self, Refusal};
 use crate::sender::Shared;
 use crate::{Cluster, LogWriter, ReadError};
@@ -32,6 +33,7 @@ struct Inner {
     writers: Mutex<BTreeMap<LogId, Weak<Shared>>>,
     damages: Mutex<BTreeSet<Damage>>,
     decoded: AtomicU64,
+    gone_around: AtomicU64,
 }
 
 impl std::fmt::Debug for Inner {
@@ -159,11 +161,44 @@ impl LogReader {
     /// targets at once, and copies nothing.
     pub fn on_one_target(&self, address: LogAddress) -> LogAddress {
         let maps = self.cluster.maps();
-        let run =
-            maps.logs.get(&address.log).and_then(|log| log.layout.iter().rev().find(|run| run.covers(address.stripe)));
+        let run = maps.logs.get(&address.log).and_then(|log| log.run(address.stripe));
         let Some(group) = run.and_then(|run| maps.groups.get(&run.group(address.stripe))) else { return address };
         let left = group.geometry.fragment_size - address.offset % group.geometry.fragment_size;
         address.part(0, address.length.min(left))
+    }
+
+    /// How much of its stripe lies behind `address`, in bytes, where some of its data is away: who wants that too had better
+    /// ask for all of it at once ([`LogReader::detours`]). Zero where all of it is there.
+    pub fn rest_of_stripe(&self, address: LogAddress) -> u32 {
+        detour::rest_of_stripe(&self.cluster.maps(), address)
+    }
+
+    /// For each of `pieces`, all of which are wanted, and each of which one target holds, the way around that target, if it is
+    /// away.
+    pub fn detours(&self, pieces: &[LogAddress]) -> Vec<Option<Detour>> {
+        detour::detours(&self.cluster.maps(), pieces)
+    }
+
+    /// The piece that a detour leads to, of a parity and of what `others` gives: [`Detour::others`], in order. `None` where it
+    /// cannot be had so.
+    pub async fn read_around(
+        &self,
+        detour: &Detour,
+        others: impl Future<Output = Result<Vec<Bytes>, ReadError>>,
+    ) -> Option<Bytes> {
+        let others = async { others.await.map_err(drop) };
+        let (others, parity) = try_join(others, async { self.parity_of(detour).await.ok_or(()) }).await.ok()?;
+        let bytes = detour.compute(&others, &parity);
+        self.inner.gone_around.fetch_add(1, Ordering::Relaxed);
+        Some(bytes)
+    }
+
+    async fn parity_of(&self, detour: &Detour) -> Option<Bytes> {
+        let found = fetch::find_parity(&self.cluster, detour.target, detour.parity).await?;
+        if !detour.fits(&found) {
+            return None;
+        }
+        fetch::read(&self.cluster, detour.target, detour.parity, detour.range()).await.ok()
     }
 
     /// What was found broken since the last time, for repair.
@@ -175,6 +210,11 @@ impl LogReader {
     /// How many pieces were decoded because their target did not give them.
     pub fn pieces_decoded(&self) -> u64 {
         self.inner.decoded.load(Ordering::Relaxed)
+    }
+
+    /// How many pieces were had by a detour.
+    pub fn detours_taken(&self) -> u64 {
+        self.inner.gone_around.load(Ordering::Relaxed)
     }
 
     fn peek(&self, address: LogAddress) -> Option<Bytes> {

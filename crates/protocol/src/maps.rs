@@ -416,6 +416,13 @@ pub struct LogEntry {
     pub version: u64,
 }
 
+impl LogEntry {
+    /// The newest run in which `stripe` may lie.
+    pub fn run(&self, stripe: StripeNumber) -> Option<&Run> {
+        self.layout.iter().rev().find(|run| run.covers(stripe))
+    }
+}
+
 /// From a stripe on, which groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {

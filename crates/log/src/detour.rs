@@ -1,0 +1,258 @@
+//! How somebody who reads a whole stripe goes around a target that is away: any k of its k + m fragments give the data, so that
+//! one parity in the place of what is missing is all that is read more. Decides, never awaits.
+//!
+//! Rules
+//! 1. Only who has the rest of the stripe, or has asked for it, goes around. Who wants a few bytes asks who holds what, and
+//!    decodes ([`crate::decode`]).
+//! 2. At most one fragment of a stripe is gone around; where more are away they are decoded.
+//! 3. Only a stripe that is full is read so: its parity never changes, and every byte of it counts.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use protocol::address::LogAddress;
+use protocol::erasure::{Survivor, reconstruct};
+use protocol::fragment::{FragmentId, Geometry, Part};
+use protocol::id::{LogId, RunNumber, StripeNumber, TargetId};
+use protocol::maps::{GroupEntry, Maps, TargetEntry};
+use protocol::storage::StoredFragment;
+
+/// A piece of a data fragment that is computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detour {
+    /// What is wanted, within one data fragment.
+    pub(crate) address: LogAddress,
+    /// Of the stripe.
+    pub(crate) geometry: Geometry,
+    /// The parity that takes the fragment's place.
+    pub(crate) parity: FragmentId,
+    /// Where that lies.
+    pub(crate) target: TargetId,
+}
+
+impl Detour {
+    /// The data fragment that is done without.
+    pub(crate) fn wanted(&self) -> u8 {
+        (self.address.offset / self.geometry.fragment_size) as u8
+    }
+
+    /// The piece, within the fragment and within the parity.
+    pub(crate) fn range(&self) -> Range<u32> {
+        let start = self.address.offset % self.geometry.fragment_size;
+        start..start + self.address.length
+    }
+
+    /// The data fragments that are needed in its place.
+    fn others_in_stripe(&self) -> impl Iterator<Item = u8> + use<> {
+        let wanted = self.wanted();
+        (0..self.geometry.data).filter(move |&index| index != wanted)
+    }
+
+    /// The same piece of all other data fragments: who has these needs only the parity.
+    pub fn others(&self) -> impl Iterator<Item = LogAddress> + use<> {
+        let (address, size, start) = (self.address, self.geometry.fragment_size, self.range().start);
+        self.others_in_stripe().map(move |index| LogAddress { offset: u32::from(index) * size + start, ..address })
+    }
+
+    /// The piece, out of [`Detour::others`] and the parity's.
+    pub(crate) fn compute(&self, others: &[Bytes], parity: &Bytes) -> Bytes {
+        let (data, parity_at) = (self.geometry.data, self.parity.part);
+        let Part::Parity(at) = parity_at else { unreachable!("a parity takes the fragment's place") };
+        let indexes = self.others_in_stripe().chain([data + at]);
+        let pieces = others.iter().chain([parity]);
+        let survivors: Vec<_> = indexes.zip(pieces).map(|(index, bytes)| Survivor { index, bytes }).collect();
+        assert!(survivors.iter().all(|it| it.bytes.len() == self.address.length as usize), "the same piece of each");
+        reconstruct(data, self.wanted(), &survivors, self.address.length as usize).into()
+    }
+
+    /// Whether a parity that its target shows is that of a full stripe.
+    pub(crate) fn fits(&self, shown: &StoredFragment) -> bool {
+        let size = self.geometry.fragment_size;
+        let is_full = shown.length == size && shown.header.data_lengths.iter().all(|&length| length == size);
+        shown.header.id == self.parity && shown.header.geometry == self.geometry && is_full
+    }
+}
+
+/// How much of its stripe lies behind `address`, in bytes, if a target of the stripe's data is away; else zero.
+pub(crate) fn rest_of_stripe(maps: &Maps, address: LogAddress) -> u32 {
+    let Some((_, stripe)) = Stripe::of(maps, address) else { return 0 };
+    let geometry = stripe.group.geometry;
+    if (0..geometry.data).map(Part::Data).all(|part| stripe.is_there(part)) {
+        return 0;
+    }
+    geometry.stripe_size().saturating_sub(address.offset + address.length)
+}
+
+/// For each of `pieces`, all of which are wanted, whether its target is away and can be gone around.
+pub(crate) fn detours(maps: &Maps, pieces: &[LogAddress]) -> Vec<Option<Detour>> {
+    let mut gone_around: BTreeMap<(LogId, StripeNumber), Option<Around>> = BTreeMap::new();
+    let detour = |piece: &LogAddress| {
+        let (run, stripe) = Stripe::of(maps, *piece)?;
+        let wanted = stripe.lies_in(*piece).filter(|&index| !stripe.is_there(Part::Data(index)))?;
+        let around = gone_around.entry((piece.log, piece.stripe)).or_insert_with(|| stripe.around(wanted));
+        let Around { parity, .. } = around.filter(|around| around.wanted == wanted)?;
+        let part = Part::Parity(parity);
+        let parity = FragmentId { log: piece.log, stripe: piece.stripe, run, part };
+        Some(Detour { address: *piece, geometry: stripe.group.geometry, parity, target: stripe.target(part) })
+    };
+    pieces.iter().map(detour).collect()
+}
+
+/// Which data fragment of a stripe is gone around, by which parity.
+#[derive(Clone, Copy)]
+struct Around {
+    wanted: u8,
+    parity: u8,
+}
+
+/// One stripe in one run.
+struct Stripe<'a> {
+    maps: &'a Maps,
+    group: &'a GroupEntry,
+    number: StripeNumber,
+}
+
+impl<'a> Stripe<'a> {
+    /// The stripe of an address, in the newest run that may have it.
+    fn of(maps: &'a Maps, address: LogAddress) -> Option<(RunNumber, Stripe<'a>)> {
+        let run = maps.logs.get(&address.log)?.run(address.stripe)?;
+        let group = maps.groups.get(&run.group(address.stripe))?;
+        Some((run.number, Stripe { maps, group, number: address.stripe }))
+    }
+
+    /// The way around `wanted`, if it is all that is away.
+    fn around(&self, wanted: u8) -> Option<Around> {
+        let geometry = self.group.geometry;
+        let others = (0..geometry.data).filter(|&index| index != wanted);
+        if !others.map(Part::Data).all(|part| self.is_there(part)) {
+            return None;
+        }
+        let parity = (0..geometry.parity).find(|&at| self.is_there(Part::Parity(at)))?;
+        Some(Around { wanted, parity })
+    }
+
+    fn target(&self, part: Part) -> TargetId {
+        self.group.targets[self.group.geometry.member(self.number, part)]
+    }
+
+    /// Whether the target of a part serves, and has what it should.
+    fn is_there(&self, part: Part) -> bool {
+        let target = self.target(part);
+        self.maps.is_whole_in(self.group, target) && self.maps.targets.get(&target).is_some_and(TargetEntry::serves)
+    }
+
+    /// The data fragment in which a piece lies, if it lies in one: it may have been cut by other maps.
+    fn lies_in(&self, piece: LogAddress) -> Option<u8> {
+        let Geometry { data, fragment_size, .. } = self.group.geometry;
+        let (index, start) = (piece.offset / fragment_size, piece.offset % fragment_size);
+        (index < u32::from(data) && piece.length <= fragment_size - start).then_some(index as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::address::Position;
+    use protocol::fragment::FragmentHeader;
+    use protocol::id::{FenceEpoch, GroupId};
+    use protocol::maps::{LogEntry, LogState, Run, TargetState, Writer};
+
+    use super::*;
+
+    const SIZE: u32 = 4096;
+    const GEOMETRY: Geometry = Geometry { data: 2, parity: 2, fragment_size: SIZE };
+    const LOG: LogId = LogId(1);
+
+    /// One log over one group of four targets, of which some are away. In stripe 0 target `i` has part `i`.
+    fn maps(away: &[u32]) -> Maps {
+        let mut maps = Maps::empty(1, 2);
+        for target in 0..4 {
+            let mut entry = TargetEntry::new(target, target.to_string());
+            if away.contains(&target) {
+                entry.state = TargetState::Failed;
+            }
+            maps.targets.insert(TargetId(target), entry);
+        }
+        maps.groups.insert(GroupId(0), GroupEntry::new((0..4).map(TargetId).collect(), GEOMETRY, true));
+        let run = Run { number: RunNumber(5), from: StripeNumber(0), end: None, groups: vec![GroupId(0)] };
+        let state = LogState::Open(FenceEpoch(0));
+        let log = LogEntry { node: 0, session: 0, writer: Writer::Client, layout: vec![run], state, version: 0 };
+        maps.logs.insert(LOG, log);
+        maps
+    }
+
+    fn piece(offset: u32, length: u32) -> LogAddress {
+        LogAddress { log: LOG, stripe: StripeNumber(0), offset, length }
+    }
+
+    #[test]
+    fn what_is_away_is_gone_around_by_the_first_parity_that_is_there() {
+        let pieces = [piece(100, 200), piece(SIZE + 100, 300), piece(SIZE + 400, 1)];
+        assert_eq!(detours(&maps(&[]), &pieces), [None, None, None]);
+        for (away, target) in [(&[1][..], 2), (&[1, 2], 3)] {
+            let found = detours(&maps(away), &pieces);
+            assert_eq!(found[0], None, "its target is there");
+            let detour = found[1].as_ref().expect("its target is away");
+            let parity = Part::Parity(target as u8 - 2);
+            assert_eq!(
+                (detour.target, detour.parity.part, detour.parity.run),
+                (TargetId(target), parity, RunNumber(5))
+            );
+            assert_eq!((detour.wanted(), detour.range()), (1, 100..400));
+            assert_eq!(detour.others().collect::<Vec<_>>(), [piece(100, 300)]);
+            assert!(found[2].is_some());
+        }
+    }
+
+    #[test]
+    fn there_is_no_way_where_more_is_away_or_pieces_were_cut_by_other_maps() {
+        for away in [&[0, 1][..], &[1, 2, 3]] {
+            assert_eq!(detours(&maps(away), &[piece(SIZE, 10)]), [None]);
+        }
+        let odd = [piece(SIZE, SIZE + 1), piece(2 * SIZE, 1), piece(SIZE - 1, 2)];
+        assert_eq!(detours(&maps(&[0, 1]), &odd), [None, None, None]);
+        assert_eq!(detours(&maps(&[1]), &odd), [None, None, None]);
+    }
+
+    #[test]
+    fn the_rest_of_a_stripe_is_asked_for_only_where_data_is_away() {
+        assert_eq!(rest_of_stripe(&maps(&[2, 3]), piece(10, 20)), 0);
+        assert_eq!(rest_of_stripe(&maps(&[1]), piece(10, 20)), 2 * SIZE - 30);
+        assert_eq!(rest_of_stripe(&maps(&[1]), piece(2 * SIZE, 20)), 0);
+    }
+
+    #[test]
+    fn only_a_full_stripe_has_the_parity_that_fits() {
+        let detour = detours(&maps(&[1]), &[piece(SIZE, 10)]).remove(0).expect("its target is away");
+        let stored = |lengths: [u32; 2], length| {
+            let header = FragmentHeader {
+                id: detour.parity,
+                group: GroupId(0),
+                geometry: GEOMETRY,
+                mark: Position::START,
+                previous_end: 0,
+                complete_below: StripeNumber(0),
+                data_lengths: lengths.to_vec(),
+            };
+            StoredFragment { header, length }
+        };
+        assert!(detour.fits(&stored([SIZE, SIZE], SIZE)));
+        assert!(!detour.fits(&stored([SIZE, SIZE - 1], SIZE)));
+        assert!(!detour.fits(&stored([SIZE, SIZE], SIZE - 1)));
+    }
+
+    #[test]
+    fn what_is_computed_is_what_was_written() {
+        let data: Vec<Vec<u8>> =
+            (0..2u8).map(|index| (0..SIZE).map(|at| (at as u8).wrapping_mul(index + 3)).collect()).collect();
+        let mut parities = vec![vec![0; SIZE as usize]; 2];
+        for (index, bytes) in (0..).zip(&data) {
+            protocol::erasure::accumulate(&mut parities, index, 0, bytes);
+        }
+        for (away, parity) in [(&[0][..], 0), (&[0, 2], 1)] {
+            let detour = detours(&maps(away), &[piece(100, 50)]).remove(0).expect("its target is away");
+            let part = |bytes: &[u8]| Bytes::copy_from_slice(&bytes[100..150]);
+            assert_eq!(detour.compute(&[part(&data[1])], &part(&parities[parity])), part(&data[0]));
+        }
+    }
+}
