@@ -253,9 +253,11 @@ fn batches(feed: &mut Feed<'_>, list: u64, cell_data: u32) -> Vec<u8> {
         let stated = if odd & 1 == 0 { payload.len() as u32 } else { feed.word() };
         let mut batch = b"DzLs".to_vec();
         batch.extend_from_slice(&stated.to_le_bytes());
-        let list = if odd & 2 == 0 { list } else { feed.number() };
-        let synced = if odd & 4 == 0 { 0 } else { feed.number() };
-        for number in [list, if odd & 8 == 0 { number } else { feed.number() }, 1, synced] {
+        let of_list = if odd & 2 == 0 { list } else { feed.number() };
+        // Nothing of a list is said to be durable before the superblock names it, so that a list which was begun and given
+        // up never belies the one that is written over it. Whoever forges such loses what no head vouches for.
+        let synced = if odd & 4 == 0 || of_list > list { 0 } else { feed.number() };
+        for number in [of_list, if odd & 8 == 0 { number } else { feed.number() }, 1, synced] {
             batch.extend_from_slice(&number.to_le_bytes());
         }
         batch.extend_from_slice(&if odd & 16 == 0 { chain } else { feed.word() }.to_le_bytes());
