@@ -34,6 +34,8 @@ const HEAD: usize = 2 * BLOCK;
 const DISK: u64 = 16 << 20;
 /// The simulated medium keeps what was written twice, and a start reads it.
 const MEMORY_FACTOR: usize = 4;
+/// A disk has fewer cells than two to this power.
+const CELL_BITS: u32 = 14;
 /// Requests that one input makes at the most.
 const REQUESTS_MAX: usize = 12;
 
@@ -196,8 +198,9 @@ async fn lay(feed: &mut Feed<'_>, disk: &Disk) -> u32 {
     }
     let cell = HEAD as u64 + u64::from(cell_data);
     for _ in 0..feed.choice(6) {
-        let at = u64::from(feed.choice(8)) * cell;
-        let fragment = fragment(feed, cell_data);
+        let number = feed.choice(8).into();
+        let at = u64::from(number) * cell;
+        let fragment = fragment(feed, cell_data, number);
         if at + fragment.len() as u64 <= DISK {
             write(disk, "data", at, fragment).await;
         }
@@ -270,15 +273,15 @@ fn batches(feed: &mut Feed<'_>, list: u64, cell_data: u32) -> Vec<u8> {
     bytes
 }
 
-/// A generation of an earlier incarnation. Later ones are higher: whoever forged one of the future, with right checksums,
-/// would let new fragments look old.
-fn past(feed: &mut Feed<'_>) -> u64 {
-    feed.word().into()
+/// A generation of an earlier incarnation, as a cell may have it. Later ones are higher: whoever forged one of the future, with
+/// right checksums, would let new fragments look old. No two cells have the same: what an intake holds goes by it.
+fn past(feed: &mut Feed<'_>, cell: u32) -> u64 {
+    (feed.word() << CELL_BITS | cell & ((1 << CELL_BITS) - 1)).into()
 }
 
 fn entry(feed: &mut Feed<'_>, cell_data: u32, payload: &mut Vec<u8>) {
     let cell = if feed.choice(8) == 7 { feed.word() } else { feed.choice(8).into() };
-    let (generation, epoch) = (past(feed), FenceEpoch(feed.byte().into()));
+    let (generation, epoch) = (past(feed, cell), FenceEpoch(feed.byte().into()));
     let usual = Geometry { data: 2, parity: 1, fragment_size: cell_data };
     let header = postcard::to_stdvec(&fragments::header(feed, usual)).expect("a header encodes");
     let entry = match feed.choice(8) {
@@ -297,9 +300,9 @@ fn entry(feed: &mut Feed<'_>, cell_data: u32, payload: &mut Vec<u8>) {
 }
 
 /// A head, its table and some data.
-fn fragment(feed: &mut Feed<'_>, cell_data: u32) -> Vec<u8> {
+fn fragment(feed: &mut Feed<'_>, cell_data: u32, cell: u32) -> Vec<u8> {
     let odd = feed.byte();
-    let generation = past(feed);
+    let generation = past(feed, cell);
     let usual = Geometry { data: 2, parity: 1, fragment_size: cell_data };
     let encoded = match odd & 1 {
         0 => postcard::to_stdvec(&fragments::header(feed, usual)).expect("a header encodes"),
@@ -333,7 +336,8 @@ fn slot(feed: &mut Feed<'_>, generation: u64, data: &[u8]) -> Vec<u8> {
     let length = if odd & 1 == 0 { data.len() as u32 } else { feed.word() };
     let full = data.len() / BLOCK * BLOCK;
     let partial = if full == data.len() { 0 } else { crc(&data[full..]) };
-    let generation = if odd & 2 == 0 { generation } else { past(feed) };
+    let cell = generation as u32;
+    let generation = if odd & 2 == 0 { generation } else { past(feed, cell) };
     let floor = if odd & 4 == 0 { 0 } else { feed.word() };
     let mut slot = generation.to_le_bytes().to_vec();
     slot.extend_from_slice(&feed.number().to_le_bytes());
@@ -349,7 +353,8 @@ fn slot(feed: &mut Feed<'_>, generation: u64, data: &[u8]) -> Vec<u8> {
 fn intake(feed: &mut Feed<'_>) -> Vec<u8> {
     let mut intake = Vec::new();
     for _ in 0..feed.choice(4) {
-        let (odd, generation) = (feed.byte(), past(feed));
+        let (odd, cell) = (feed.byte(), feed.choice(8).into());
+        let generation = past(feed, cell);
         let (sequence, offset) = (feed.number(), feed.word());
         let bytes = vec![feed.byte(); usize::from(feed.byte()) * 40];
         let begun = if odd & 1 == 0 { offset as usize % BLOCK } else { 0 };
@@ -382,7 +387,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let window = [&[0, 0, 0, 0][..], &header, &[6, 1, 0, 8, 0]].concat();
     let batch = [&[1, 0, 3][..], &fragment_entry, &window, &end].concat();
     let head = [&[1, 0, 9][..], &header, &[1, 77, 2, 200, 1, 0, 1, 0]].concat();
-    let intake = [2, 0, 9, 20, 100, 5, 3, 0, 9, 22, 220, 5, 9];
+    let intake = [2, 0, 0, 9, 20, 100, 5, 3, 0, 0, 9, 22, 220, 5, 9];
     let append = [&[0, 0][..], &header, &[0, 5, 2, 0, 1]].concat();
     let requests = [&append[..], &[0, 3, 0, 100], &[0, 5, 1], &[0, 6, 3], &[0, 7], &[0, 8, 0]].concat();
     let listed = [&[0, 2, 1][..], &superblock, &batch].concat();
