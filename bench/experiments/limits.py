@@ -11,7 +11,7 @@ the first alone take 4.4 % of an Ethernet link (1,448 of 1,514 bytes are the pro
 >>> round(write(wide, 12.5e6) / 1e6, 2), round(read(wide, 12.5e6) / 1e6, 2)
 (50.0, 66.67)
 >>> round(read_without_one(wide, 12.5e6) / 1e6, 3), rebuild(wide, 12.5e6)
-(37.5, None)
+(56.25, None)
 >>> some = Shape(hosts=8, data=4, parity=1)
 >>> round(write(some, 12.5e6) / 1e6, 2), round(rebuild(some, 12.5e6) / 1e6, 2), round(rebuild_by_one(some, 12.5e6) / 1e6, 2)
 (91.43, 21.88, 2.92)
@@ -39,7 +39,7 @@ class Shape:
 
 WRITE = "N L / ((w/k) (1 - 1/N))"
 READ = "N L / (1 - 1/N), where k = 1 (1 - 2/N)"
-READ_WITHOUT_ONE = "(N-1) L / ((N-2)/N + (k - (w-1)/(N-1)) / N)"
+READ_WITHOUT_ONE = "(N-1) L / ((N-2)/(N-1))"
 REBUILD = "(N-1) L / k"
 REBUILD_BY_ONE = "L / (w (1 - 1/(N-1)))"
 
@@ -59,12 +59,11 @@ def read(shape, link):
 def read_without_one(shape, link):
     """Bytes a second that the clients of all hosts but a dead one read together.
 
-    Of N data fragments one lies on the reader's own host, N - 2 are fetched, and one is lost: k others of its stripe are
-    read in its place. The reader's host has one of the w - 1 that are left with probability (w-1)/(N-1), and takes that.
-    Who remembers what it read of the stripe just before fetches one fragment for a lost one, and not k: it may be faster.
+    Of N data fragments one lies on the reader's own host, N - 2 are fetched, and one is lost: who reads all of its stripe
+    needs one parity in its place, which lies on the reader's host with probability 1/(N-1). In all (N-2)/(N-1) fragments
+    are fetched for each that is read.
     """
-    lost = shape.data - (shape.width - 1) / max(shape.hosts - 1, 1)
-    return rate(shape.hosts - 1, link, (shape.hosts - 2 + lost) / shape.hosts if shape.hosts > 2 else 0)
+    return rate(shape.hosts - 1, link, (shape.hosts - 2) / (shape.hosts - 1))
 
 
 def rebuild(shape, link):
