@@ -384,6 +384,12 @@ impl Catalog {
         grows
     }
 
+    /// The incarnation that the next start must exceed, however many fragments are begun before the list is written again: each
+    /// needs a cell of a window, and windows are in the list.
+    pub(crate) fn incarnation_reached(&self) -> u64 {
+        Generation(self.generation_next.0 + u64::from(u32::MAX / 2)).incarnation()
+    }
+
     /// Takes cells for a new fragment.
     pub(crate) fn begin(&mut self, append: &Append) -> Begun {
         let count = cells_for(append.header.geometry.fragment_size, self.cell_data);

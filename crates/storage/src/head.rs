@@ -40,6 +40,11 @@ impl Generation {
         Generation(incarnation << 32)
     }
 
+    /// The incarnation whose it is: of a long life the later ones are those of incarnations to come.
+    pub(crate) fn incarnation(self) -> u64 {
+        self.0 >> 32
+    }
+
     fn seal(self) -> u32 {
         crc(&self.0.to_le_bytes())
     }

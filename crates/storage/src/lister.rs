@@ -99,7 +99,13 @@ impl Target {
         file.sync().await.map_err(|error| self.fail("a sync of the list", &error))?;
         state.place = place;
         state.superblock.list_synced = place.offset;
+        let before = state.superblock.incarnation;
+        state.superblock.incarnation = before.max(self.catalog().incarnation_reached());
         self.write_superblock(&mut state.superblock).await?;
+        if state.superblock.incarnation > before {
+            // Whatever is lost, the next start gives no generation that was given.
+            self.superblocks.sync().await.map_err(|error| self.fail("a sync of the superblock", &error))?;
+        }
         self.settle(composed).await?;
         if place.offset > 2 * place.snapshot_end + self.list_growth {
             match self.snapshot(&mut state).await {

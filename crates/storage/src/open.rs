@@ -599,23 +599,30 @@ fn newest_of_each_cell(candidates: &mut Vec<Candidate>) {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use protocol::address::Position;
+    use protocol::checksum::block_checksums;
     use protocol::fragment::Geometry;
     use protocol::id::{GroupId, LogId, RunNumber, StripeNumber};
+    use protocol::storage::{Append, Durability, Room, StorageRequest};
 
     use super::*;
     use crate::list::{BatchHeader, Entry, encode_batch};
 
-    fn candidate(cell: u32, fragment_size: u32, length: u32) -> Candidate {
-        let header = FragmentHeader {
-            id: FragmentId { log: LogId(1), stripe: StripeNumber(0), run: RunNumber(0), part: Part::Data(0) },
+    fn fragment_header(stripe: StripeNumber, fragment_size: u32) -> FragmentHeader {
+        FragmentHeader {
+            id: FragmentId { log: LogId(1), stripe, run: RunNumber(0), part: Part::Data(0) },
             group: GroupId(0),
             geometry: Geometry { data: 1, parity: 0, fragment_size },
             mark: Position::START,
             previous_end: 0,
             complete_below: StripeNumber(0),
             data_lengths: Vec::new(),
-        };
+        }
+    }
+
+    fn candidate(cell: u32, fragment_size: u32, length: u32) -> Candidate {
+        let header = fragment_header(StripeNumber(0), fragment_size);
         let header = crate::head::encode_header(&header).expect("it fits");
         let settled = Some(Settled { length, partial: 0 });
         Candidate { cell, generation: Generation(1), epoch: FenceEpoch(0), settled, header }
@@ -661,11 +668,42 @@ mod tests {
                 let target = open().await;
                 assert_eq!(target.catalog().fragments.len(), kept);
                 let stripes = vec![(LogId(1), StripeNumber(1))];
-                target.serve(protocol::storage::StorageRequest::Delete { stripes }).await.expect("it is deleted");
+                target.serve(StorageRequest::Delete { stripes }).await.expect("it is deleted");
                 drop(target);
                 assert_eq!(open().await.catalog().fragments.len(), 0);
             });
         }
+    }
+
+    /// As many fragments as a generation counts: a target gets there in four years that takes thirty-four each second.
+    #[test]
+    fn a_start_after_a_long_life_gives_no_generation_twice() {
+        host::sim::run(1, async |world, host| {
+            let disk = world.add_disk(host.node(), "d", host::sim::DiskOptions::default());
+            let options = TargetOptions { cell_data: 4096, window_cells: 4, ..TargetOptions::default() };
+            format(&disk.plug(), 42, TargetId(7), options).await.expect("it is empty");
+            let open =
+                async |host: Host| Target::open(host, disk.plug(), 42, TargetId(7), options).await.expect("it opens");
+            let target = open(host.clone()).await;
+            target.catalog().generation_next = Generation(Generation::first_of(2).0 - 10);
+            for stripe in 0..20 {
+                target.serve(StorageRequest::Append(append(StripeNumber(stripe)))).await.expect("there is room");
+            }
+            let given = target.catalog().generation_next;
+            assert!(given > Generation::first_of(2), "it has begun so many");
+            drop(target);
+            world.crash(host.node(), host::sim::Stop::PowerLoss);
+            let next = open(world.restart(host.node())).await.catalog().generation_next;
+            assert!(next >= given, "{given:?} was given, and {next:?} is next");
+        });
+    }
+
+    /// One block in a stripe of its own.
+    fn append(stripe: StripeNumber) -> Append {
+        let parts = vec![Bytes::from_static(&[7; BLOCK_SIZE])];
+        let (checksums, durability) = (block_checksums(&parts[0]), Durability::Replicated);
+        let header = fragment_header(stripe, 4096);
+        Append { header, fence: FenceEpoch(0), offset: 0, parts, checksums, durability, room: Room::Data }
     }
 
     /// A target of cells of one block whose list says this, and a head without a fragment in its first cell.

@@ -18,7 +18,8 @@ pub(crate) const SUPERBLOCK_SPACE: usize = BLOCK_SIZE + SECTOR;
 /// and none was ever released.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// No target is started so often, nor writes so many lists; and an incarnation takes half of a generation's bits.
+/// No target is started so often, nor writes so many lists or so many times 2³² fragments; and an incarnation takes half of a
+/// generation's bits.
 const COUNTER_MAX: u64 = u32::MAX as u64 - 1;
 /// Nor does a superblock get this far, though it is written whenever the list is: some hundred times a second where much is
 /// deleted, for years.
