@@ -81,7 +81,7 @@ pub(crate) fn rest_of_stripe(maps: &Maps, address: LogAddress) -> u32 {
     if (0..geometry.data).map(Part::Data).all(|part| stripe.is_there(part)) {
         return 0;
     }
-    geometry.stripe_size().saturating_sub(address.offset + address.length)
+    geometry.stripe_size().saturating_sub(address.offset.saturating_add(address.length))
 }
 
 /// For each of `pieces`, all of which are wanted, whether its target is away and can be gone around.
@@ -219,6 +219,7 @@ mod tests {
         assert_eq!(rest_of_stripe(&maps(&[2, 3]), piece(10, 20)), 0);
         assert_eq!(rest_of_stripe(&maps(&[1]), piece(10, 20)), 2 * SIZE - 30);
         assert_eq!(rest_of_stripe(&maps(&[1]), piece(2 * SIZE, 20)), 0);
+        assert_eq!(rest_of_stripe(&maps(&[1]), piece(10, u32::MAX)), 0, "no manager tells of such");
     }
 
     #[test]
