@@ -19,6 +19,8 @@ the first alone take 4.4 % of an Ethernet link (1,448 of 1,514 bytes are the pro
 True
 >>> read(Shape(hosts=2, data=1, parity=1), 12.5e6) is None
 True
+>>> read_without_one(Shape(hosts=1, data=1, parity=0), 12.5e6) is None
+True
 """
 
 from dataclasses import dataclass
@@ -63,7 +65,7 @@ def read_without_one(shape, link):
     needs one parity in its place, which lies on the reader's host with probability 1/(N-1). In all (N-2)/(N-1) fragments
     are fetched for each that is read.
     """
-    return rate(shape.hosts - 1, link, (shape.hosts - 2) / (shape.hosts - 1))
+    return rate(shape.hosts - 1, link, (shape.hosts - 2) / (shape.hosts - 1) if shape.hosts > 2 else 0)
 
 
 def rebuild(shape, link):
