@@ -7,12 +7,8 @@ mod rack;
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use client::WriteAt;
 use host::Host;
 use host::sim::{self, Stop, World};
-use protocol::file::{Caller, Kind, NewInode};
-use protocol::id::InodeId;
 use rack::{Rack, Shape};
 
 const WRITER: usize = 0;
@@ -32,16 +28,7 @@ fn content() -> Vec<u8> {
 async fn tell_a_story(world: World, host: Host) {
     let shape = Shape { targets: vec![1; 5], parity: 1, patience: Duration::from_secs(600) };
     let rack = Rack::create(&world, &host, shape).await;
-    let client = rack.roles(WRITER).expect("it runs").client.clone();
-    let written = world.spawn(&world.host(rack.node(WRITER)), async move {
-        let caller = Caller { uid: 0, gid: 0 };
-        let new = NewInode { kind: Kind::File, mode: 0o600, mask: 0, device: 0, target: Bytes::new(), caller };
-        let inode = client.create_open(InodeId::ROOT, Bytes::from("file"), new).await.expect("it can be made").inode;
-        client.write(inode, WriteAt::Offset(0), content().into()).await.expect("it can be written");
-        client.fsync(inode, false).await.expect("it can be stored");
-        inode
-    });
-    let inode = written.await.expect("nobody dies");
+    let inode = rack.stored_file(WRITER, content().into()).await;
     rack.crash(AWAY, Stop::Kill);
     while rack.roles(READER).expect("it runs").cluster.maps().serving().count() == 5 {
         world.sleep(Duration::from_millis(100)).await;

@@ -8,11 +8,8 @@ mod rack;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::WriteAt;
 use host::sim::{self, Verdict, World};
 use host::{Host, Port};
-use protocol::file::{Caller, Kind, NewInode};
-use protocol::id::InodeId;
 use protocol::storage::STORAGE_PORT;
 use rack::{Rack, Shape};
 
@@ -25,16 +22,7 @@ const CONTENT: &[u8] = &[7; 600_000];
 async fn tell_a_story(world: World, host: Host) {
     let shape = Shape { targets: vec![1, 1, 1], parity: 1, patience: Duration::from_secs(600) };
     let rack = Rack::create(&world, &host, shape).await;
-    let client = rack.roles(WRITER).expect("it runs").client.clone();
-    let written = world.spawn(&world.host(rack.node(WRITER)), async move {
-        let caller = Caller { uid: 0, gid: 0 };
-        let new = NewInode { kind: Kind::File, mode: 0o600, mask: 0, device: 0, target: Bytes::new(), caller };
-        let inode = client.create_open(InodeId::ROOT, Bytes::from("file"), new).await.expect("it can be made").inode;
-        client.write(inode, WriteAt::Offset(0), Bytes::from_static(CONTENT)).await.expect("it can be written");
-        client.fsync(inode, false).await.expect("it can be stored");
-        inode
-    });
-    let inode = written.await.expect("nobody dies");
+    let inode = rack.stored_file(WRITER, Bytes::from_static(CONTENT)).await;
     let (client, reader) = (rack.roles(READER).expect("it runs").client.clone(), world.host(rack.node(READER)));
     let node = reader.node();
     world.judge_messages(move |passing| {

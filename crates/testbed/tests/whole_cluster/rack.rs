@@ -3,14 +3,16 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use bytes::Bytes;
 use cleaner::CleanerOptions;
-use client::{Client, ClientOptions, Heritage, NothingAbove};
+use client::{Client, ClientOptions, Heritage, NothingAbove, WriteAt};
 use futures_util::future::join_all;
 use host::sim::{DiskOptions, SimDisk, Stop, World};
 use host::{BoxFuture, Disk, Host, NodeId};
 use log::{Cluster, RebuildOptions, ScrubOptions};
 use manager::ManagerOptions;
-use protocol::id::TargetId;
+use protocol::file::{Caller, Kind, NewInode};
+use protocol::id::{InodeId, TargetId};
 use protocol::maps::{TargetEntry, TargetState};
 use protocol::registry::{RegistryReply, RegistryRequest};
 use registry::{Registry, Standing, change, promotion};
@@ -193,6 +195,20 @@ impl Rack {
             Stage::Runs(roles) => Some(roles.clone()),
             _ => None,
         }
+    }
+
+    /// Writes a file through a machine, which is not to die meanwhile, and has it stored.
+    pub async fn stored_file(&self, index: usize, content: Bytes) -> InodeId {
+        let client = self.roles(index).expect("it runs").client.clone();
+        let written = self.world.spawn(&self.world.host(self.node(index)), async move {
+            let caller = Caller { uid: 0, gid: 0 };
+            let new = NewInode { kind: Kind::File, mode: 0o600, mask: 0, device: 0, target: Bytes::new(), caller };
+            let made = client.create_open(InodeId::ROOT, Bytes::from("file"), new).await.expect("it can be made");
+            client.write(made.inode, WriteAt::Offset(0), content).await.expect("it can be written");
+            client.fsync(made.inode, false).await.expect("it can be stored");
+            made.inode
+        });
+        written.await.expect("it does not die")
     }
 
     /// Why a machine's daemon has ended by itself, if it has.
