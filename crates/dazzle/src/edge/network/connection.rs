@@ -433,7 +433,7 @@ impl Debt {
     fn settle(&mut self, answer: Outgoing) {
         self.paid = true;
         self.connection.load.fetch_sub(self.weight, Ordering::Relaxed);
-        self.connection.outbound.push(answer);
+        self.connection.outbound.answer(self.call, answer);
     }
 }
 

@@ -1,12 +1,13 @@
 //! What waits to be sent on one connection, and the sending. Pings go ahead, then what is light: questions with large
 //! answers, and the answers to large requests. They would wait for seconds behind megabytes that go the same way, and
 //! whoever waits for them has nothing under way meanwhile. They get half of what is written at once, so that nothing waits
-//! for ever. Else all is sent in order.
+//! for ever. Else all is sent in order, but heavy answers go in the order of their questions, whichever was found first:
+//! who reads ahead asks for what it needs first first, and of sixteen fragments that wait here one takes a second to be sent.
 //!
 //! Nothing bounds the queue here: requests are bounded by our window, answers by the peer's (`docs/format-network.md`,
 //! *Flow*), and of pings and pongs there are only flags.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +38,12 @@ pub(super) struct Outbound {
 #[derive(Debug, Default)]
 struct Queue {
     light: VecDeque<Outgoing>,
-    heavy: VecDeque<Outgoing>,
+    /// In order; `None` is the place of a heavy answer, and belongs to the oldest question's that waits.
+    heavy: VecDeque<Option<Outgoing>>,
+    /// Heavy answers, by their calls' numbers. The other end chose these, and may have chosen one twice: so by our count, too.
+    answers: BTreeMap<(u64, u64), Outgoing>,
+    /// How many heavy answers there have been.
+    answered: u64,
     ping: bool,
     pong: bool,
     /// Whether a batch is being written, and whether a ping is in it.
@@ -48,9 +54,21 @@ struct Queue {
 impl Outbound {
     /// Sends a frame, in time.
     pub(super) fn push(&self, frame: Outgoing) {
-        self.change(|queue| {
-            let kind = if frame.bytes() <= LIGHT_BYTES_MAX { &mut queue.light } else { &mut queue.heavy };
-            kind.push_back(frame);
+        self.change(|queue| match frame.is_light() {
+            true => queue.light.push_back(frame),
+            false => queue.heavy.push_back(Some(frame)),
+        });
+    }
+
+    /// Sends the answer to the other end's call of this number, in time.
+    pub(super) fn answer(&self, call: u64, frame: Outgoing) {
+        self.change(|queue| match frame.is_light() {
+            true => queue.light.push_back(frame),
+            false => {
+                queue.heavy.push_back(None);
+                queue.answers.insert((call, queue.answered), frame);
+                queue.answered += 1;
+            }
         });
     }
 
@@ -143,9 +161,21 @@ impl Outbound {
 impl Queue {
     /// The next frame; a light one, if there is any, where they go first, and else the other way round.
     fn pop(&mut self, light_first: bool) -> Option<Outgoing> {
-        let (first, second) =
-            if light_first { (&mut self.light, &mut self.heavy) } else { (&mut self.heavy, &mut self.light) };
-        first.pop_front().or_else(|| second.pop_front())
+        match light_first {
+            true => self.light.pop_front().or_else(|| self.pop_heavy()),
+            false => self.pop_heavy().or_else(|| self.light.pop_front()),
+        }
+    }
+
+    fn pop_heavy(&mut self) -> Option<Outgoing> {
+        let next = self.heavy.pop_front()?;
+        Some(next.unwrap_or_else(|| self.answers.pop_first().expect("each answer has a place, and each place one").1))
+    }
+}
+
+impl Outgoing {
+    fn is_light(&self) -> bool {
+        self.bytes() <= LIGHT_BYTES_MAX
     }
 }
 
@@ -167,12 +197,18 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut count: usize) {
 mod tests {
     use super::*;
 
+    fn frame(name: u8, size: usize) -> Outgoing {
+        Outgoing { head: vec![name], payloads: vec![Bytes::from(vec![name; size])] }
+    }
+
     /// The names of what is sent, in order: once for each frame.
     fn sent(frames: impl IntoIterator<Item = (u8, usize)>) -> Vec<u8> {
         let outbound = Outbound::default();
-        for (name, size) in frames {
-            outbound.push(Outgoing { head: vec![name], payloads: vec![Bytes::from(vec![name; size])] });
-        }
+        frames.into_iter().for_each(|(name, size)| outbound.push(frame(name, size)));
+        names(&outbound)
+    }
+
+    fn names(outbound: &Outbound) -> Vec<u8> {
         let (mut names, mut pieces) = (Vec::new(), VecDeque::new());
         while outbound.take(&mut pieces) {
             names.extend(pieces.drain(..).step_by(2).map(|piece| piece[0]));
@@ -183,6 +219,27 @@ mod tests {
     #[test]
     fn what_is_light_does_not_wait_behind_what_is_heavy() {
         assert_eq!(sent([(1, BATCH_BYTES), (2, BATCH_BYTES), (3, 10), (4, 10)]), [3, 4, 1, 2]);
+    }
+
+    #[test]
+    fn what_was_asked_for_first_is_answered_first() {
+        let outbound = Outbound::default();
+        for call in [7, 3, 2] {
+            outbound.answer(call, frame(call as u8, BATCH_BYTES));
+        }
+        outbound.push(frame(100, BATCH_BYTES));
+        outbound.answer(1, frame(1, BATCH_BYTES));
+        outbound.answer(9, frame(9, 10));
+        assert_eq!(names(&outbound), [9, 1, 2, 3, 100, 7], "a request keeps its place among the answers");
+    }
+
+    #[test]
+    fn a_number_that_the_other_end_gave_to_two_calls_is_answered_twice() {
+        let outbound = Outbound::default();
+        for name in [1, 2] {
+            outbound.answer(7, frame(name, BATCH_BYTES));
+        }
+        assert_eq!(names(&outbound), [1, 2]);
     }
 
     #[test]
