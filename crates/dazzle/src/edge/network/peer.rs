@@ -45,6 +45,13 @@ struct State {
     error: Option<NetworkError>,
 }
 
+/// Whose connections are meant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dialler {
+    We,
+    Any,
+}
+
 /// How a peer is, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
@@ -102,7 +109,11 @@ impl Peer {
         for _ in 0..ATTEMPTS_MAX {
             let connection = match self.open(lane) {
                 Some(connection) => connection,
-                None => self.dial_unless_vain(shared, lane).await?,
+                None => match self.dial_unless_vain(shared, lane).await {
+                    Ok(connection) => connection,
+                    // Who cannot be dialled may have dialled us.
+                    Err(error) => self.open_by(lane, Dialler::Any).ok_or(error)?,
+                },
             };
             match connection.call(*encoded).await {
                 Ok(frame) => {
@@ -160,9 +171,15 @@ impl Peer {
         true
     }
 
+    /// The connection for our calls of `lane`. Large ones have their own in each direction: a question would wait there
+    /// behind our answers, megabytes that the kernel and TLS have taken already.
     fn open(&self, lane: Lane) -> Option<Arc<Connection>> {
-        let state = self.state();
-        state.connections.iter().find(|connection| connection.name().lane == lane && connection.is_open()).cloned()
+        self.open_by(lane, if lane == Lane::Bulk { Dialler::We } else { Dialler::Any })
+    }
+
+    fn open_by(&self, lane: Lane, dialler: Dialler) -> Option<Arc<Connection>> {
+        let fits = |name: Name| name.lane == lane && (name.dialled || dialler == Dialler::Any);
+        self.state().connections.iter().find(|connection| fits(connection.name()) && connection.is_open()).cloned()
     }
 
     /// A connection of `lane`; at once none where the last dial failed, and another is made meanwhile.

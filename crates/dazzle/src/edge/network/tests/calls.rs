@@ -81,6 +81,24 @@ async fn large_calls_do_not_share_a_connection_with_small_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_calls_of_each_end_have_a_connection_of_their_own() {
+    let (one, two) = pair().await;
+    two.knows(&one);
+    one.ask(2, Ask::Much(1 << 20)).await.unwrap();
+    assert_eq!((one.connections(2), two.connections(1)), (1, 1));
+    two.ask(1, Ask::Much(1 << 20)).await.unwrap();
+    assert_eq!((one.connections(2), two.connections(1)), (2, 2), "its question does not wait behind its own answers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_cannot_be_dialled_is_called_over_the_connection_it_made() {
+    let (one, two) = pair().await;
+    one.ask(2, Ask::Much(1 << 20)).await.unwrap();
+    two.ask(1, Ask::Much(1 << 20)).await.unwrap();
+    assert_eq!(two.connections(1), 1, "nobody told it where the other is");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_cannot_be_answered_fails_alone() {
     let (one, _two) = pair().await;
     let deaf = Address { node: NodeId(2), port: Port(DEAF_PORT) };
