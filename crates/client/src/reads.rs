@@ -1,7 +1,9 @@
 //! Reading. Awaits.
 
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::{join_all, try_join_all};
@@ -59,13 +61,29 @@ impl Inner {
         begun();
         let pieces = self.plan(&file, &range).await?;
         let ahead = lock(&file.state).known().streams.read(&range, self.cache.spare());
-        // The demanded bytes are asked for first, but what lies ahead is asked for before anyone waits.
-        if let Some(ahead) = ahead {
-            self.read_ahead(&file, ahead);
-        }
-        match self.fetch_all(&pieces).await {
+        let fetched = match ahead {
+            None => self.fetch_all(&pieces).await,
+            Some(ahead) => self.fetch_and_read_ahead(&file, &pieces, ahead).await,
+        };
+        match fetched {
             Ok(bytes) => Ok(bytes),
             Err(error) => Box::pin(self.read_again(&file, &range, error)).await,
+        }
+    }
+
+    /// The demanded bytes are asked for first, but what lies ahead is asked for before anyone waits.
+    async fn fetch_and_read_ahead(
+        self: &Arc<Self>,
+        file: &Arc<OpenFile>,
+        pieces: &[Piece],
+        ahead: Range<u64>,
+    ) -> Result<Vec<Bytes>, ReadError> {
+        let mut fetching = pin!(self.fetch_all(pieces));
+        let fetched = futures_util::poll!(fetching.as_mut());
+        self.read_ahead(file, ahead).await;
+        match fetched {
+            Poll::Ready(fetched) => fetched,
+            Poll::Pending => fetching.await,
         }
     }
 
@@ -238,8 +256,9 @@ impl Inner {
         lacking <= wanted / LACKING_PART
     }
 
-    /// Begins to load what a reader in order will ask for next.
-    fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>) {
+    /// Begins to load what a reader in order will ask for next. Targets are asked before this returns: they answer in the
+    /// order in which they are asked, and that is to be the reader's.
+    async fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>) {
         let planned = self.plan_ahead(file, range);
         let inner = self.clone();
         match planned {
@@ -251,7 +270,7 @@ impl Inner {
                 let addresses: Vec<_> = loadings.iter().map(Loading::address).collect();
                 let detours = self.reader.detours(&addresses);
                 let ways: Vec<_> = detours.into_iter().map(|it| it.filter(|it| self.is_worth_it(it))).collect();
-                self.host.spawn(async move {
+                let mut loads = Box::pin(async move {
                     let loads = loadings.into_iter().zip(ways).map(async |(loading, way)| match way {
                         Some(detour) => Box::pin(inner.load_around(loading, detour)).await,
                         // Who asks for bytes that could not be read ahead is told why then.
@@ -259,6 +278,9 @@ impl Inner {
                     });
                     join_all(loads).await;
                 });
+                if futures_util::poll!(loads.as_mut()).is_pending() {
+                    self.host.spawn(loads);
+                }
             }
             Err(missing) => {
                 let file = file.clone();

@@ -11,14 +11,16 @@ const STREAMS: usize = 4;
 const WINDOW_MIN: u64 = 256 << 10;
 /// A file's beginning is often all that is read of it. Who asks for so much of it at once, in bytes, wants more.
 const BEGINNING_MIN: u64 = 512 << 10;
-/// The first window is so many times what was read.
+/// And then the first window is so many times what was read: until it has come nothing else is under way.
+const WINDOW_OF_BEGINNING: u64 = 8;
+/// Else the first window is so many times what was read.
 const WINDOW_FIRST: u64 = 2;
 /// A window of this size, in bytes, is had whatever the cache is full of: enough for the targets of a stripe to work in
 /// parallel.
 const WINDOW_SURE: u64 = 8 << 20;
 /// The largest window, in bytes: where links are full, a reader that waits for the busiest target has something under way
 /// from all the others.
-const WINDOW_MAX: u64 = 16 << 20;
+const WINDOW_MAX: u64 = 32 << 20;
 /// So much of a window is asked for at once, at most, in bytes: small enough for targets to be kept busy evenly.
 const STEP_MAX: u64 = 1 << 20;
 /// The kernel's read-ahead sends several reads at once, and they may arrive out of order by this many bytes.
@@ -84,7 +86,7 @@ impl Streams {
         if range.start > 0 || range.end < BEGINNING_MIN {
             return None;
         }
-        oldest.window = (WINDOW_FIRST * range.end).min(WINDOW_SURE);
+        oldest.window = (WINDOW_OF_BEGINNING * range.end).min(WINDOW_SURE);
         oldest.ahead += oldest.window;
         Some(range.end..oldest.ahead)
     }
@@ -115,7 +117,7 @@ mod tests {
         let mut streams = Streams::default();
         let mut ahead =
             |at: u64| streams.read(&(at << 20..(at + 1) << 20), SPARE).expect("there is more to read").end >> 20;
-        assert_eq!([0, 1, 2, 3, 4].map(|at| ahead(at) - at - 1), [2, 4, 8, 16, 16]);
+        assert_eq!([0, 1, 2, 3].map(|at| ahead(at) - at - 1), [8, 16, 32, 32]);
     }
 
     #[test]
