@@ -7,7 +7,8 @@
 //! Where machines are the domains, no group has two targets of one machine, and machines with more targets are in more
 //! groups, in proportion, as far as a machine can: it is in no group twice. Which machines meet in a group is scrambled, so
 //! that each meets each other one, and leaves each out: what a lost machine had is read from all others, and made again on all
-//! others. Equal machines are in equally many groups.
+//! others. Equal machines are in equally many groups, and in each place of a stripe about equally often: logs go through the
+//! groups in this order, so who reads or writes some stripes in a row finds all machines with about as much of the data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -104,7 +105,28 @@ fn across(machines: &Machines, width: usize) -> Vec<Vec<TargetId>> {
         // So many that all are in equally many.
         formed.truncate(formed.len() / taken.len() * taken.len());
     }
-    formed.into_iter().map(|members| members.into_iter().collect()).collect()
+    in_places(&formed, width)
+}
+
+/// Gives the members of each group their order. Stripes turn by one member from one to the next (`Geometry::member`), so of the
+/// stripe that lies over the group of some number, a part lies with the member of the part's number and the group's
+/// together: who has had that part least.
+fn in_places(formed: &[BTreeSet<TargetId>], width: usize) -> Vec<Vec<TargetId>> {
+    let mut held: BTreeMap<(usize, TargetId), usize> = BTreeMap::new();
+    let mut place = |(group, members): (usize, &BTreeSet<TargetId>)| {
+        let mut left: Vec<TargetId> = members.iter().copied().collect();
+        let mut placed = vec![TargetId(0); width];
+        // Who comes first has the choice, so parts take turns at that.
+        for part in (0..width).map(|part| (part + group) % width) {
+            let held_by = |target: &TargetId| held.get(&(part, *target)).copied().unwrap_or(0);
+            let least = (0..left.len()).min_by_key(|&at| held_by(&left[at])).expect("a member for each part");
+            let target = left.remove(least);
+            *held.entry((part, target)).or_default() += 1;
+            placed[(part + group) % width] = target;
+        }
+        placed
+    };
+    formed.iter().enumerate().map(&mut place).collect()
 }
 
 /// The members of a group, drawn by `lot` among those that have had as little.
@@ -244,6 +266,25 @@ mod tests {
         // A machine is in no group twice, so one with most of the disks cannot have all its share.
         let memberships = memberships(&formed(&[8, 1, 1], 1));
         assert_eq!(memberships.len(), 10);
+    }
+
+    #[test]
+    fn who_goes_through_groups_finds_each_machine_with_as_much_of_each_part() {
+        for (count, parity) in [(6, 1), (8, 1), (12, 1), (20, 1), (12, 2)] {
+            let groups = formed(&vec![1; count], parity);
+            let width = groups[0].geometry.width();
+            let mut held: BTreeMap<(usize, TargetId), usize> = BTreeMap::new();
+            for (number, group) in groups.iter().enumerate() {
+                let parts = (0..width).map(|part| (part, group.targets[(part + number) % width]));
+                parts.for_each(|place| *held.entry(place).or_default() += 1);
+            }
+            let even = groups.len() / count;
+            for (part, target) in (0..width).flat_map(|part| (0..count as u32).map(move |at| (part, TargetId(at)))) {
+                let often = held.get(&(part, target)).copied().unwrap_or(0);
+                let is_fair = often.abs_diff(even) <= even.div_ceil(2);
+                assert!(is_fair, "{count} machines: {target:?} has part {part} {often} times, {even} would be even");
+            }
+        }
     }
 
     #[test]
