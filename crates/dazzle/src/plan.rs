@@ -131,19 +131,22 @@ fn room(
 
 #[cfg(test)]
 mod tests {
+    use protocol::fragment::FRAGMENT_SIZE;
     use protocol::id::{GroupId, LogId, StripeNumber};
     use protocol::maps::{NodeEntry, TargetEntry, TargetState};
 
     use super::*;
 
-    /// Machines of one target each, and one stripe of 3 MiB over all of them.
+    const FRAGMENT: u64 = FRAGMENT_SIZE as u64;
+
+    /// Machines of one target each, and one stripe of three fragments' data over all of them.
     fn cluster(machines: u32) -> (Maps, Vec<StripeState>) {
         let targets = (1..=machines).map(|node| (TargetId(node), TargetEntry::new(node, String::new()))).collect();
         let maps = change::new_cluster(1, targets, 1, 1);
         let state = StripeState {
             log: LogId(1),
             number: StripeNumber(0),
-            length: 3 << 20,
+            length: 3 * FRAGMENT_SIZE,
             ended: true,
             group: GroupId(0),
             cut_off: false,
@@ -156,7 +159,7 @@ mod tests {
     fn plan(maps: &Maps, states: &[StripeState], bytes_free: u64, drained: &[u32]) -> Plan {
         let stat = TargetStat { bytes_total: 100 << 20, bytes_free, ..TargetStat::default() };
         let stats = maps.targets.keys().map(|&target| (target, stat)).collect();
-        let known = Known { maps, states, stats, rate: 1 << 20 };
+        let known = Known { maps, states, stats, rate: FRAGMENT };
         Plan::of(known, &drained.iter().copied().map(TargetId).collect())
     }
 
@@ -164,9 +167,16 @@ mod tests {
     fn a_plan_says_what_moves_how_long_it_takes_and_what_may_be_lost_then() {
         let (maps, states) = cluster(4);
         let plan = plan(&maps, &states, 50 << 20, &[4]);
-        assert_eq!((plan.left.stripes, plan.left.bytes_data, plan.left.bytes, plan.seconds), (1, 3 << 20, 1 << 20, 1));
+        assert_eq!(
+            (plan.left.stripes, plan.left.bytes_data, plan.left.bytes, plan.seconds),
+            (1, 3 * FRAGMENT, FRAGMENT, 1)
+        );
         assert_eq!((plan.now, plan.then), (Some(Safety { machines: 1, targets: 1 }), plan.now));
-        assert_eq!(plan.room, 2 * (51 << 20), "over three machines, from each of which a fragment goes too");
+        assert_eq!(
+            plan.room,
+            2 * ((50 << 20) + FRAGMENT),
+            "over three machines, from each of which a fragment goes too"
+        );
         assert_eq!(plan.refusal, None);
     }
 
@@ -181,7 +191,7 @@ mod tests {
         let full = plan(&maps, &states, 0, &[4]);
         assert_eq!(
             full.refusal.as_deref(),
-            Some("3 MiB would have to lie elsewhere, and without it there is room for 2 MiB")
+            Some("1.5 MiB would have to lie elsewhere, and without it there is room for 1 MiB")
         );
         assert!(full.forcible);
         let all = plan(&maps, &states, 50 << 20, &[1, 2, 3, 4]);

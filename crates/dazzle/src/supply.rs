@@ -121,17 +121,19 @@ fn safety(safety: Option<Safety>) -> Value {
 #[cfg(test)]
 mod tests {
     use log::Damage;
-    use protocol::fragment::{FragmentId, Part};
+    use protocol::fragment::{FRAGMENT_SIZE, FragmentId, Part};
     use protocol::id::{GroupId, LogId, RunNumber, StripeNumber};
 
     use super::*;
 
-    /// Machines of one target each, and one stripe of 3 MiB over all of them.
+    const FRAGMENT: u64 = FRAGMENT_SIZE as u64;
+
+    /// Machines of one target each, and one stripe of three fragments' data over all of them.
     fn cluster(machines: u32) -> (Maps, StripeState) {
         let targets = (1..=machines).map(|node| (TargetId(node), TargetEntry::new(node, String::new()))).collect();
         let maps = change::new_cluster(1, targets, 1, 1);
         let (log, number) = (LogId(1), StripeNumber(0));
-        let (length, group) = (3 << 20, GroupId(0));
+        let (length, group) = (3 * FRAGMENT_SIZE, GroupId(0));
         (maps, StripeState { log, number, length, ended: true, group, cut_off: false, missing: vec![], astray: vec![] })
     }
 
@@ -162,19 +164,19 @@ mod tests {
     fn a_plan_to_replace_says_what_is_made_again_and_what_cannot_be() {
         let (mut maps, mut state) = cluster(4);
         let plan =
-            |maps: &Maps, state: &StripeState| Refill::of(maps, std::slice::from_ref(state), TargetId(4), 1 << 18);
+            |maps: &Maps, state: &StripeState| Refill::of(maps, std::slice::from_ref(state), TargetId(4), FRAGMENT / 4);
         let refill = plan(&maps, &state);
-        assert_eq!((refill.left.stripes, refill.left.bytes, refill.seconds, refill.bytes_lost), (1, 1 << 20, 3, 0));
+        assert_eq!((refill.left.stripes, refill.left.bytes, refill.seconds, refill.bytes_lost), (1, FRAGMENT, 3, 0));
         state.missing = vec![Damage { id: fragment(), target: TargetId(4) }];
         assert_eq!(plan(&maps, &state).objection("t4"), None, "it may lack there already");
-        assert_eq!(lacking(&maps, std::slice::from_ref(&state), TargetId(4)), 1 << 20);
+        assert_eq!(lacking(&maps, std::slice::from_ref(&state), TargetId(4)), FRAGMENT);
         assert_eq!(lacking(&maps, std::slice::from_ref(&state), TargetId(3)), 0);
         state.missing.push(Damage { id: fragment(), target: TargetId(1) });
-        assert_eq!(plan(&maps, &state).bytes_lost, 3 << 20, "another lacks its part, too");
-        assert!(plan(&maps, &state).objection("t4").is_some_and(|why| why.starts_with("3 MiB cannot be made again")));
+        assert_eq!(plan(&maps, &state).bytes_lost, 3 * FRAGMENT, "another lacks its part, too");
+        assert!(plan(&maps, &state).objection("t4").is_some_and(|why| why.starts_with("1.5 MiB cannot be made again")));
         state.missing.clear();
         maps.targets.get_mut(&TargetId(2)).expect("one of four").state = TargetState::Failed;
-        assert_eq!(plan(&maps, &state).bytes_lost, 3 << 20, "another is away");
+        assert_eq!(plan(&maps, &state).bytes_lost, 3 * FRAGMENT, "another is away");
     }
 
     fn fragment() -> FragmentId {

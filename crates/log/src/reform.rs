@@ -132,9 +132,9 @@ mod tests {
     fn fewer_targets_make_larger_fragments() {
         let group = formed(&[1, 2, 3, 4, 5], &[0, 1, 3, 4], 1).expect("four live");
         assert_eq!((group.geometry.data, group.geometry.parity), (3, 1));
-        assert!(group.geometry.stripe_size() >= 4 << 20 && group.geometry.fragment_size.is_multiple_of(4096));
+        assert!(group.geometry.stripe_size() >= 4 * FRAGMENT_SIZE && group.geometry.fragment_size.is_multiple_of(4096));
         let group = formed(&[1, 2, 3, 4, 5], &[1, 4], 1).expect("two live");
-        assert_eq!(group.geometry, Geometry { data: 1, parity: 1, fragment_size: 4 << 20 });
+        assert_eq!(group.geometry, Geometry { data: 1, parity: 1, fragment_size: 4 * FRAGMENT_SIZE });
     }
 
     #[test]

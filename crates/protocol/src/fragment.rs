@@ -13,7 +13,7 @@ use crate::address::Position;
 use crate::id::{GroupId, LogId, RunNumber, StripeNumber};
 
 /// How large a fragment is unless the cluster says otherwise, in bytes.
-pub const FRAGMENT_SIZE: u32 = 1 << 20;
+pub const FRAGMENT_SIZE: u32 = 512 << 10;
 /// The largest fragment that a target stores, in bytes.
 pub const FRAGMENT_SIZE_MAX: u32 = 4 << 20;
 /// The most data or parity fragments a stripe may have.

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use host::{Disk, DiskError, File, Host};
 use protocol::checksum::BLOCK_SIZE;
-use protocol::fragment::{FragmentHeader, FragmentId, Part};
+use protocol::fragment::{FRAGMENT_SIZE, FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, TargetId};
 use protocol::storage::StorageError;
 use protocol::{FastMap, FastSet};
@@ -64,7 +64,7 @@ pub struct TargetOptions {
 impl Default for TargetOptions {
     fn default() -> Self {
         TargetOptions {
-            cell_data: 1 << 20,
+            cell_data: FRAGMENT_SIZE,
             window_cells: 128,
             journal_permille: 20,
             clean_permille: 20,
