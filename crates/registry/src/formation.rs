@@ -108,9 +108,8 @@ fn across(machines: &Machines, width: usize) -> Vec<Vec<TargetId>> {
     in_places(&formed, width)
 }
 
-/// Gives the members of each group their order. Stripes turn by one member from one to the next (`Geometry::member`), so of the
-/// stripe that lies over the group of some number, a part lies with the member of the part's number and the group's
-/// together: who has had that part least.
+/// Orders the members of each group. A log that goes through the groups lays part p of the stripe over group g at the member
+/// p + g, modulo the width (`Geometry::member`); that is to be whoever has had part p least so far.
 fn in_places(formed: &[BTreeSet<TargetId>], width: usize) -> Vec<Vec<TargetId>> {
     let mut held: BTreeMap<(usize, TargetId), usize> = BTreeMap::new();
     let mut place = |(group, members): (usize, &BTreeSet<TargetId>)| {

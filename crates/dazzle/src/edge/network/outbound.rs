@@ -2,7 +2,7 @@
 //! answers, and the answers to large requests. They would wait for seconds behind megabytes that go the same way, and
 //! whoever waits for them has nothing under way meanwhile. They get half of what is written at once, so that nothing waits
 //! for ever. Else all is sent in order, but heavy answers go in the order of their questions, whichever was found first:
-//! who reads ahead asks for what it needs first first, and of sixteen fragments that wait here one takes a second to be sent.
+//! a reader asks for what it needs next ahead of the rest, and where links are shared each fragment before it costs a while.
 //!
 //! Nothing bounds the queue here: requests are bounded by our window, answers by the peer's (`docs/format-network.md`,
 //! *Flow*), and of pings and pongs there are only flags.
