@@ -17,7 +17,7 @@ use crate::ClientError;
 use crate::ask::{PATIENCE, PAUSE};
 use crate::cache::{Found, Intent, Load, Loading, Outcome};
 use crate::client::{Client, Inner, lock};
-use crate::file::{Missing, Piece};
+use crate::file::{File, Missing, Piece};
 use crate::opens::OpenFile;
 
 /// So much of a map is asked for at once, in bytes of the file.
@@ -29,6 +29,9 @@ const LACKING_PART: u32 = 16;
 
 /// Zeros for holes, shared by all readers.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The pieces of a range, or what has to be asked for first.
+type Planned = Result<Vec<Piece>, Missing>;
 
 impl Client {
     /// The bytes from `offset`, in pieces, `length` in all or up to the end of the file.
@@ -60,10 +63,10 @@ impl Inner {
         let (file, _pin) = self.known(inode, TokenMode::Read).await?;
         begun();
         let pieces = self.plan(&file, &range).await?;
-        let ahead = lock(&file.state).known().streams.read(&range, self.cache.spare());
-        let fetched = match ahead {
-            None => self.fetch_all(&pieces).await,
-            Some(ahead) => self.fetch_and_read_ahead(&file, &pieces, ahead).await,
+        let is_more_due = lock(&file.state).known().streams.read(&range, self.cache.spare());
+        let fetched = match is_more_due {
+            false => self.fetch_all(&pieces).await,
+            true => self.fetch_and_read_ahead(&file, &pieces).await,
         };
         match fetched {
             Ok(bytes) => Ok(bytes),
@@ -71,19 +74,27 @@ impl Inner {
         }
     }
 
-    /// The demanded bytes are asked for first, but what lies ahead is asked for before anyone waits.
+    /// The demanded bytes are asked for first. Where they are not at hand, what lies ahead is asked for before anyone
+    /// waits; where they are, nobody waits for that.
     async fn fetch_and_read_ahead(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         pieces: &[Piece],
-        ahead: Range<u64>,
     ) -> Result<Vec<Bytes>, ReadError> {
         let mut fetching = pin!(self.fetch_all(pieces));
-        let fetched = futures_util::poll!(fetching.as_mut());
-        self.read_ahead(file, ahead).await;
-        match fetched {
-            Poll::Ready(fetched) => fetched,
-            Poll::Pending => fetching.await,
+        match futures_util::poll!(fetching.as_mut()) {
+            Poll::Pending => {
+                self.read_ahead(file).await;
+                fetching.await
+            }
+            Poll::Ready(fetched) => {
+                let (inner, file) = (self.clone(), file.clone());
+                self.host.spawn(async move {
+                    let Some(_pin) = inner.try_pin(file.inode) else { return };
+                    inner.read_ahead(&file).await;
+                });
+                fetched
+            }
         }
     }
 
@@ -256,60 +267,76 @@ impl Inner {
         lacking <= wanted / LACKING_PART
     }
 
-    /// Begins to load what a reader in order will ask for next. Targets are asked before this returns: they answer in the
-    /// order in which they are asked, and that is to be the reader's.
-    async fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>) {
-        let planned = self.plan_ahead(file, range);
-        let inner = self.clone();
-        match planned {
-            Ok(pieces) => {
-                let loadings = self.begin_loads(&self.cut(pieces));
-                if loadings.is_empty() {
-                    return;
+    /// Begins to load what readers in order will ask for next. Targets are asked before this returns: they answer in the
+    /// order in which they are asked, and that is to be the readers'. Only what a map has to be asked for comes later.
+    async fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>) {
+        while let Some((due, planned)) = self.plan_due(file) {
+            match planned {
+                Ok(pieces) => self.load_ahead(pieces).await,
+                Err(missing) => {
+                    let (inner, file) = (self.clone(), file.clone());
+                    self.host.spawn(async move { inner.learn_and_load_ahead(&file, missing, due).await });
                 }
-                let addresses: Vec<_> = loadings.iter().map(Loading::address).collect();
-                let detours = self.reader.detours(&addresses);
-                let ways: Vec<_> = detours.into_iter().map(|it| it.filter(|it| self.is_worth_it(it))).collect();
-                let mut loads = Box::pin(async move {
-                    let loads = loadings.into_iter().zip(ways).map(async |(loading, way)| match way {
-                        Some(detour) => Box::pin(inner.load_around(loading, detour)).await,
-                        // Who asks for bytes that could not be read ahead is told why then.
-                        None => drop(inner.load(loading, true).await),
-                    });
-                    join_all(loads).await;
-                });
-                if futures_util::poll!(loads.as_mut()).is_pending() {
-                    self.host.spawn(loads);
-                }
-            }
-            Err(missing) => {
-                let file = file.clone();
-                self.host.spawn(async move {
-                    let Some(_pin) = inner.try_pin(file.inode) else { return };
-                    if lock(&file.state).file.is_none() {
-                        return;
-                    }
-                    let _ = inner.learn_map(&file, missing).await;
-                });
             }
         }
     }
 
-    /// What lies ahead, up to the end of a stripe of which some is away: who asks for all of it at once can go around that.
-    fn plan_ahead(&self, file: &OpenFile, range: Range<u64>) -> Result<Vec<Piece>, Missing> {
+    /// What is due next, unless the file was forgotten meanwhile.
+    fn plan_due(&self, file: &OpenFile) -> Option<(Range<u64>, Planned)> {
         let mut state = lock(&file.state);
-        let mut pieces = state.known().plan(range.clone())?;
+        let known = state.file.as_mut()?;
+        let due = known.streams.take_due()?;
+        let planned = self.plan_ahead(known, &due);
+        Some((due, planned))
+    }
+
+    async fn learn_and_load_ahead(self: &Arc<Self>, file: &OpenFile, missing: Missing, due: Range<u64>) {
+        let Some(_pin) = self.try_pin(file.inode) else { return };
+        if lock(&file.state).file.is_none() || self.learn_map(file, missing).await.is_err() {
+            return;
+        }
+        let planned = lock(&file.state).file.as_mut().map(|known| self.plan_ahead(known, &due));
+        if let Some(Ok(pieces)) = planned {
+            self.load_ahead(pieces).await;
+        }
+    }
+
+    /// What lies ahead, up to the end of a stripe of which some is away: who asks for all of it at once can go around that.
+    fn plan_ahead(&self, known: &mut File, range: &Range<u64>) -> Planned {
+        let mut pieces = known.plan(range.clone())?;
         let Some(Piece::Stored(last)) = pieces.last() else { return Ok(pieces) };
         let rest = u64::from(self.reader.rest_of_stripe(*last));
         let end = range.end + rest;
         if rest > 0
             && rest <= self.cache.spare() / 2
-            && let Ok(more) = state.known().plan(range.end..end)
+            && let Ok(more) = known.plan(range.end..end)
         {
             pieces.extend(more);
-            state.known().streams.went_on(range.end, end);
+            known.streams.went_on(range.end, end);
         }
         Ok(pieces)
+    }
+
+    async fn load_ahead(self: &Arc<Self>, pieces: Vec<Piece>) {
+        let loadings = self.begin_loads(&self.cut(pieces));
+        if loadings.is_empty() {
+            return;
+        }
+        let addresses: Vec<_> = loadings.iter().map(Loading::address).collect();
+        let detours = self.reader.detours(&addresses);
+        let ways: Vec<_> = detours.into_iter().map(|it| it.filter(|it| self.is_worth_it(it))).collect();
+        let inner = self.clone();
+        let mut loads = Box::pin(async move {
+            let loads = loadings.into_iter().zip(ways).map(async |(loading, way)| match way {
+                Some(detour) => Box::pin(inner.load_around(loading, detour)).await,
+                // Who asks for bytes that could not be read ahead is told why then.
+                None => drop(inner.load(loading, true).await),
+            });
+            join_all(loads).await;
+        });
+        if futures_util::poll!(loads.as_mut()).is_pending() {
+            self.host.spawn(loads);
+        }
     }
 
     fn begin_loads(&self, pieces: &[Piece]) -> Vec<Loading> {

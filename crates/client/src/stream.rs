@@ -3,6 +3,7 @@
 //! A file may be read by a few at once, each in order (a player and an indexer); each is a stream. What is read out of
 //! order costs nothing but its own bytes.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// How many readers in order are told apart.
@@ -31,6 +32,8 @@ const SLACK: u64 = 512 << 10;
 pub(crate) struct Streams {
     list: [Stream; STREAMS],
     clock: u64,
+    /// What is to be read ahead and was not asked for yet, what was read first at the front.
+    due: VecDeque<Range<u64>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,9 +47,21 @@ struct Stream {
 }
 
 impl Streams {
-    /// Takes in a read; answers what to read ahead because of it. `spare` is how many bytes the cache has room for beside
-    /// what others have read ahead.
-    pub(crate) fn read(&mut self, range: &Range<u64>, spare: u64) -> Option<Range<u64>> {
+    /// Takes in a read; answers whether something is due because of it. `spare` is how many bytes the cache has room for
+    /// beside what others have read ahead.
+    pub(crate) fn read(&mut self, range: &Range<u64>, spare: u64) -> bool {
+        let ahead = self.ahead_of(range, spare);
+        self.due.extend(ahead.clone());
+        ahead.is_some()
+    }
+
+    /// What to ask for next. Who asks takes it just then, so that what is due is asked for in order whoever comes first.
+    pub(crate) fn take_due(&mut self) -> Option<Range<u64>> {
+        self.due.pop_front()
+    }
+
+    /// What to read ahead because of a read.
+    fn ahead_of(&mut self, range: &Range<u64>, spare: u64) -> Option<Range<u64>> {
         self.clock += 1;
         let follows = |stream: &&mut Stream| {
             stream.used > 0 && range.start <= stream.next + SLACK && range.end + SLACK >= stream.next
@@ -98,13 +113,21 @@ mod tests {
 
     const SPARE: u64 = 1 << 30;
 
+    /// What is due because of a read, and asked for at once.
+    fn read(streams: &mut Streams, range: Range<u64>, spare: u64) -> Option<Range<u64>> {
+        let is_due = streams.read(&range, spare);
+        let due = streams.take_due();
+        assert_eq!(due.is_some(), is_due);
+        due
+    }
+
     #[test]
     fn reading_in_order_opens_a_growing_window() {
         let mut streams = Streams::default();
         let mut ahead = 0;
         let end = 128 << 20;
         for at in (0..end).step_by(128 << 10) {
-            if let Some(range) = streams.read(&(at..at + (128 << 10)), SPARE) {
+            if let Some(range) = read(&mut streams, at..at + (128 << 10), SPARE) {
                 assert!(range.start >= ahead, "nothing is asked for twice");
                 ahead = range.end;
             }
@@ -116,7 +139,7 @@ mod tests {
     fn who_reads_much_at_once_has_much_ahead_soon() {
         let mut streams = Streams::default();
         let mut ahead =
-            |at: u64| streams.read(&(at << 20..(at + 1) << 20), SPARE).expect("there is more to read").end >> 20;
+            |at: u64| read(&mut streams, at << 20..(at + 1) << 20, SPARE).expect("there is more to read").end >> 20;
         assert_eq!([0, 1, 2, 3].map(|at| ahead(at) - at - 1), [8, 16, 32, 32]);
     }
 
@@ -124,7 +147,7 @@ mod tests {
     fn who_reads_little_of_it_has_little_ahead() {
         let mut streams = Streams::default();
         for at in (0..16 << 20).step_by(4 << 10) {
-            let ahead = streams.read(&(at..at + (4 << 10)), SPARE).map_or(0, |range| range.end - at);
+            let ahead = read(&mut streams, at..at + (4 << 10), SPARE).map_or(0, |range| range.end - at);
             assert!(ahead <= WINDOW_MIN + 8 * at, "{ahead} at {at}");
         }
     }
@@ -133,9 +156,9 @@ mod tests {
     fn a_full_cache_leaves_a_reader_what_it_is_sure_of() {
         let mut streams = Streams::default();
         let (mut next, mut ahead) = (0, 0);
-        let mut read = |to: u64, spare| {
+        let mut read_to = |to: u64, spare| {
             for at in (next..to).step_by(128 << 10) {
-                if let Some(range) = streams.read(&(at..at + (128 << 10)), spare) {
+                if let Some(range) = read(&mut streams, at..at + (128 << 10), spare) {
                     assert!(range.start >= ahead, "nothing is asked for twice");
                     ahead = range.end;
                 }
@@ -144,16 +167,25 @@ mod tests {
             next = to;
             ahead - to
         };
-        assert!(read(128 << 20, SPARE) > WINDOW_SURE);
-        assert!(read(256 << 20, 0) <= WINDOW_SURE, "what others need is given back");
-        assert!(read(384 << 20, SPARE) > WINDOW_SURE);
+        assert!(read_to(128 << 20, SPARE) > WINDOW_SURE);
+        assert!(read_to(256 << 20, 0) <= WINDOW_SURE, "what others need is given back");
+        assert!(read_to(384 << 20, SPARE) > WINDOW_SURE);
     }
 
     #[test]
     fn reading_at_random_reads_nothing_ahead() {
         let mut streams = Streams::default();
         let places = [7_u64, 900, 33, 512, 78, 1024, 64, 300, 5, 800];
-        assert!(places.iter().all(|place| streams.read(&(place << 24..(place << 24) + 4096), SPARE).is_none()));
+        assert!(places.iter().all(|place| !streams.read(&(place << 24..(place << 24) + 4096), SPARE)));
+    }
+
+    #[test]
+    fn what_is_due_is_asked_for_in_order() {
+        let mut streams = Streams::default();
+        let due = (0..4_u64).filter(|at| streams.read(&(at << 20..(at + 1) << 20), SPARE)).count();
+        let taken: Vec<_> = std::iter::from_fn(|| streams.take_due()).collect();
+        assert_eq!((due, taken.len()), (4, 4));
+        assert!(taken.windows(2).all(|two| two[0].end == two[1].start));
     }
 
     #[test]
@@ -161,9 +193,9 @@ mod tests {
         let mut streams = Streams::default();
         let (mut first, mut second) = (0, 0);
         for at in (0..8_u64 << 20).step_by(128 << 10) {
-            first += usize::from(streams.read(&(at..at + (128 << 10)), SPARE).is_some());
+            first += usize::from(read(&mut streams, at..at + (128 << 10), SPARE).is_some());
             let far = at + (1 << 30);
-            second += usize::from(streams.read(&(far..far + (128 << 10)), SPARE).is_some());
+            second += usize::from(read(&mut streams, far..far + (128 << 10), SPARE).is_some());
         }
         assert!(first > 4 && second > 4);
     }
