@@ -13,7 +13,7 @@ const WINDOW_MIN: u64 = 256 << 10;
 /// A file's beginning is often all that is read of it. Who asks for so much of it at once, in bytes, wants more.
 const BEGINNING_MIN: u64 = 512 << 10;
 /// And then the first window is so many times what was read: until it has come nothing else is under way.
-const WINDOW_OF_BEGINNING: u64 = 8;
+const WINDOW_OF_BEGINNING: u64 = 16;
 /// Else the first window is so many times what was read.
 const WINDOW_FIRST: u64 = 2;
 /// A window of this size, in bytes, is had whatever the cache is full of: enough for the targets of a stripe to work in
@@ -67,7 +67,7 @@ impl Streams {
             stream.used > 0 && range.start <= stream.next + SLACK && range.end + SLACK >= stream.next
         };
         let Some(stream) = self.list.iter_mut().filter(follows).max_by_key(|stream| stream.used) else {
-            return self.begin(range);
+            return self.begin(range, spare);
         };
         stream.used = self.clock;
         // Reading what lies behind, or again, is no progress.
@@ -81,10 +81,8 @@ impl Streams {
         if left > window - (window / 2).min(STEP_MAX) {
             return None;
         }
-        // Half of what is spare, as another reader may begin at the same moment.
-        let most = ((spare + left) / 2).clamp(WINDOW_SURE, WINDOW_MAX);
         let grown = (stream.window * 2).max(WINDOW_FIRST * (range.end - range.start));
-        stream.window = grown.clamp(WINDOW_MIN, most);
+        stream.window = grown.clamp(WINDOW_MIN, most_of(spare + left));
         let from = stream.ahead;
         stream.ahead = from.max(stream.next + stream.window);
         Some(from..stream.ahead).filter(|ahead| !ahead.is_empty())
@@ -95,16 +93,21 @@ impl Streams {
         self.list.iter_mut().filter(|stream| stream.ahead == from).for_each(|stream| stream.ahead = to);
     }
 
-    fn begin(&mut self, range: &Range<u64>) -> Option<Range<u64>> {
+    fn begin(&mut self, range: &Range<u64>, spare: u64) -> Option<Range<u64>> {
         let oldest = self.list.iter_mut().min_by_key(|stream| stream.used).expect("there are some");
         *oldest = Stream { next: range.end, ahead: range.end, window: 0, used: self.clock };
         if range.start > 0 || range.end < BEGINNING_MIN {
             return None;
         }
-        oldest.window = (WINDOW_OF_BEGINNING * range.end).min(WINDOW_SURE);
+        oldest.window = (WINDOW_OF_BEGINNING * range.end).min(most_of(spare));
         oldest.ahead += oldest.window;
         Some(range.end..oldest.ahead)
     }
+}
+
+/// The largest window: half of what is spare, as another reader may begin at the same moment.
+fn most_of(spare: u64) -> u64 {
+    (spare / 2).clamp(WINDOW_SURE, WINDOW_MAX)
 }
 
 #[cfg(test)]
@@ -140,7 +143,7 @@ mod tests {
         let mut streams = Streams::default();
         let mut ahead =
             |at: u64| read(&mut streams, at << 20..(at + 1) << 20, SPARE).expect("there is more to read").end >> 20;
-        assert_eq!([0, 1, 2, 3].map(|at| ahead(at) - at - 1), [8, 16, 32, 32]);
+        assert_eq!([0, 1, 2, 3].map(|at| ahead(at) - at - 1), [16, 32, 32, 32]);
     }
 
     #[test]
