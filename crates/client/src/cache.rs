@@ -8,8 +8,11 @@
 //! 2. `bytes` is the sum of the lengths of the entries that are ready; at most `bytes_max` once a step is over.
 //! 3. Every ready entry is in the queue once.
 //! 4. `unspent` is the sum of the lengths of the entries, loading or ready, that are not spent.
+//! 5. No load by a detour waits for another one, for by different maps each might need the other. A load goes around before it
+//!    looks for what it needs: so of those that wait for each other in a circle, none could have been the first to look.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -73,6 +76,8 @@ pub(crate) enum Intent {
     Shared,
     /// Read them before anyone wants them.
     Ahead,
+    /// Read them for a load by a detour, which waits for no other one: those are absent.
+    Around,
 }
 
 impl Cache {
@@ -91,9 +96,13 @@ impl Cache {
             let skip = (address.offset - start) as usize;
             let length = (entry.length as usize - skip).min(address.length as usize);
             return match &entry.content {
+                Content::Loading(load) if intent == Intent::Around && load.goes_around.load(Ordering::SeqCst) => {
+                    Found::Absent(address.part(0, length as u32))
+                }
                 Content::Loading(load) => Found::Loading(load.clone(), skip, length),
                 Content::Ready(bytes) => {
-                    if intent != Intent::Ahead && skip + length == bytes.len() && !entry.spent {
+                    if matches!(intent, Intent::Alone | Intent::Shared) && skip + length == bytes.len() && !entry.spent
+                    {
                         entry.spent = true;
                         state.unspent -= entry.length as usize;
                     }
@@ -180,6 +189,7 @@ impl State {
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     outcome: Mutex<Option<Outcome>>,
+    goes_around: AtomicBool,
     pub(crate) ended: Event,
 }
 
@@ -211,6 +221,11 @@ impl Loading {
     /// What is to be loaded.
     pub(crate) fn address(&self) -> LogAddress {
         self.address
+    }
+
+    /// It is done by a detour from now on: said before anything is looked for that this needs.
+    pub(crate) fn go_around(&self) {
+        self.load.as_ref().expect("it has not ended").goes_around.store(true, Ordering::SeqCst);
     }
 
     /// Hands the bytes to those who wait, and to the cache if they were read ahead.
@@ -281,6 +296,23 @@ mod tests {
         drop(loading);
         assert!(matches!(load.outcome(), Some(Outcome::Abandoned)));
         assert!(matches!(cache.look(address(40, 100), Intent::Shared), Found::Begun(_)));
+    }
+
+    #[test]
+    fn a_load_by_a_detour_waits_for_no_other() {
+        let cache = Cache::new(1000);
+        let Found::Begun(plain) = cache.look(address(0, 100), Intent::Ahead) else { panic!("nobody loads it yet") };
+        let Found::Begun(around) = cache.look(address(100, 100), Intent::Ahead) else { panic!("nobody loads it yet") };
+        around.go_around();
+        assert!(matches!(cache.look(address(40, 100), Intent::Around), Found::Loading(_, 40, 60)));
+        assert!(
+            matches!(cache.look(address(140, 100), Intent::Around), Found::Absent(part) if part == address(140, 60))
+        );
+        assert!(matches!(cache.look(address(140, 100), Intent::Ahead), Found::Loading(_, 40, 60)));
+        around.end(Ok(Bytes::from(vec![1; 100])), true);
+        assert!(matches!(cache.look(address(140, 60), Intent::Around), Found::Ready(bytes) if bytes.len() == 60));
+        drop(plain);
+        assert!(matches!(cache.look(address(0, 100), Intent::Around), Found::Begun(_)));
     }
 
     #[test]

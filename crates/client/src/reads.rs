@@ -246,9 +246,10 @@ impl Inner {
 
     /// The same around who should have it, if that is possible.
     async fn load_around(&self, loading: Loading, detour: Detour) {
+        loading.go_around();
         let others = try_join_all(detour.others().map(async |other| {
             let mut parts = Vec::with_capacity(1);
-            self.fetch_stored(other, Intent::Ahead, &mut parts).await?;
+            self.fetch_stored(other, Intent::Around, &mut parts).await?;
             Ok(if parts.len() == 1 { parts.remove(0) } else { parts.concat().into() })
         }));
         match self.reader.read_around(&detour, others).await {
@@ -305,7 +306,7 @@ impl Inner {
     fn plan_ahead(&self, known: &mut File, range: &Range<u64>) -> Planned {
         let mut pieces = known.plan(range.clone())?;
         let Some(Piece::Stored(last)) = pieces.last() else { return Ok(pieces) };
-        let rest = u64::from(self.reader.rest_of_stripe(*last));
+        let rest = u64::from(self.reader.rest_of_stripe(*last, range.end - range.start));
         let end = range.end + rest;
         if rest > 0
             && rest <= self.cache.spare() / 2

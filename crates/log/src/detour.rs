@@ -1,11 +1,13 @@
-//! How somebody who reads a whole stripe goes around a target that is away: any k of its k + m fragments give the data, so that
-//! one parity in the place of what is missing is all that is read more. Decides, never awaits.
+//! How somebody who reads a whole stripe goes around one of its targets: any k of its k + m fragments give the data, so that a
+//! parity may take the place of one. Decides, never awaits.
 //!
 //! Rules
 //! 1. Only who has the rest of the stripe, or has asked for it, goes around. Who wants a few bytes asks who holds what, and
 //!    decodes ([`crate::decode`]).
 //! 2. At most one fragment of a stripe is gone around; where more are away they are decoded.
 //! 3. Only a stripe that is full is read so: its parity never changes, and every byte of it counts.
+//! 4. A target that is away is gone around. Where none is, that from which most is under way, if a whole fragment more is
+//!    than from a parity's: then the parity comes first. From this machine nothing has to come.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,6 +19,9 @@ use protocol::fragment::{FragmentId, Geometry, Part};
 use protocol::id::{LogId, RunNumber, StripeNumber, TargetId};
 use protocol::maps::{GroupEntry, Maps, TargetEntry};
 use protocol::storage::StoredFragment;
+
+/// Who asks for so much of a stripe at once, one part in so many, will want the rest of it.
+const GOOD_PART: u64 = 4;
 
 /// A piece of a data fragment that is computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,27 +79,58 @@ impl Detour {
     }
 }
 
-/// How much of its stripe lies behind `address`, in bytes, if a target of the stripe's data is away; else zero.
-pub(crate) fn rest_of_stripe(maps: &Maps, address: LogAddress) -> u32 {
+/// What each target costs who reads from it.
+pub(crate) struct Costs<'a> {
+    /// Bytes under way from it.
+    pub(crate) under_way: BTreeMap<TargetId, u64>,
+    /// Whether it is on the reader's own machine.
+    pub(crate) is_here: &'a dyn Fn(TargetId) -> bool,
+}
+
+impl Costs<'_> {
+    /// After how many bytes `length` more have come.
+    fn of(&self, target: TargetId, length: u32) -> u64 {
+        if (self.is_here)(target) {
+            return 0;
+        }
+        self.under_way.get(&target).copied().unwrap_or(0) + u64::from(length)
+    }
+
+    fn add(&mut self, target: TargetId, length: u32) {
+        *self.under_way.entry(target).or_default() += u64::from(length);
+    }
+}
+
+/// How much of its stripe lies behind `address`, in bytes, where who wants that too had better ask for all at once; else zero.
+/// That is where some of its data is away, or on other machines and `asked` bytes are asked for at once: a good part of it.
+pub(crate) fn rest_of_stripe(maps: &Maps, address: LogAddress, asked: u64, is_here: &dyn Fn(TargetId) -> bool) -> u32 {
     let Some((_, stripe)) = Stripe::of(maps, address) else { return 0 };
     let geometry = stripe.group.geometry;
-    if (0..geometry.data).map(Part::Data).all(|part| stripe.is_there(part)) {
+    let mut data = (0..geometry.data).map(Part::Data);
+    let is_near = data.clone().all(|part| is_here(stripe.target(part)));
+    let is_little = asked * GOOD_PART < u64::from(geometry.stripe_size());
+    if (is_near || is_little) && data.all(|part| stripe.is_there(part)) {
         return 0;
     }
     geometry.stripe_size().saturating_sub(address.offset.saturating_add(address.length))
 }
 
-/// For each of `pieces`, all of which are wanted, whether its target is away and can be gone around.
-pub(crate) fn detours(maps: &Maps, pieces: &[LogAddress]) -> Vec<Option<Detour>> {
+/// For each of `pieces`, all of which are wanted, the way around its target, if there is a better one than to it.
+pub(crate) fn detours(maps: &Maps, pieces: &[LogAddress], mut costs: Costs<'_>) -> Vec<Option<Detour>> {
     let mut gone_around: BTreeMap<(LogId, StripeNumber), Option<Around>> = BTreeMap::new();
     let detour = |piece: &LogAddress| {
         let (run, stripe) = Stripe::of(maps, *piece)?;
-        let wanted = stripe.lies_in(*piece).filter(|&index| !stripe.is_there(Part::Data(index)))?;
-        let around = gone_around.entry((piece.log, piece.stripe)).or_insert_with(|| stripe.around(wanted));
-        let Around { parity, .. } = around.filter(|around| around.wanted == wanted)?;
+        let wanted = stripe.lies_in(*piece)?;
+        let around = gone_around.entry((piece.log, piece.stripe)).or_insert_with(|| stripe.around(&costs));
+        let Some(Around { parity, .. }) = around.filter(|around| around.wanted == wanted) else {
+            costs.add(stripe.target(Part::Data(wanted)), piece.length);
+            return None;
+        };
         let part = Part::Parity(parity);
+        let target = stripe.target(part);
+        costs.add(target, piece.length);
         let parity = FragmentId { log: piece.log, stripe: piece.stripe, run, part };
-        Some(Detour { address: *piece, geometry: stripe.group.geometry, parity, target: stripe.target(part) })
+        Some(Detour { address: *piece, geometry: stripe.group.geometry, parity, target })
     };
     pieces.iter().map(detour).collect()
 }
@@ -121,15 +157,20 @@ impl<'a> Stripe<'a> {
         Some((run.number, Stripe { maps, group, number: address.stripe }))
     }
 
-    /// The way around `wanted`, if it is all that is away.
-    fn around(&self, wanted: u8) -> Option<Around> {
-        let geometry = self.group.geometry;
-        let others = (0..geometry.data).filter(|&index| index != wanted);
-        if !others.map(Part::Data).all(|part| self.is_there(part)) {
-            return None;
+    /// The best way around one of its data fragments, if there is one.
+    fn around(&self, costs: &Costs<'_>) -> Option<Around> {
+        let Geometry { data, parity, fragment_size } = self.group.geometry;
+        let cost = |part| costs.of(self.target(part), fragment_size);
+        let there = (0..parity).filter(|&at| self.is_there(Part::Parity(at)));
+        let parity = there.min_by_key(|&at| cost(Part::Parity(at)))?;
+        let mut away = (0..data).filter(|&index| !self.is_there(Part::Data(index)));
+        if let Some(wanted) = away.next() {
+            return away.next().is_none().then_some(Around { wanted, parity });
         }
-        let parity = (0..geometry.parity).find(|&at| self.is_there(Part::Parity(at)))?;
-        Some(Around { wanted, parity })
+        let wanted = (0..data).max_by_key(|&index| cost(Part::Data(index)))?;
+        let gain = cost(Part::Data(wanted)).saturating_sub(cost(Part::Parity(parity)));
+        // The mirror of one data fragment is read as such.
+        (data > 1 && gain >= u64::from(fragment_size)).then_some(Around { wanted, parity })
     }
 
     fn target(&self, part: Part) -> TargetId {
@@ -185,12 +226,66 @@ mod tests {
         LogAddress { log: LOG, stripe: StripeNumber(0), offset, length }
     }
 
+    /// Nothing is under way, and all targets are on other machines.
+    fn plain(maps: &Maps, pieces: &[LogAddress]) -> Vec<Option<Detour>> {
+        detours(maps, pieces, Costs { under_way: BTreeMap::new(), is_here: &|_| false })
+    }
+
+    fn rest(away: &[u32], address: LogAddress, asked: u64) -> u32 {
+        rest_of_stripe(&maps(away), address, asked, &|target| target.0 != 1)
+    }
+
+    /// Which piece of a whole stripe is gone around, and by which target, where so much is under way from each, in fragments.
+    fn way(under_way: [u64; 4], here: &[u32]) -> Option<(u8, u32)> {
+        let under_way = (0..).map(TargetId).zip(under_way.map(|fragments| fragments * u64::from(SIZE))).collect();
+        let costs = Costs { under_way, is_here: &|target| here.contains(&target.0) };
+        let found = detours(&maps(&[]), &[piece(0, SIZE), piece(SIZE, SIZE)], costs);
+        found.into_iter().flatten().map(|detour| (detour.wanted(), detour.target.0)).next()
+    }
+
+    #[test]
+    fn who_is_busiest_is_gone_around_where_a_parity_comes_first() {
+        assert_eq!(way([2, 2, 2, 2], &[]), None);
+        assert_eq!(way([3, 2, 2, 2], &[]), Some((0, 2)));
+        assert_eq!(way([3, 4, 3, 2], &[]), Some((1, 3)));
+        assert_eq!(way([1, 3, 3, 3], &[]), None);
+    }
+
+    #[test]
+    fn what_is_on_this_machine_takes_the_place_of_what_is_not() {
+        assert_eq!(way([0, 1, 0, 0], &[3]), Some((1, 3)));
+        assert_eq!(way([0, 0, 0, 0], &[2]), Some((1, 2)));
+        assert_eq!(way([5, 0, 0, 0], &[0, 1, 2, 3]), None, "here nobody waits for a link");
+        assert_eq!(way([5, 0, 0, 0], &[0, 3]), Some((1, 3)));
+    }
+
+    #[test]
+    fn what_is_asked_for_is_under_way_for_the_next_stripe() {
+        let mut pieces = Vec::new();
+        for stripe in 0..3 {
+            pieces.extend([0, SIZE].map(|offset| LogAddress { stripe: StripeNumber(stripe), ..piece(offset, SIZE) }));
+        }
+        let under_way = [(TargetId(0), 3 * u64::from(SIZE))].into();
+        let found = detours(&maps(&[]), &pieces, Costs { under_way, is_here: &|_| false });
+        let mut asked = BTreeMap::from([(TargetId(0), 3)]);
+        for (address, way) in pieces.iter().zip(&found) {
+            let maps = maps(&[]);
+            let (_, stripe) = Stripe::of(&maps, *address).expect("it is in the maps");
+            let part = Part::Data((address.offset / SIZE) as u8);
+            *asked.entry(way.as_ref().map_or(stripe.target(part), |way| way.target)).or_default() += 1;
+        }
+        assert!(
+            asked.values().all(|&fragments| fragments <= 3),
+            "nobody is asked for more than who was busy: {asked:?}"
+        );
+    }
+
     #[test]
     fn what_is_away_is_gone_around_by_the_first_parity_that_is_there() {
         let pieces = [piece(100, 200), piece(SIZE + 100, 300), piece(SIZE + 400, 1)];
-        assert_eq!(detours(&maps(&[]), &pieces), [None, None, None]);
+        assert_eq!(plain(&maps(&[]), &pieces), [None, None, None]);
         for (away, target) in [(&[1][..], 2), (&[1, 2], 3)] {
-            let found = detours(&maps(away), &pieces);
+            let found = plain(&maps(away), &pieces);
             assert_eq!(found[0], None, "its target is there");
             let detour = found[1].as_ref().expect("its target is away");
             let parity = Part::Parity(target as u8 - 2);
@@ -207,24 +302,32 @@ mod tests {
     #[test]
     fn there_is_no_way_where_more_is_away_or_pieces_were_cut_by_other_maps() {
         for away in [&[0, 1][..], &[1, 2, 3]] {
-            assert_eq!(detours(&maps(away), &[piece(SIZE, 10)]), [None]);
+            assert_eq!(plain(&maps(away), &[piece(SIZE, 10)]), [None]);
         }
         let odd = [piece(SIZE, SIZE + 1), piece(2 * SIZE, 1), piece(SIZE - 1, 2)];
-        assert_eq!(detours(&maps(&[0, 1]), &odd), [None, None, None]);
-        assert_eq!(detours(&maps(&[1]), &odd), [None, None, None]);
+        assert_eq!(plain(&maps(&[0, 1]), &odd), [None, None, None]);
+        assert_eq!(plain(&maps(&[1]), &odd), [None, None, None]);
     }
 
     #[test]
     fn the_rest_of_a_stripe_is_asked_for_only_where_data_is_away() {
-        assert_eq!(rest_of_stripe(&maps(&[2, 3]), piece(10, 20)), 0);
-        assert_eq!(rest_of_stripe(&maps(&[1]), piece(10, 20)), 2 * SIZE - 30);
-        assert_eq!(rest_of_stripe(&maps(&[1]), piece(2 * SIZE, 20)), 0);
-        assert_eq!(rest_of_stripe(&maps(&[1]), piece(10, u32::MAX)), 0, "no manager tells of such");
+        assert_eq!(rest(&[2, 3], piece(10, 20), 0), 0);
+        assert_eq!(rest(&[1], piece(10, 20), 0), 2 * SIZE - 30);
+        assert_eq!(rest(&[1], piece(2 * SIZE, 20), 0), 0);
+        assert_eq!(rest(&[1], piece(10, u32::MAX), 0), 0, "no manager tells of such");
+    }
+
+    #[test]
+    fn who_asks_for_a_good_part_of_a_stripe_on_other_machines_asks_for_all_of_it() {
+        let asked = u64::from(2 * SIZE / 4);
+        assert_eq!(rest(&[], piece(10, 20), asked - 1), 0);
+        assert_eq!(rest(&[], piece(10, 20), asked), 2 * SIZE - 30);
+        assert_eq!(rest_of_stripe(&maps(&[]), piece(10, 20), asked, &|_| true), 0);
     }
 
     #[test]
     fn only_a_full_stripe_has_the_parity_that_fits() {
-        let detour = detours(&maps(&[1]), &[piece(SIZE, 10)]).remove(0).expect("its target is away");
+        let detour = plain(&maps(&[1]), &[piece(SIZE, 10)]).remove(0).expect("its target is away");
         let stored = |lengths: [u32; 2], length| {
             let header = FragmentHeader {
                 id: detour.parity,
@@ -251,7 +354,7 @@ mod tests {
             protocol::erasure::accumulate(&mut parities, index, 0, bytes);
         }
         for (away, parity) in [(&[0][..], 0), (&[0, 2], 1)] {
-            let detour = detours(&maps(away), &[piece(100, 50)]).remove(0).expect("its target is away");
+            let detour = plain(&maps(away), &[piece(100, 50)]).remove(0).expect("its target is away");
             let part = |bytes: &[u8]| Bytes::copy_from_slice(&bytes[100..150]);
             assert_eq!(detour.compute(&[part(&data[1])], &part(&parities[parity])), part(&data[0]));
         }

@@ -53,6 +53,7 @@ mod sender;
 mod state;
 mod stripe;
 pub mod stripes;
+mod under_way;
 mod writer;
 
 pub use absences::Absences;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::{Bytes, BytesMut};
-use futures_util::future::{join_all, try_join};
+use futures_util::future::{join, join_all, try_join};
 use protocol::address::LogAddress;
 use protocol::erasure::{Survivor, reconstruct};
 use protocol::fragment::{FragmentId, Part};
@@ -16,9 +16,10 @@ use protocol::storage::StoredFragment;
 
 use crate::absence::{self, Told};
 use crate::decode::{self, Plan};
-use crate::detour::{self, Detour};
+use crate::detour::{self, Costs, Detour};
 use crate::fetch::{self, Refusal};
 use crate::sender::Shared;
+use crate::under_way::UnderWay;
 use crate::{Cluster, LogWriter, ReadError};
 
 /// Reads any log. Clones share the local writers and what they found damaged.
@@ -34,6 +35,7 @@ struct Inner {
     damages: Mutex<BTreeSet<Damage>>,
     decoded: AtomicU64,
     gone_around: AtomicU64,
+    under_way: UnderWay,
 }
 
 impl std::fmt::Debug for Inner {
@@ -167,16 +169,18 @@ impl LogReader {
         address.part(0, address.length.min(left))
     }
 
-    /// How much of its stripe lies behind `address`, in bytes, where some of its data is away: who wants that too had better
-    /// ask for all of it at once ([`LogReader::detours`]). Zero where all of it is there.
-    pub fn rest_of_stripe(&self, address: LogAddress) -> u32 {
-        detour::rest_of_stripe(&self.cluster.maps(), address)
+    /// How much of its stripe lies behind `address`, in bytes, where who wants that too, and asks for `asked` bytes at once,
+    /// had better ask for all of it ([`LogReader::detours`]): some of it is away, or on other machines. Else zero.
+    pub fn rest_of_stripe(&self, address: LogAddress, asked: u64) -> u32 {
+        detour::rest_of_stripe(&self.cluster.maps(), address, asked, &|target| self.cluster.is_here(target))
     }
 
     /// For each of `pieces`, all of which are wanted, and each of which one target holds, the way around that target, if it is
-    /// away.
+    /// away, or much is under way from it already.
     pub fn detours(&self, pieces: &[LogAddress]) -> Vec<Option<Detour>> {
-        detour::detours(&self.cluster.maps(), pieces)
+        let is_here = |target| self.cluster.is_here(target);
+        let costs = Costs { under_way: self.inner.under_way.now(), is_here: &is_here };
+        detour::detours(&self.cluster.maps(), pieces, costs)
     }
 
     /// The piece that a detour leads to, of a parity and of what `others` gives: [`Detour::others`], in order. `None` where it
@@ -194,11 +198,15 @@ impl LogReader {
     }
 
     async fn parity_of(&self, detour: &Detour) -> Option<Bytes> {
-        let found = fetch::find_parity(&self.cluster, detour.target, detour.parity).await?;
-        if !detour.fits(&found) {
-            return None;
-        }
-        fetch::read(&self.cluster, detour.target, detour.parity, detour.range()).await.ok()
+        let find = fetch::find_parity(&self.cluster, detour.target, detour.parity);
+        let (found, bytes) = join(find, self.fetch(detour.target, detour.parity, detour.range())).await;
+        bytes.ok().filter(|_| found.is_some_and(|found| detour.fits(&found)))
+    }
+
+    /// A part of a fragment that is asked for in its turn, and waited for.
+    async fn fetch(&self, target: TargetId, id: FragmentId, range: Range<u32>) -> Result<Bytes, Refusal> {
+        let _asked = self.inner.under_way.begin(target, range.end - range.start);
+        fetch::read(&self.cluster, target, id, range).await
     }
 
     /// What was found broken since the last time, for repair.
@@ -287,7 +295,7 @@ impl LogReader {
                 return Ok(bytes);
             }
         }
-        fetch::read(&self.cluster, place.target(part), place.id(part), range.clone()).await
+        self.fetch(place.target(part), place.id(part), range.clone()).await
     }
 
     /// Whether a target of this machine has as parity what a target of another one has as data: the first parity of one data
