@@ -16,9 +16,9 @@
 //! | `claims` | what a new manager is told of all that is held |
 //! | `space` | how many bytes still fit |
 //!
-//! The others await: `ask` (managers), `names`, `attributes`, `opens`, `reads`, `writes`, `flush` (log and deltas),
-//! `shape` (allocate, punch, copy), `locks`, `statfs`, `background`, `pins` (working under tokens), `call_backs` (giving them
-//! up), `heritage` (what the next process goes on with); `whole` carries work to its end.
+//! The others await: `ask` (managers), `names`, `attributes`, `opens`, `reads`, `ahead`, `writes`, `flush` (log and
+//! deltas), `shape` (allocate, punch, copy), `locks`, `statfs`, `background`, `pins` (working under tokens), `call_backs`
+//! (giving them up), `heritage` (what the next process goes on with); `whole` carries work to its end.
 //!
 //! Two things make this simple. A log address means the same bytes for ever, so what was read by address is never
 //! stale, and a plan to read taken under the file's lock is a snapshot. And appending is a step in memory: bytes are
@@ -26,6 +26,7 @@
 //!
 //! *Never*: FUSE, NFS, an errno; the manager's and storage's code; a lock held over an await.
 
+mod ahead;
 mod ask;
 mod attributes;
 mod background;

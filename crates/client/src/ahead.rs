@@ -1,0 +1,138 @@
+//! Reading ahead of those who read in order. Awaits; how far is [`crate::stream`]'s to decide.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_util::future::{join_all, try_join_all};
+use log::Detour;
+
+use crate::cache::{Found, Intent, Loading};
+use crate::client::{Inner, lock};
+use crate::file::{File, Missing, Piece};
+use crate::opens::OpenFile;
+
+/// A detour may cost this part, one in so many, of bytes that nobody asked for.
+const LACKING_PART: u32 = 16;
+
+/// The pieces of a range, or what has to be asked for first.
+type Planned = Result<Vec<Piece>, Missing>;
+
+impl Inner {
+    /// Begins to load what readers in order will ask for next. Targets are asked before this returns: they answer in the
+    /// order in which they are asked, and that is to be the readers'. Only what a map has to be asked for comes later.
+    pub(crate) async fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>) {
+        while let Some((due, planned)) = self.plan_due(file) {
+            match planned {
+                Ok(pieces) => self.load_ahead(pieces).await,
+                Err(missing) => {
+                    let (inner, file) = (self.clone(), file.clone());
+                    self.host.spawn(async move { inner.learn_and_load_ahead(&file, missing, due).await });
+                }
+            }
+        }
+    }
+
+    /// What is due next, unless the file was forgotten meanwhile.
+    fn plan_due(&self, file: &OpenFile) -> Option<(Range<u64>, Planned)> {
+        let mut state = lock(&file.state);
+        let known = state.file.as_mut()?;
+        let due = known.streams.take_due()?;
+        let planned = self.plan_ahead(known, &due);
+        Some((due, planned))
+    }
+
+    async fn learn_and_load_ahead(self: &Arc<Self>, file: &OpenFile, missing: Missing, due: Range<u64>) {
+        let Some(_pin) = self.try_pin(file.inode) else { return };
+        if lock(&file.state).file.is_none() || self.learn_map(file, missing).await.is_err() {
+            return;
+        }
+        let planned = lock(&file.state).file.as_mut().map(|known| self.plan_ahead(known, &due));
+        if let Some(Ok(pieces)) = planned {
+            self.load_ahead(pieces).await;
+        }
+    }
+
+    /// What lies ahead, up to the end of a stripe of which some is away: who asks for all of it at once can go around that.
+    fn plan_ahead(&self, known: &mut File, range: &Range<u64>) -> Planned {
+        let mut pieces = known.plan(range.clone())?;
+        let Some(Piece::Stored(last)) = pieces.last() else { return Ok(pieces) };
+        let rest = u64::from(self.reader.rest_of_stripe(*last, range.end - range.start));
+        let end = range.end + rest;
+        if rest > 0
+            && rest <= self.cache.spare() / 2
+            && let Ok(more) = known.plan(range.end..end)
+        {
+            pieces.extend(more);
+            known.streams.went_on(range.end, end);
+        }
+        Ok(pieces)
+    }
+
+    async fn load_ahead(self: &Arc<Self>, pieces: Vec<Piece>) {
+        let loadings = self.begin_loads(&self.cut(pieces));
+        if loadings.is_empty() {
+            return;
+        }
+        let addresses: Vec<_> = loadings.iter().map(Loading::address).collect();
+        let detours = self.reader.detours(&addresses);
+        let ways: Vec<_> = detours.into_iter().map(|it| it.filter(|it| self.is_worth_it(it))).collect();
+        let inner = self.clone();
+        let mut loads = Box::pin(async move {
+            let loads = loadings.into_iter().zip(ways).map(async |(loading, way)| match way {
+                Some(detour) => Box::pin(inner.load_around(loading, detour)).await,
+                // Who asks for bytes that could not be read ahead is told why then.
+                None => drop(inner.load(loading, true).await),
+            });
+            join_all(loads).await;
+        });
+        if futures_util::poll!(loads.as_mut()).is_pending() {
+            self.host.spawn(loads);
+        }
+    }
+
+    fn begin_loads(&self, pieces: &[Piece]) -> Vec<Loading> {
+        let mut loadings = Vec::new();
+        for piece in pieces {
+            let Piece::Stored(address) = piece else { continue };
+            let mut rest = *address;
+            while rest.length > 0 {
+                let length = match self.cache.look(rest, Intent::Ahead) {
+                    Found::Begun(loading) => {
+                        let length = loading.address().length;
+                        loadings.push(loading);
+                        length
+                    }
+                    Found::Loading(_, _, length) => length as u32,
+                    Found::Ready(part) => part.len() as u32,
+                    Found::Absent(_) => unreachable!("what is absent is begun"),
+                };
+                rest = rest.part(length, rest.length - length);
+            }
+        }
+        loadings
+    }
+
+    /// The same around who should have it, if that is possible.
+    async fn load_around(&self, loading: Loading, detour: Detour) {
+        loading.go_around();
+        let others = try_join_all(detour.others().map(async |other| {
+            let mut parts = Vec::with_capacity(1);
+            self.fetch_stored(other, Intent::Around, &mut parts).await?;
+            Ok(if parts.len() == 1 { parts.remove(0) } else { parts.concat().into() })
+        }));
+        match self.reader.read_around(&detour, others).await {
+            Some(bytes) => loading.end(Ok(bytes), true),
+            None => drop(self.load(loading, true).await),
+        }
+    }
+
+    /// Whether the rest of the stripe is wanted anyway, but for little: records lie between the bytes of files.
+    fn is_worth_it(&self, detour: &Detour) -> bool {
+        let (mut lacking, mut wanted) = (0, 0);
+        for other in detour.others() {
+            lacking += self.cache.lacks(other);
+            wanted += other.length;
+        }
+        lacking <= wanted / LACKING_PART
+    }
+}
