@@ -9,10 +9,12 @@ the first alone take 4.4 % of an Ethernet link (1,448 of 1,514 bytes are the pro
 
 >>> wide = Shape(hosts=4, data=3, parity=1)
 >>> round(write(wide, 12.5e6) / 1e6, 2), round(read(wide, 12.5e6) / 1e6, 2)
-(50.0, 66.67)
+(50.0, 75.0)
 >>> round(read_without_one(wide, 12.5e6) / 1e6, 3), rebuild(wide, 12.5e6)
 (56.25, None)
 >>> some = Shape(hosts=8, data=4, parity=1)
+>>> round(read(some, 12.5e6) / 1e6, 2), round(read_without_one(some, 12.5e6) / 1e6, 2)
+(118.52, 103.7)
 >>> round(write(some, 12.5e6) / 1e6, 2), round(rebuild(some, 12.5e6) / 1e6, 2), round(rebuild_by_one(some, 12.5e6) / 1e6, 2)
 (91.43, 21.88, 2.92)
 >>> write(Shape(hosts=1, data=1, parity=0), 12.5e6) is None
@@ -21,6 +23,8 @@ True
 True
 >>> read_without_one(Shape(hosts=1, data=1, parity=0), 12.5e6) is None
 True
+>>> round(read(Shape(hosts=8, data=1, parity=0), 12.5e6) / 1e6, 2)
+114.29
 """
 
 from dataclasses import dataclass
@@ -40,8 +44,8 @@ class Shape:
 
 
 WRITE = "N L / ((w/k) (1 - 1/N))"
-READ = "N L / (1 - 1/N), where k = 1 (1 - 2/N)"
-READ_WITHOUT_ONE = "(N-1) L / ((N-2)/(N-1))"
+READ = "N L / (1 - w/(k N))"
+READ_WITHOUT_ONE = "(N-1) L / (1 - w/(k N))"
 REBUILD = "(N-1) L / k"
 REBUILD_BY_ONE = "L / (w (1 - 1/(N-1)))"
 
@@ -52,20 +56,21 @@ def write(shape, link):
 
 
 def read(shape, link):
-    """Bytes a second that all clients read together: data fragments alone, of which 1/N lies on the reader's host. Where a
-    stripe has one, its parity is a mirror of it, and as good."""
-    here = 2 if (shape.data, shape.parity > 0) == (1, True) else 1
-    return rate(shape.hosts, link, 1 - here / shape.hosts)
+    """Bytes a second that all clients read together: any k fragments of a stripe give its data. With probability w/N one of
+    them, data or parity, lies on the reader's own host, and k - 1 are fetched."""
+    return rate(shape.hosts, link, fetched(shape))
 
 
 def read_without_one(shape, link):
-    """Bytes a second that the clients of all hosts but a dead one read together.
+    """Bytes a second that the clients of all hosts but a dead one read together, where a parity takes the place of what is
+    lost. Of the stripes over the dead host, w/N of all, the reader's own has one of the other fragments with probability
+    (w-1)/(N-1), of the rest with w/(N-1): w/N in all, as before."""
+    return rate(shape.hosts - 1, link, fetched(shape))
 
-    Of N data fragments one lies on the reader's own host, N - 2 are fetched, and one is lost: who reads all of its stripe
-    needs one parity in its place, which lies on the reader's host with probability 1/(N-1). In all (N-2)/(N-1) fragments
-    are fetched for each that is read.
-    """
-    return rate(shape.hosts - 1, link, (shape.hosts - 2) / (shape.hosts - 1) if shape.hosts > 2 else 0)
+
+def fetched(shape):
+    """Which part of what is read crosses links."""
+    return 1 - shape.width / (shape.data * shape.hosts)
 
 
 def rebuild(shape, link):
