@@ -666,7 +666,7 @@ lab_losses() {
     local lost=${LOST:-1} hosts=${HOSTS:-5}
     "$dazzle" lab up "$work/losses" --hosts "$hosts" --parity "$lost" || return 1
     "$programs/losses.py" "$dazzle" "$work/losses" --lost "$lost" --rounds "${ROUNDS:-1}" --most "${MOST:-8}" \
-        --seed "${SEED:-$RANDOM}" || return 1
+        --away "${AWAY:-0}" --seed "${SEED:-$RANDOM}" || return 1
     check_on_all "$work/losses" $(seq "$hosts") && "$dazzle" lab down "$work/losses"
 }
 

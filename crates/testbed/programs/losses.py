@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Kills several hosts of a laboratory at once under load, and then all of them, and looks whether anything is lost.
 
-    losses.py DAZZLE LAB --lost M [--rounds N] [--seed S]
+    losses.py DAZZLE LAB --lost M [--rounds N] [--away SECONDS] [--seed S]
 
 LAB is the directory of a laboratory that is up and keeps M fragments of parity in every stripe. On every host workers write,
 append, overwrite, rename and remove, and note what fsync acknowledged. In every round M hosts are killed within moments of each
 other: on the others no call may fail and work must go on, and every acknowledged byte must be read there, also what workers
-on the killed hosts were told. They are started again, and redundancy must come back by itself. In the end all hosts are
-killed and started again: every acknowledged byte must be there, on every mount. The seed and the rounds are printed.
+on the killed hosts were told. They are started again, at once or after SECONDS, in which the others work and rest in turns, and
+redundancy must come back by itself. In the end all hosts are killed and started again: every acknowledged byte must be there, on every mount. The seed and the rounds are printed.
 """
 
 import argparse
@@ -19,6 +19,10 @@ from daemon import Broken
 from hosts import DEAD, HEALTHY, Crew, Lab, take_longest, verify_through, wait_for_all
 
 
+# Seconds between two turns of work while hosts stay away.
+REST = 120.0
+
+
 class Load:
     """Crews on all mounts, and what they were promised so far."""
 
@@ -26,12 +30,12 @@ class Load:
         self.lab, self.seed, self.dice = lab, seed, random.Random(seed)
         self.promised, self.operations, self.crews = {}, 0, []
 
-    def begin(self):
-        mounts = self.lab.mounted()
+    def begin(self, without=(), when="before any host is killed"):
+        mounts = {host: mount for host, mount in self.lab.mounted().items() if host not in without}
         self.crews = [Crew(self.seed, host, mount, self.dice, self.promised) for host, mount in mounts.items()]
         time.sleep(HEALTHY)
-        self.work_goes_on(self.crews, "before any host is killed")
-        take_longest(self.crews, "before any host is killed", HEALTHY)
+        self.work_goes_on(self.crews, when)
+        take_longest(self.crews, when, HEALTHY)
 
     @staticmethod
     def work_goes_on(crews, when):
@@ -59,8 +63,23 @@ class Load:
             self.promised.update({(crew.host, n): worker.promised for n, worker in enumerate(crew.workers)})
 
 
-def lose_some(lab, load, victims, most):
-    """Kills hosts at once; the longest call of the others."""
+def work_and_rest(load, victims, seconds):
+    """Those that live work and rest in turns for so long; what was promised to the dead is not forgotten."""
+    dead = [crew for crew in load.crews if crew.host in victims]
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        load.crews = [crew for crew in load.crews if crew.host not in victims]
+        load.keep()
+        load.begin(victims, f"with {victims} away")
+        load.end(victims)
+        load.crews += dead
+        load.verify(crew.mount for crew in load.crews if crew.host not in victims)
+        print(f"    {max(0, until - time.monotonic()):.0f} s more without {victims}; {load.operations} operations", flush=True)
+        time.sleep(min(REST, max(0, until - time.monotonic())))
+
+
+def lose_some(lab, load, victims, away, most):
+    """Kills hosts at once, for `away` seconds more than it takes to look; the longest call of the others."""
     load.begin()
     for victim in victims:
         lab.act("kill", victim)
@@ -74,6 +93,7 @@ def lose_some(lab, load, victims, most):
     longest = take_longest(living, f"with {victims} killed", most)
     load.end(victims)
     load.verify(crew.mount for crew in living)
+    work_and_rest(load, victims, away)
     for victim in victims:
         lab.act("start", victim)
         lab.wait_until_mounted(victim)
@@ -112,7 +132,7 @@ def rounds(arguments):
     lab.wait_until_shared()
     for number in range(arguments.rounds):
         victims = sorted(load.dice.sample(everyone, arguments.lost))
-        seconds, name = lose_some(lab, load, victims, arguments.most)
+        seconds, name = lose_some(lab, load, victims, arguments.away, arguments.most)
         print(
             f"round {number + 1} of {arguments.rounds}: hosts {victims} of {len(everyone)} killed; longest call elsewhere "
             f"{seconds:.2f} s ({name}); {load.operations} operations so far",
@@ -132,6 +152,7 @@ def main():
     parser.add_argument("lab")
     parser.add_argument("--lost", type=int, required=True)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--away", type=float, default=0.0, help="seconds for which killed hosts stay dead at least")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=float, default=8.0)
     arguments = parser.parse_args()
