@@ -56,13 +56,13 @@ fn shape(dice: &mut Dice) -> Shape {
     let targets = (0..machines).map(|_| [1, 1, 2, 3][dice.below(4) as usize]).collect();
     let parity = if machines > 3 && dice.coin() { 2 } else { 1 };
     let patience = Duration::from_secs(if dice.below(3) == 0 { 15 } else { 600 });
-    Shape { targets, parity, patience }
+    Shape::new(targets, parity, patience)
 }
 
 /// More machines than a stripe is wide, so that others take the places of those that are away for a moment.
 fn wide_shape(dice: &mut Dice) -> Shape {
     let targets = (0..dice.within(6..9)).map(|_| 1 + u32::from(dice.below(4) == 0)).collect();
-    Shape { targets, parity: 1, patience: Duration::from_secs(dice.below(6)) }
+    Shape::new(targets, 1, Duration::from_secs(dice.below(6)))
 }
 
 /// Makes the files that all share, each with all its cells empty.
@@ -165,7 +165,7 @@ async fn tell_a_story(
 async fn tell_of_a_promotion(world: World, host: Host, total: &Cell<Counts>) {
     let mut dice = world.dice();
     let targets = vec![1 + dice.below(2) as u32, 1 + dice.below(2) as u32];
-    let rack = Rack::create(&world, &host, Shape { targets, parity: 1, patience: Duration::from_secs(600) }).await;
+    let rack = Rack::create(&world, &host, Shape::new(targets, 1, Duration::from_secs(600))).await;
     let told = Told::new(&world, make_shared(&world, &rack, 2).await);
     let _confession = Confession(told.clone());
     let mut harm = Harm::new(&world, &rack, &told, Blows::Kills);

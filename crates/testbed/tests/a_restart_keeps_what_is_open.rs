@@ -78,7 +78,7 @@ async fn restart(world: &World, rack: &Rack, index: usize) {
 }
 
 async fn tell_a_story(world: World, host: host::Host) {
-    let shape = Shape { targets: vec![1, 1, 1], parity: 1, patience: Duration::from_secs(600) };
+    let shape = Shape::new(vec![1, 1, 1], 1, Duration::from_secs(600));
     let rack = Rack::create(&world, &host, shape).await;
     // Slots are handed over until all machines have as many.
     world.sleep(LONG).await;

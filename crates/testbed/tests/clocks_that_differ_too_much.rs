@@ -54,7 +54,7 @@ async fn keep_reading(world: World, host: Host, client: Client, inode: InodeId, 
 /// One machine is cut off, and what it has read is written anew: how often it then reads what was there before, with
 /// its clock so much behind the leader's.
 async fn stale_reads(world: &World, host: &Host, behind_ppm: i32) -> usize {
-    let shape = Shape { targets: vec![1, 1, 1], parity: 1, patience: Duration::from_secs(600) };
+    let shape = Shape::new(vec![1, 1, 1], 1, Duration::from_secs(600));
     let rack = Rack::create(world, host, shape).await;
     world.drift_clock(rack.node(LEADER), behind_ppm / 2);
     world.drift_clock(rack.node(READER), -behind_ppm / 2);

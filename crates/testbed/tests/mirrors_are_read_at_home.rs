@@ -21,7 +21,7 @@ const READER: usize = 1;
 const CONTENT: &[u8] = &[7; 3_000_000];
 
 async fn tell_a_story(world: World, host: Host) {
-    let shape = Shape { targets: vec![1, 1], parity: 1, patience: Duration::from_secs(600) };
+    let shape = Shape::new(vec![1, 1], 1, Duration::from_secs(600));
     let rack = Rack::create(&world, &host, shape).await;
     let inode = rack.stored_file(WRITER, Bytes::from_static(CONTENT)).await;
     let (client, reader) = (rack.roles(READER).expect("it runs").client.clone(), world.host(rack.node(READER)));

@@ -23,7 +23,7 @@ const MENDED_MAX: Duration = Duration::from_secs(180);
 
 async fn cluster(world: &World, host: &Host) -> Rack {
     let patience = Duration::from_secs(24 * 3600);
-    Rack::create(world, host, Shape { targets: vec![3, 3, 1], parity: 1, patience }).await
+    Rack::create(world, host, Shape::new(vec![3, 3, 1], 1, patience)).await
 }
 
 async fn until(world: &World, rack: &Rack, is_so: impl Fn() -> bool) {
@@ -135,7 +135,7 @@ fn two_targets_may_be_replaced_in_one_life() {
     sim::explore(0..3, async |world, host| {
         let mut dice = world.dice();
         let patience = Duration::from_secs(24 * 3600);
-        let rack = Rack::create(&world, &host, Shape { targets: vec![4], parity: 1, patience }).await;
+        let rack = Rack::create(&world, &host, Shape::new(vec![4], 1, patience)).await;
         let mut files = Files::default();
         let client = rack.roles(0).expect("it runs").client.clone();
         files.write(&client, &mut dice, 6).await;

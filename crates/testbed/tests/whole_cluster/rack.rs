@@ -37,6 +37,15 @@ pub struct Shape {
     pub parity: u8,
     /// How long a target may be away before nobody waits for it any more.
     pub patience: Duration,
+    /// How many bytes each client keeps of what was read.
+    pub cache: usize,
+}
+
+impl Shape {
+    /// One whose clients keep little, so that they read again and again.
+    pub fn new(targets: Vec<u32>, parity: u8, patience: Duration) -> Shape {
+        Shape { targets, parity, patience, cache: 1 << 20 }
+    }
 }
 
 /// The machines. Clones are the same.
@@ -354,7 +363,7 @@ impl Rack {
             address: String::new(),
             target: target_options(),
             manager: ManagerOptions { memory_bytes: 16 << 20, patience, ..Default::default() },
-            client: ClientOptions { cache_bytes: 1 << 20, dirty_bytes: 1 << 20, ..Default::default() },
+            client: ClientOptions { cache_bytes: self.shape.cache, dirty_bytes: 1 << 20, ..Default::default() },
             cleaner: CleanerOptions { patience, ..Default::default() },
             rebuild: RebuildOptions { patience, ..Default::default() },
             scrub: Some(ScrubOptions { pass: Duration::from_secs(60) }),
