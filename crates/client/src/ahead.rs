@@ -36,9 +36,25 @@ impl Inner {
     fn plan_due(&self, file: &OpenFile) -> Option<(Range<u64>, Planned)> {
         let mut state = lock(&file.state);
         let known = state.file.as_mut()?;
+        self.release(known);
         let due = known.streams.take_due()?;
         let planned = self.plan_ahead(known, &due);
         Some((due, planned))
+    }
+
+    /// Nobody reads it any more: what was read ahead is not kept from others' use.
+    pub(crate) fn end_streams(&self, known: &mut File) {
+        known.streams.end();
+        self.release(known);
+    }
+
+    /// What was read ahead for who did not go on may go. Where that lies is not asked for.
+    fn release(&self, known: &mut File) {
+        for range in known.streams.take_given_up() {
+            let pieces = known.plan(range).unwrap_or_default();
+            let stored = pieces.iter().filter_map(|piece| if let Piece::Stored(at) = piece { Some(at) } else { None });
+            stored.for_each(|address| self.cache.release(*address));
+        }
     }
 
     async fn learn_and_load_ahead(self: &Arc<Self>, file: &OpenFile, missing: Missing, due: Range<u64>) {
@@ -134,5 +150,61 @@ impl Inner {
             wanted += other.length;
         }
         lacking <= wanted / LACKING_PART
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use protocol::address::LogAddress;
+    use protocol::id::{LogId, StripeNumber};
+
+    use crate::cache::{Cache, Found, Intent};
+    use crate::stream::Streams;
+
+    /// A file of so many bytes for each reader, in one piece.
+    const SIZE: u64 = 24 << 20;
+    const STEP: u64 = 128 << 10;
+    /// What is asked for at once at most.
+    const PIECE: u64 = 512 << 10;
+    const CACHE: usize = 32 << 20;
+
+    /// Has all of a range loaded that is not there; how many bytes those were.
+    fn load(cache: &Cache, file: u64, range: std::ops::Range<u64>, intent: Intent) -> u64 {
+        let (mut at, mut loaded) = (range.start, 0);
+        while at < range.end {
+            let end = (at / PIECE * PIECE + PIECE).min(range.end);
+            let (offset, length) = (at as u32, (end - at) as u32);
+            match cache.look(LogAddress { log: LogId(file), stripe: StripeNumber(0), offset, length }, intent) {
+                Found::Ready(bytes) => at += bytes.len() as u64,
+                Found::Begun(loading) => {
+                    let length = loading.address().length;
+                    loading.end(Ok(Bytes::from(vec![0; length as usize])), intent == Intent::Ahead);
+                    (at, loaded) = (at + u64::from(length), loaded + u64::from(length));
+                }
+                other => panic!("nothing takes time here: {other:?}"),
+            }
+        }
+        loaded
+    }
+
+    #[test]
+    fn however_many_read_in_order_hardly_anything_is_loaded_twice() {
+        for readers in [1, 3, 10, 30] {
+            let (cache, mut streams) = (Cache::new(CACHE), vec![Streams::default(); readers]);
+            let mut loaded = 0;
+            for at in (0..SIZE).step_by(STEP as usize) {
+                for (file, streams) in (1..).zip(&mut streams) {
+                    let range = at..at + STEP;
+                    streams.read(&range, cache.spare());
+                    loaded += load(&cache, file, range, Intent::Shared);
+                    while let Some(due) = streams.take_due() {
+                        loaded += load(&cache, file, due.start.min(SIZE)..due.end.min(SIZE), Intent::Ahead);
+                    }
+                }
+            }
+            let all = readers as u64 * SIZE;
+            assert!(loaded >= all && loaded - all <= all / 20, "{readers} readers: {loaded} of {all}");
+        }
     }
 }

@@ -1,17 +1,18 @@
 //! Bytes read ahead, by log address, and loads under way. Decides, never awaits.
 //!
 //! A log address means the same bytes for ever, so nothing here is ever stale, and no write has to look here. The kernel
-//! keeps what programs have read: what was handed out to its end is the first to go.
+//! keeps what programs have read: what was handed out to its end is the first to go, and what was read ahead stays until then
+//! as long as there is anything else to drop.
 //!
 //! Invariants
 //! 1. No two entries overlap.
 //! 2. `bytes` is the sum of the lengths of the entries that are ready; at most `bytes_max` once a step is over.
-//! 3. Every ready entry is in the queue once.
+//! 3. Every ready entry is in `order` once, and nothing else is.
 //! 4. `unspent` is the sum of the lengths of the entries, loading or ready, that are not spent.
 //! 5. No load by a detour waits for another one, for by different maps each might need the other. A load goes around before it
 //!    looks for what it needs: so of those that wait for each other in a circle, none could have been the first to look.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -28,11 +29,15 @@ use crate::client::lock;
 pub(crate) struct Cache(Arc<Mutex<State>>);
 
 type Key = (LogId, StripeNumber, u32);
+/// Whether somebody is to come for an entry; since when; which it is.
+type Place = (bool, u64, Key);
 
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<Key, Entry>,
-    queue: VecDeque<Key>,
+    /// In which order entries go: those that are spent, and then the others, each as they came to be that.
+    order: BTreeSet<Place>,
+    turn: u64,
     bytes: usize,
     unspent: usize,
     bytes_max: usize,
@@ -42,10 +47,10 @@ struct State {
 struct Entry {
     length: u32,
     content: Content,
-    /// Handed out to its end.
+    /// Handed out to its end, or nobody comes for it.
     spent: bool,
-    /// Was at the queue's front and went back once.
-    spared: bool,
+    /// Where it is in the order, once it is ready.
+    turn: u64,
 }
 
 #[derive(Debug)]
@@ -89,26 +94,24 @@ impl Cache {
     pub(crate) fn look(&self, address: LogAddress, intent: Intent) -> Found {
         let state = &mut *lock(&self.0);
         let key = (address.log, address.stripe, address.offset);
-        if let Some((&(log, stripe, start), entry)) = state.entries.range_mut(..=key).next_back()
-            && (log, stripe) == (address.log, address.stripe)
-            && start + entry.length > address.offset
+        if let Some((&at, entry)) = state.entries.range(..=key).next_back()
+            && (at.0, at.1) == (address.log, address.stripe)
+            && at.2 + entry.length > address.offset
         {
-            let skip = (address.offset - start) as usize;
+            let skip = (address.offset - at.2) as usize;
             let length = (entry.length as usize - skip).min(address.length as usize);
-            return match &entry.content {
+            let is_end = skip + length == entry.length as usize;
+            let found = match &entry.content {
                 Content::Loading(load) if intent == Intent::Around && load.goes_around.load(Ordering::SeqCst) => {
                     Found::Absent(address.part(0, length as u32))
                 }
                 Content::Loading(load) => Found::Loading(load.clone(), skip, length),
-                Content::Ready(bytes) => {
-                    if matches!(intent, Intent::Alone | Intent::Shared) && skip + length == bytes.len() && !entry.spent
-                    {
-                        entry.spent = true;
-                        state.unspent -= entry.length as usize;
-                    }
-                    Found::Ready(bytes.slice(skip..skip + length))
-                }
+                Content::Ready(bytes) => Found::Ready(bytes.slice(skip..skip + length)),
             };
+            if is_end && matches!(intent, Intent::Alone | Intent::Shared) {
+                state.spend(at);
+            }
+            return found;
         }
         let end = (address.log, address.stripe, address.offset + address.length);
         let next = state.entries.range(key..end).next();
@@ -119,7 +122,7 @@ impl Cache {
         }
         let load = Arc::new(Load::default());
         let content = Content::Loading(load.clone());
-        state.entries.insert(key, Entry { length, content, spent: false, spared: false });
+        state.entries.insert(key, Entry { length, content, spent: false, turn: 0 });
         state.unspent += length as usize;
         Found::Begun(Loading { cache: self.clone(), address: absent, load: Some(load) })
     }
@@ -134,6 +137,16 @@ impl Cache {
             |(&(_, _, from), entry): (&Key, &Entry)| end.min(from + entry.length).checked_sub(start.max(from));
         let held: u32 = before_end.map_while(overlap).sum();
         address.length - held
+    }
+
+    /// Who was to have what is here of `address` does not come for it: it is as if it had been handed out.
+    pub(crate) fn release(&self, address: LogAddress) {
+        let (log, stripe, start) = (address.log, address.stripe, address.offset);
+        let state = &mut *lock(&self.0);
+        let before_end = state.entries.range((log, stripe, 0)..(log, stripe, start + address.length)).rev();
+        let overlap = before_end.take_while(|((_, _, from), entry)| from + entry.length > start);
+        let released: Vec<Key> = overlap.map(|(&key, _)| key).collect();
+        released.into_iter().for_each(|key| state.spend(key));
     }
 
     /// For how many bytes there is room without losing what nobody has had yet.
@@ -158,25 +171,40 @@ impl State {
         let entry = self.entries.get_mut(&key).expect("a load has an entry until it ends");
         self.bytes += bytes.len();
         entry.content = Content::Ready(bytes);
-        self.queue.push_back(key);
+        let is_wanted = !entry.spent;
+        self.line_up(key, is_wanted);
         self.shrink();
     }
 
-    /// First in, first out, but who was not yet handed out to its end is spared once.
+    /// Nobody comes for the rest of an entry.
+    fn spend(&mut self, key: Key) {
+        let entry = self.entries.get_mut(&key).expect("what is spent exists");
+        if entry.spent {
+            return;
+        }
+        entry.spent = true;
+        self.unspent -= entry.length as usize;
+        if let Content::Ready(_) = entry.content {
+            assert!(self.order.remove(&(true, entry.turn, key)), "what is ready is in the order");
+            self.line_up(key, false);
+        }
+    }
+
+    fn line_up(&mut self, key: Key, is_wanted: bool) {
+        self.turn += 1;
+        self.entries.get_mut(&key).expect("what lines up exists").turn = self.turn;
+        self.order.insert((is_wanted, self.turn, key));
+    }
+
     fn shrink(&mut self) {
         while self.bytes > self.bytes_max {
-            let key = self.queue.pop_front().expect("what has bytes is in the queue");
-            let entry = self.entries.get_mut(&key).expect("what is in the queue exists");
-            if !entry.spent && !entry.spared {
-                entry.spared = true;
-                self.queue.push_back(key);
-                continue;
-            }
-            self.bytes -= entry.length as usize;
+            let (_, _, key) = self.order.pop_first().expect("what has bytes is in the order");
+            self.bytes -= self.entries[&key].length as usize;
             self.remove(key);
         }
     }
 
+    /// Takes away an entry that is not in the order, or not any more.
     fn remove(&mut self, key: Key) {
         let entry = self.entries.remove(&key).expect("what is removed exists");
         if !entry.spent {
@@ -296,6 +324,38 @@ mod tests {
         drop(loading);
         assert!(matches!(load.outcome(), Some(Outcome::Abandoned)));
         assert!(matches!(cache.look(address(40, 100), Intent::Shared), Found::Begun(_)));
+    }
+
+    #[test]
+    fn who_waits_for_a_load_has_had_it() {
+        let cache = Cache::new(100);
+        let Found::Begun(loading) = cache.look(address(0, 60), Intent::Ahead) else { panic!("nobody loads it yet") };
+        assert!(matches!(cache.look(address(0, 40), Intent::Shared), Found::Loading(_, 0, 40)));
+        assert_eq!(cache.spare(), 40);
+        assert!(matches!(cache.look(address(40, 20), Intent::Shared), Found::Loading(_, 40, 20)));
+        assert_eq!(cache.spare(), 100);
+        loading.end(Ok(Bytes::from(vec![1; 60])), true);
+        load(&cache, address(100, 60));
+        assert_eq!((cache.bytes(), cache.spare()), (60, 40));
+        assert!(matches!(cache.look(address(100, 10), Intent::Alone), Found::Ready(_)));
+    }
+
+    #[test]
+    fn what_nobody_comes_for_goes_first() {
+        let cache = Cache::new(100);
+        load(&cache, address(0, 50));
+        load(&cache, address(50, 50));
+        let Found::Begun(loading) = cache.look(address(100, 50), Intent::Ahead) else { panic!("nobody loads it yet") };
+        assert_eq!(cache.spare(), 0);
+        cache.release(address(60, 10));
+        assert_eq!(cache.spare(), 0, "there are 150 bytes for 100, of which 50 may go");
+        cache.release(address(140, 100));
+        cache.release(address(50, 50));
+        assert_eq!(cache.spare(), 50);
+        loading.end(Ok(Bytes::from(vec![1; 50])), true);
+        assert!(matches!(cache.look(address(0, 50), Intent::Alone), Found::Ready(_)));
+        assert!(matches!(cache.look(address(50, 50), Intent::Alone), Found::Absent(_)));
+        assert_eq!((cache.bytes(), cache.spare()), (100, 100));
     }
 
     #[test]

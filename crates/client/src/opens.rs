@@ -205,6 +205,9 @@ impl Inner {
                 return;
             }
             state.opens = 0;
+            if let Some(known) = &mut state.file {
+                self.end_streams(known);
+            }
             self.drop_abandoned(&mut state);
         }
         // A manager that cannot be reached forgets this node's opens with its lease.

@@ -16,9 +16,9 @@ const BEGINNING_MIN: u64 = 512 << 10;
 const WINDOW_OF_BEGINNING: u64 = 16;
 /// Else the first window is so many times what was read.
 const WINDOW_FIRST: u64 = 2;
-/// A window of this size, in bytes, is had whatever the cache is full of: enough for the targets of a stripe to work in
-/// parallel.
-const WINDOW_SURE: u64 = 8 << 20;
+/// A window of this size, in bytes, is had whatever the cache is full of. Not more: where hundreds read, each would lose what
+/// was read ahead for it before it came there.
+const WINDOW_SURE: u64 = 512 << 10;
 /// The largest window, in bytes: where links are full, a reader that waits for the busiest target has something under way
 /// from all the others.
 const WINDOW_MAX: u64 = 32 << 20;
@@ -34,6 +34,8 @@ pub(crate) struct Streams {
     clock: u64,
     /// What is to be read ahead and was not asked for yet, what was read first at the front.
     due: VecDeque<Range<u64>>,
+    /// What was read ahead for who does not go on.
+    given_up: Vec<Range<u64>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +46,13 @@ struct Stream {
     ahead: u64,
     window: u64,
     used: u64,
+}
+
+impl Stream {
+    /// What was asked for ahead, and not read.
+    fn left(&self) -> Range<u64> {
+        self.next..self.ahead
+    }
 }
 
 impl Streams {
@@ -88,6 +97,18 @@ impl Streams {
         Some(from..stream.ahead).filter(|ahead| !ahead.is_empty())
     }
 
+    /// Nobody reads it any more.
+    pub(crate) fn end(&mut self) {
+        self.due.clear();
+        let streams = std::mem::take(&mut self.list);
+        self.given_up.extend(streams.iter().map(Stream::left).filter(|left| !left.is_empty()));
+    }
+
+    /// What was read ahead for who has not gone on, since this was asked last.
+    pub(crate) fn take_given_up(&mut self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.given_up)
+    }
+
     /// What was to be read ahead up to `from` was read up to `to`.
     pub(crate) fn went_on(&mut self, from: u64, to: u64) {
         self.list.iter_mut().filter(|stream| stream.ahead == from).for_each(|stream| stream.ahead = to);
@@ -95,6 +116,7 @@ impl Streams {
 
     fn begin(&mut self, range: &Range<u64>, spare: u64) -> Option<Range<u64>> {
         let oldest = self.list.iter_mut().min_by_key(|stream| stream.used).expect("there are some");
+        self.given_up.extend(Some(oldest.left()).filter(|left| !left.is_empty()));
         *oldest = Stream { next: range.end, ahead: range.end, window: 0, used: self.clock };
         if range.start > 0 || range.end < BEGINNING_MIN {
             return None;
@@ -189,6 +211,23 @@ mod tests {
         let taken: Vec<_> = std::iter::from_fn(|| streams.take_due()).collect();
         assert_eq!((due, taken.len()), (4, 4));
         assert!(taken.windows(2).all(|two| two[0].end == two[1].start));
+    }
+
+    #[test]
+    fn what_was_read_ahead_for_nobody_is_given_up() {
+        let mut streams = Streams::default();
+        let range = read(&mut streams, 0..1 << 20, SPARE).expect("it has read much");
+        assert!(streams.take_given_up().is_empty());
+        // As many others as are told apart.
+        for at in 1..=4_u64 {
+            assert!(!streams.read(&(at << 30..(at << 30) + 4096), SPARE));
+        }
+        assert!(matches!(&streams.take_given_up()[..], [given_up] if *given_up == range));
+        let again = read(&mut streams, 0..1 << 20, SPARE).expect("it has read much");
+        assert!(streams.read(&(1 << 20..2 << 20), SPARE), "more is due, and is not asked for");
+        streams.end();
+        assert_eq!((streams.take_due(), streams.take_given_up().len()), (None, 1));
+        assert_eq!(again, range);
     }
 
     #[test]
