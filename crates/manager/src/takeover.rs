@@ -341,7 +341,7 @@ impl Recovered {
         let mut roll: Vec<SlotLog> = run.logs.clone();
         let mut base = None;
         for (number, listed) in run.logs.iter().enumerate().rev() {
-            let table = sources.get(listed.log).await?.table.as_ref();
+            let table = sources.table(listed.log, listed.from).await?;
             let Some(table) = table.filter(|table| table.is_base(listed.from, run.first, run.last)) else { continue };
             roll = run.logs[number..].to_vec();
             roll[0].from = table.journal_from;
@@ -424,7 +424,9 @@ struct Sources<'a> {
 
 /// A sealed log, as far as it has been read.
 struct Source {
-    /// The newest checkpoint table that its marks name.
+    /// Its newest mark, and where that is.
+    mark: Option<(Position, Bytes)>,
+    /// The checkpoint table that this names, once somebody needed it.
     table: Option<Table>,
     /// From where on its journal is here.
     from: Position,
@@ -434,6 +436,11 @@ struct Source {
 }
 
 impl Source {
+    /// The newest mark, if it was written from a position on.
+    fn mark_since(&self, from: Position) -> Option<&Bytes> {
+        self.mark.as_ref().filter(|(place, _)| *place >= from).map(|(_, mark)| mark)
+    }
+
     /// Reads the journal from a position on up to what is here: where the table tells its runs, these, else all of the log.
     async fn read_before(&mut self, reader: &LogReader, log: LogId, from: Position) -> Result<(), StartError> {
         let (mut journal, until) = (Vec::new(), self.from);
@@ -473,26 +480,35 @@ impl<'a> Sources<'a> {
         Sources { cluster, reader, known: BTreeMap::new() }
     }
 
-    /// The log with its newest table. Fragments name only marks from before they were begun, so the log is searched for newer
+    /// The log with its newest mark. Fragments name only marks from before they were begun, so the log is searched for newer
     /// ones from there on, and what is met of its journal is kept.
     async fn get(&mut self, log: LogId) -> Result<&mut Source, StartError> {
         if !self.known.contains_key(&log) {
             let length = seal(self.cluster, log).await?;
             let named = recovery::newest_mark(self.cluster, log).await?;
-            let (mut newest, mut journal) = (None, Vec::new());
+            let (mut mark, mut journal) = (None, Vec::new());
             let mut keep = |scanned: Scanned| match scanned.header.kind {
-                RecordKind::Mark => newest = Some(scanned.bytes),
+                RecordKind::Mark => mark = Some((scanned.place, scanned.bytes)),
                 RecordKind::Journal => journal.push((scanned.place, scanned.bytes)),
                 _ => {}
             };
             let gone = recovery::scan(self.reader, log, named..length, NEEDED, &mut keep).await?;
-            let table = match newest {
-                Some(mark) => Some(Table::decode(&self.reader.read(decode::<Mark>(&mark)?.table).await?)?),
-                None => None,
-            };
-            self.known.insert(log, Source { table, from: named, journal, gone });
+            self.known.insert(log, Source { mark, table: None, from: named, journal, gone });
         }
         Ok(self.known.get_mut(&log).expect("it is known by now"))
+    }
+
+    /// The newest checkpoint table of a log, if it may be a base for slots that were listed with the log from a position on:
+    /// one from before is none (2). When it was written its manager may have had other slots, and have given them up: then
+    /// nobody needs it, and it may be gone.
+    async fn table(&mut self, log: LogId, from: Position) -> Result<Option<&Table>, StartError> {
+        let reader = self.reader;
+        let source = self.get(log).await?;
+        let Some(mark) = source.mark_since(from) else { return Ok(None) };
+        if source.table.is_none() {
+            source.table = Some(Table::decode(&reader.read(decode::<Mark>(mark)?.table).await?)?);
+        }
+        Ok(source.table.as_ref())
     }
 
     /// The records of the log's journal from a position on, each with its place.
@@ -522,6 +538,15 @@ async fn read_index(reader: &LogReader, parts: &[LogAddress]) -> Result<Vec<(Key
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_from_before_slots_were_listed_is_not_asked_for() {
+        let at = |stripe, offset| Position { stripe: StripeNumber(stripe), offset };
+        let mark = Some((at(1, 8), Bytes::from_static(b"mark")));
+        let source = Source { mark, table: None, from: at(0, 0), journal: vec![], gone: vec![] };
+        let asks_from = |from| source.mark_since(from).is_some();
+        assert_eq!([at(0, 0), at(1, 8), at(1, 9), at(2, 0)].map(asks_from), [true, true, false, false]);
+    }
 
     #[test]
     fn only_runs_that_are_not_here_are_taken_over() {
