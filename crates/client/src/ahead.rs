@@ -68,7 +68,7 @@ impl Inner {
         }
     }
 
-    /// What lies ahead, up to the end of a stripe of which some is away: who asks for all of it at once can go around that.
+    /// What lies ahead; up to the end of its last stripe, where who asks for all of that at once can go around some of it.
     fn plan_ahead(&self, known: &mut File, range: &Range<u64>) -> Planned {
         let mut pieces = known.plan(range.clone())?;
         let Some(Piece::Stored(last)) = pieces.last() else { return Ok(pieces) };
