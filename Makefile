@@ -72,6 +72,7 @@ long-test: packages ## 30,000 simulated worlds, the models checked further, 200 
 	@BLOWS=kill ROUNDS=51 MOST=5 GUESTS=fsx.sh,git.sh,fio.sh install/test.sh lab-kills
 	@BLOWS=freeze,cut ROUNDS=24 MOST=5 install/test.sh lab-kills
 	@HOSTS=5 LOST=1 ROUNDS=10 install/test.sh lab-losses
+	@HOSTS=5 LOST=1 AWAY=3600 install/test.sh lab-losses
 	@HOSTS=6 LOST=2 ROUNDS=10 install/test.sh lab-losses
 	@HOSTS=8 LOST=2 ROUNDS=10 install/test.sh lab-losses
 	@install/test.sh
