@@ -184,6 +184,7 @@ impl Connection {
                 ended = connection.watch(&*machine) => ended,
                 () = connection.closing.notified() => Ended::Closed,
             };
+            connection.outbound.end();
             connection.close(&ended);
             if matches!(ended, Ended::Dead) {
                 machine.is_dead();
@@ -194,6 +195,7 @@ impl Connection {
     /// Says hello, ahead of all frames. Only before the connection is used.
     pub(super) fn say(&self, hello: &Hello) {
         self.outbound.push(Outgoing { head: hello.encode().to_vec(), payloads: Vec::new() });
+        self.outbound.send();
     }
 
     /// Which connection this is.
@@ -275,15 +277,18 @@ impl Connection {
         answer: oneshot::Sender<Result<Frame, Refusal>>,
         room: OwnedSemaphorePermit,
     ) -> Result<(), CallError> {
-        let mut calls = self.calls.lock().expect("no panic while calls are held");
-        if calls.phase != Phase::Open {
-            return Err(CallError::NotSent(Box::new(encoded)));
+        {
+            let mut calls = self.calls.lock().expect("no panic while calls are held");
+            if calls.phase != Phase::Open {
+                return Err(CallError::NotSent(Box::new(encoded)));
+            }
+            let call = calls.next;
+            calls.next += 1;
+            calls.waiting.insert(call, Waiting { port: encoded.port(), answer, _room: room });
+            // Under the lock: a bye that follows must not overtake it.
+            self.outbound.push(encoded.numbered(call));
         }
-        let call = calls.next;
-        calls.next += 1;
-        calls.waiting.insert(call, Waiting { port: encoded.port(), answer, _room: room });
-        // Under the lock: a bye that follows must not overtake it.
-        self.outbound.push(encoded.numbered(call));
+        self.outbound.send();
         Ok(())
     }
 
@@ -361,7 +366,7 @@ impl Connection {
                 Beat::Dead => return Ended::Stuck,
             }
             let use_now = self.use_count();
-            if use_now != used {
+            if use_now != used || self.is_used() {
                 (used, used_at) = (use_now, now);
             }
             if self.may_end(now - used_at >= IDLE_MAX) {
@@ -383,6 +388,11 @@ impl Connection {
         calls + self.served.load(Ordering::Relaxed)
     }
 
+    /// Whether calls are under way, ours or the other end's.
+    fn is_used(&self) -> bool {
+        self.calls_under_way() > 0 || self.load.load(Ordering::Relaxed) > 0
+    }
+
     /// Says bye where it is time to; whether the connection may end, because the other end has said so.
     fn may_end(&self, idle: bool) -> bool {
         let mut calls = self.calls.lock().expect("no panic while calls are held");
@@ -390,6 +400,7 @@ impl Connection {
         if idle && unused && self.name.dialled && calls.phase == Phase::Open {
             calls.phase = Phase::Leaving;
             self.outbound.push(Outgoing::bare(Kind::Bye, 0, 0));
+            self.outbound.send();
         }
         unused && calls.phase == Phase::Left
     }

@@ -4,16 +4,22 @@
 //! for ever. Else all is sent in order, but heavy answers go in the order of their questions, whichever was found first:
 //! a reader asks for what it needs next ahead of the rest, and where links are shared each fragment before it costs a while.
 //!
+//! Who has something light to send while nothing else is being sent does it itself: to wake the connection's task, on another
+//! processor, takes longer than the sending. What the kernel does not take at once is left to that task.
+//!
 //! Nothing bounds the queue here: requests are bounded by our window, answers by the peer's (`docs/format-network.md`,
 //! *Flow*), and of pings and pongs there are only flags.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWrite;
 use tokio::sync::Notify;
 
 use super::frame::{Kind, Outgoing};
@@ -28,11 +34,23 @@ const LIGHT_SHARE: usize = BATCH_BYTES / 2;
 const PIECES_MAX: usize = 64;
 
 /// The frames that wait.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Outbound {
     queue: Mutex<Queue>,
     filled: Notify,
     sent: AtomicU64,
+    /// Taken before the queue, never after; and held for no longer than the kernel takes to copy.
+    pen: Mutex<Pen>,
+}
+
+/// What writes, and what it has taken from the queue.
+#[derive(Default)]
+struct Pen {
+    write: Option<Box<dyn AsyncWrite + Send + Unpin>>,
+    pieces: VecDeque<Bytes>,
+    /// What was written may wait in a buffer yet.
+    unflushed: bool,
+    broken: Option<io::Error>,
 }
 
 #[derive(Debug, Default)]
@@ -52,24 +70,39 @@ struct Queue {
 }
 
 impl Outbound {
-    /// Sends a frame, in time.
+    /// Queues a frame; [`Outbound::send`] sends it, in time.
     pub(super) fn push(&self, frame: Outgoing) {
-        self.change(|queue| match frame.is_light() {
+        let mut queue = self.queue.lock().expect("no panic while frames are queued");
+        match frame.is_light() {
             true => queue.light.push_back(frame),
             false => queue.heavy.push_back(Some(frame)),
-        });
+        }
+    }
+
+    /// Sends what is queued: at once, if that is little and nothing is under way.
+    pub(super) fn send(&self) {
+        if !self.send_at_once() {
+            self.filled.notify_one();
+        }
     }
 
     /// Sends the answer to the other end's call of this number, in time.
     pub(super) fn answer(&self, call: u64, frame: Outgoing) {
-        self.change(|queue| match frame.is_light() {
+        self.queue_answer(call, frame);
+        self.send();
+    }
+
+    fn queue_answer(&self, call: u64, frame: Outgoing) {
+        let mut queue = self.queue.lock().expect("no panic while frames are queued");
+        match frame.is_light() {
             true => queue.light.push_back(frame),
             false => {
                 queue.heavy.push_back(None);
-                queue.answers.insert((call, queue.answered), frame);
+                let place = (call, queue.answered);
+                queue.answers.insert(place, frame);
                 queue.answered += 1;
             }
-        });
+        }
     }
 
     /// Sends a ping, ahead of everything.
@@ -96,16 +129,19 @@ impl Outbound {
     }
 
     /// Writes whatever is queued, for as long as the connection lasts.
-    pub(super) async fn send_all(&self, mut write: impl AsyncWrite + Unpin) -> io::Error {
-        let mut pieces = VecDeque::new();
+    pub(super) async fn send_all(&self, write: impl AsyncWrite + Send + Unpin + 'static) -> io::Error {
+        self.pen.lock().expect("no panic while frames are written").write = Some(Box::new(write));
         loop {
-            self.fill(&mut pieces).await;
-            if let Err(error) = self.write(&mut write, &mut pieces).await {
+            if let Err(error) = poll_fn(|context| self.poll_send(context)).await {
                 return error;
             }
-            let mut queue = self.queue.lock().expect("no panic while frames are queued");
-            (queue.writing, queue.writing_ping) = (false, false);
+            self.filled.notified().await;
         }
+    }
+
+    /// Nothing is sent any more.
+    pub(super) fn end(&self) {
+        *self.pen.lock().expect("no panic while frames are written") = Pen::default();
     }
 
     fn change(&self, change: impl FnOnce(&mut Queue)) {
@@ -113,10 +149,34 @@ impl Outbound {
         self.filled.notify_one();
     }
 
-    /// Waits for frames and takes a batch of them, as pieces.
-    async fn fill(&self, pieces: &mut VecDeque<Bytes>) {
-        while !self.take(pieces) {
-            self.filled.notified().await;
+    /// Sends all that is queued.
+    fn poll_send(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut pen = self.pen.lock().expect("no panic while frames are written");
+        loop {
+            ready!(self.poll_write(&mut pen, context))?;
+            if !self.take(&mut pen.pieces) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    /// Sends what is queued, if all of it is light and it can be done at once. False: the task is to look after it.
+    fn send_at_once(&self) -> bool {
+        // Who has the pen may have looked already.
+        let Ok(mut pen) = self.pen.try_lock() else { return false };
+        let is_light = || self.queue.lock().expect("no panic while frames are queued").heavy.is_empty();
+        if pen.write.is_none() || !pen.is_clear() || !is_light() {
+            return false;
+        }
+        self.take(&mut pen.pieces);
+        match self.poll_write(&mut pen, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => true,
+            Poll::Ready(Err(error)) => {
+                pen.broken = Some(error);
+                false
+            }
+            // The task asks once more, and is woken when there is room.
+            Poll::Pending => false,
         }
     }
 
@@ -142,19 +202,37 @@ impl Outbound {
         queue.writing
     }
 
-    async fn write(&self, write: &mut (impl AsyncWrite + Unpin), pieces: &mut VecDeque<Bytes>) -> io::Result<()> {
+    /// Writes all that the pen has.
+    fn poll_write(&self, pen: &mut Pen, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Pen { write: Some(write), pieces, unflushed, broken } = pen else { return Poll::Ready(Ok(())) };
+        if let Some(error) = broken.take() {
+            return Poll::Ready(Err(error));
+        }
         while !pieces.is_empty() {
             let mut slices = [IoSlice::new(&[]); PIECES_MAX];
             let count = pieces.len().min(PIECES_MAX);
             slices.iter_mut().zip(pieces.iter()).for_each(|(slice, piece)| *slice = IoSlice::new(piece));
-            let written = write.write_vectored(&slices[..count]).await?;
+            let written = ready!(Pin::new(&mut *write).poll_write_vectored(context, &slices[..count]))?;
             if written == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.sent.fetch_add(written as u64, Ordering::Relaxed);
             advance(pieces, written);
+            *unflushed = true;
         }
-        write.flush().await
+        if *unflushed {
+            ready!(Pin::new(&mut *write).poll_flush(context))?;
+            *unflushed = false;
+            let mut queue = self.queue.lock().expect("no panic while frames are queued");
+            (queue.writing, queue.writing_ping) = (false, false);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Pen {
+    fn is_clear(&self) -> bool {
+        self.pieces.is_empty() && !self.unflushed && self.broken.is_none()
     }
 }
 
@@ -225,11 +303,11 @@ mod tests {
     fn what_was_asked_for_first_is_answered_first() {
         let outbound = Outbound::default();
         for call in [7, 3, 2] {
-            outbound.answer(call, frame(call as u8, BATCH_BYTES));
+            outbound.queue_answer(call, frame(call as u8, BATCH_BYTES));
         }
         outbound.push(frame(100, BATCH_BYTES));
-        outbound.answer(1, frame(1, BATCH_BYTES));
-        outbound.answer(9, frame(9, 10));
+        outbound.queue_answer(1, frame(1, BATCH_BYTES));
+        outbound.queue_answer(9, frame(9, 10));
         assert_eq!(names(&outbound), [9, 1, 2, 3, 100, 7], "a request keeps its place among the answers");
     }
 
@@ -237,7 +315,7 @@ mod tests {
     fn a_number_that_the_other_end_gave_to_two_calls_is_answered_twice() {
         let outbound = Outbound::default();
         for name in [1, 2] {
-            outbound.answer(7, frame(name, BATCH_BYTES));
+            outbound.queue_answer(7, frame(name, BATCH_BYTES));
         }
         assert_eq!(names(&outbound), [1, 2]);
     }
