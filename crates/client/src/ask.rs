@@ -169,8 +169,8 @@ fn is_possible(grant: Grant) -> bool {
 /// Whether asking twice is the same as asking once.
 fn is_repeatable(request: &ManagerRequest) -> bool {
     use ManagerRequest::{
-        Attributes, CancelLock, Census, Close, Content, Deltas, Flush, Grow, List, ListXattrs, Live, Lock, Lookup,
-        Open, Parent, Pieces, Punch, ReadLink, SetAttributes, TestLock, Unlock, UnlockAll, Why, Xattr,
+        Attributes, CancelLock, Census, Close, Content, Deltas, Flush, Grow, List, ListXattrs, Live, Lock, Look,
+        Lookup, Open, Parent, Pieces, Punch, ReadLink, SetAttributes, TestLock, Unlock, UnlockAll, Why, Xattr,
     };
     matches!(
         request,
@@ -186,6 +186,7 @@ fn is_repeatable(request: &ManagerRequest) -> bool {
             | ListXattrs(_)
             | Live(..)
             | Lock { .. }
+            | Look { .. }
             | Lookup { .. }
             | Open(_)
             | Parent(_)

@@ -20,6 +20,13 @@ impl Client {
         Ok(attributes)
     }
 
+    /// `stat` of what is known to be a directory; what is asked for is then kept, if it may be ([`Client::keeps_names`]).
+    pub async fn directory_attributes(&self, directory: InodeId) -> Result<Attributes, ClientError> {
+        let (attributes, _) = entry(self.0.look(directory, None).await?)?;
+        self.0.confirm().await?;
+        Ok(attributes)
+    }
+
     /// `chmod`, `chown`, `utimens`, `truncate`, any of them at once. Answers what is then true.
     pub async fn set_attributes(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes, ClientError> {
         let inner = self.0.clone();

@@ -23,6 +23,8 @@ const GRANT_WAIT: Duration = Duration::from_millis(500);
 pub trait Above: Send + Sync {
     /// Forgets a file's attributes and pages; changed pages are written first.
     fn forget_file(&self, inode: InodeId, calls: Calls) -> BoxFuture<'static, ()>;
+    /// Forgets the names in directories, and their attributes.
+    fn forget_directories(&self, directories: Vec<InodeId>) -> BoxFuture<'static, ()>;
     /// Forgets the names of all directories of the slot, and attributes: of those, and of `files`.
     fn forget_names(&self, slot: SlotId, files: Vec<InodeId>) -> BoxFuture<'static, ()>;
     /// Forgets all names and attributes, and what it has of the content of `files`: all that are in use.
@@ -46,6 +48,10 @@ impl Above for NothingAbove {
         Box::pin(std::future::ready(()))
     }
 
+    fn forget_directories(&self, _directories: Vec<InodeId>) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     fn forget_names(&self, _slot: SlotId, _files: Vec<InodeId>) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -60,12 +66,26 @@ impl Client {
     pub fn answer_managers(&self, above: Arc<dyn Above>) {
         let (inner, told) = (self.0.clone(), above.clone());
         self.0.host.spawn(async move { inner.watch_lease(told).await });
+        let (inner, told) = (self.0.clone(), above.clone());
+        self.0.host.spawn(async move { inner.watch_names(told).await });
         self.0.host.listen(Port(CLIENT_PORT), Arc::new(Door { inner: self.0.clone(), above }));
     }
 
-    /// Whether this client alone uses the slot of an inode: names in a directory, and attributes, change only through it.
+    /// Whether this client alone uses the slot of an inode: names in a directory, and attributes, change only through it,
+    /// as long as the lease of its machine holds.
     pub fn is_alone(&self, inode: InodeId) -> bool {
-        self.0.tokens.slot(inode.slot()).is_whole()
+        self.0.tokens.slot(inode.slot()).is_whole() && self.0.cluster.is_trusted()
+    }
+
+    /// Whether nobody else changes a directory's names or attributes without what lies above being told to forget them. What
+    /// was asked for before something was given up may be older ([`Client::given_up`]).
+    pub fn keeps_names(&self, directory: InodeId) -> bool {
+        self.0.tokens.slot(directory.slot()).keeps_names(directory) && self.0.cluster.is_trusted()
+    }
+
+    /// How much was given up so far.
+    pub fn given_up(&self) -> u64 {
+        self.0.tokens.lost()
     }
 }
 
@@ -166,6 +186,14 @@ impl Inner {
             }
         }
         let mut called = Called { inner: self, inode, kept: Kept::All };
+        let mode = self.tokens.slot(inode.slot()).mode(inode);
+        if mode == Some(TokenMode::Names) {
+            // From now on nothing goes up with a validity; what does without one is looked at anew each time.
+            above.forget_directories(vec![inode]).await;
+            self.tokens.lose();
+            called.kept = Kept::Nothing;
+            return Ok(());
+        }
         self.forget_above(above, inode, keep).await;
         self.store(inode).await?;
         if keep.is_none() {
@@ -193,6 +221,23 @@ impl Inner {
         // To who may go on reading, what was read is as good as ever.
         if keep.is_none() {
             above.forget_file(inode, Calls::Wait).await;
+        }
+    }
+
+    /// Gives up the names of all directories whenever they are many: they take memory, here and at their managers, and nobody
+    /// says when what lies above needs one no more. Managers are not told: they call back in vain.
+    async fn watch_names(&self, above: Arc<dyn Above>) {
+        loop {
+            self.tokens.names_are_many().await;
+            if self.is_stopped() {
+                return;
+            }
+            let slots = (0..SLOT_COUNT).map(SlotId);
+            let called: Vec<InodeId> = slots.flat_map(|slot| self.tokens.slot(slot).call_all_names()).collect();
+            above.forget_directories(called.clone()).await;
+            self.tokens.lose();
+            called.into_iter().for_each(|inode| self.tokens.slot(inode.slot()).reopen(inode, Kept::Nothing));
+            self.tokens.moved.notify(usize::MAX);
         }
     }
 

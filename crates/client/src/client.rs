@@ -31,13 +31,15 @@ pub struct ClientOptions {
     pub cache_bytes: usize,
     /// Written bytes that are in no log yet. Writers wait when there are more.
     pub dirty_bytes: usize,
+    /// Directories whose names are kept above, about; beyond that all are given up, and granted anew as they are used.
+    pub names_max: usize,
     /// How the client's log is written.
     pub log: WriterOptions,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        ClientOptions { cache_bytes: 64 << 20, dirty_bytes: 64 << 20, log: WriterOptions::default() }
+        ClientOptions { cache_bytes: 64 << 20, dirty_bytes: 64 << 20, names_max: 50_000, log: WriterOptions::default() }
     }
 }
 
@@ -123,7 +125,7 @@ impl Client {
             journals: Mutex::default(),
             numbers: CallNumbers::default(),
             cache: Cache::new(options.cache_bytes),
-            tokens: Tokens::new(),
+            tokens: Tokens::new(options.names_max),
             locks: Mutex::default(),
             locks_moved: Event::new(),
             greeted: Mutex::default(),

@@ -176,8 +176,23 @@ impl Inner {
     /// What a name is now, and how much was given up before it was asked for.
     async fn find_name(&self, directory: InodeId, name: Bytes) -> Result<(Attributes, u64), ClientError> {
         let lost = self.tokens.lost();
-        let (attributes, _) = entry(self.ask(directory, ManagerRequest::Lookup { directory, name }).await?)?;
+        let (attributes, _) = entry(self.look(directory, Some(name)).await?)?;
         Ok((attributes, lost))
+    }
+
+    /// Asks what a name in a directory is, or the directory itself; and for its names, unless they are held.
+    pub(crate) async fn look(&self, directory: InodeId, name: Option<Bytes>) -> Result<ManagerReply, ClientError> {
+        let mut asking = self.tokens.ask_names(directory);
+        let request = match (name, &asking) {
+            (name, Some(_)) => ManagerRequest::Look { directory, name },
+            (Some(name), None) => ManagerRequest::Lookup { directory, name },
+            (None, None) => ManagerRequest::Attributes(directory),
+        };
+        let reply = self.ask(directory, request).await?;
+        if let Some(asking) = &mut asking {
+            asking.take(reply.granted);
+        }
+        Ok(reply)
     }
 
     async fn make(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {

@@ -4,7 +4,7 @@
 //! Locks are taken in this order: the table of files, a slot's tokens, a file's state or the file locks.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use event_listener::Event;
@@ -28,12 +28,28 @@ pub(crate) struct Tokens {
     lost: AtomicU64,
     /// A pin, a question or a call-back ended that somebody waits for.
     pub(crate) moved: Event,
+    /// Directories whose names were granted since all were given up; not those of an earlier process.
+    names: AtomicUsize,
+    names_max: usize,
+    many: Event,
 }
 
 impl Tokens {
-    pub(crate) fn new() -> Tokens {
+    pub(crate) fn new(names_max: usize) -> Tokens {
         let slots = (0..SLOT_COUNT).map(|_| Mutex::default()).collect();
-        Tokens { slots, turns: AtomicU64::new(0), lost: AtomicU64::new(0), moved: Event::new() }
+        let (turns, lost, names) = (AtomicU64::new(0), AtomicU64::new(0), AtomicUsize::new(0));
+        Tokens { slots, turns, lost, moved: Event::new(), names, names_max, many: Event::new() }
+    }
+
+    /// Waits until the names of more directories were granted than are kept, and counts anew.
+    pub(crate) async fn names_are_many(&self) {
+        loop {
+            let many = self.many.listen();
+            if self.names.load(Ordering::Acquire) > self.names_max {
+                return self.names.store(0, Ordering::Release);
+            }
+            many.await;
+        }
     }
 
     /// What is held of a slot.
@@ -54,7 +70,18 @@ impl Tokens {
         Turn(self.turns.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
-    /// How many files were given up so far.
+    /// A question about an inode of which the slot knows that it is asked.
+    fn asking(&self, inode: InodeId) -> Asking<'_> {
+        Asking { tokens: self, inode, turn: self.turn(), granted: None }
+    }
+
+    /// Begins to ask for the names of a directory, beside a look at it; unless that is needless.
+    pub(crate) fn ask_names(&self, directory: InodeId) -> Option<Asking<'_>> {
+        let wants = self.slot(directory.slot()).wants_names(directory);
+        wants.then(|| self.asking(directory))
+    }
+
+    /// How many files and directories were given up so far.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Acquire)
     }
@@ -81,17 +108,30 @@ impl Drop for Pin<'_> {
 }
 
 /// A question under way; dropped, it has had no answer.
-struct Asking<'a> {
+pub(crate) struct Asking<'a> {
     tokens: &'a Tokens,
     inode: InodeId,
     turn: Turn,
     granted: Option<Token>,
 }
 
+impl Asking<'_> {
+    /// The answer grants this.
+    pub(crate) fn take(&mut self, granted: Option<Grant>) {
+        if let Some(Grant::Inode(token)) = granted {
+            self.granted = Some(token);
+        }
+    }
+}
+
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.tokens.slot(self.inode.slot()).end_ask(self.inode, self.turn, self.granted);
+        let taken = self.tokens.slot(self.inode.slot()).end_ask(self.inode, self.turn, self.granted);
         self.tokens.moved.notify(usize::MAX);
+        if taken && self.granted.is_some_and(|token| token.mode == TokenMode::Names) {
+            self.tokens.names.fetch_add(1, Ordering::AcqRel);
+            self.tokens.many.notify(1);
+        }
     }
 }
 
@@ -131,13 +171,11 @@ impl Inner {
 
     /// Asks once; what is granted is held when this returns. Errors that pass are waited out.
     async fn ask_token(&self, inode: InodeId, mode: TokenMode, deadline: host::Moment) -> Result<(), ClientError> {
-        let mut asking = Asking { tokens: &self.tokens, inode, turn: self.tokens.turn(), granted: None };
+        let mut asking = self.tokens.asking(inode);
         let manager = self.manager_of(inode);
         let problem = match self.ask_node(manager, ManagerRequest::Token { inode, mode }).await {
             Ok(Ok(reply)) => {
-                if let Some(Grant::Inode(token)) = reply.granted {
-                    asking.granted = Some(token);
-                }
+                asking.take(reply.granted);
                 return Ok(());
             }
             Ok(Err(error @ (ManagerError::NotMine | ManagerError::Held))) => error.to_string(),

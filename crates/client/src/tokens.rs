@@ -8,7 +8,9 @@
 //! 2. A token goes only while its inode is closed and nobody has it pinned; nobody pins a closed inode.
 //! 3. A grant that was asked for before a manager called the slot back, or asked for claims, is not taken: the answer to that
 //!    did not tell of it.
-//! 4. What is here is at most what the manager believes.
+//! 4. The kernel has names of a directory, and its attributes, with a validity only while the slot is held whole or the
+//!    directory by a token for its names. What was asked for before that was called back it never gets with one.
+//! 5. What is here is at most what the manager believes.
 
 use std::collections::BTreeMap;
 
@@ -46,6 +48,10 @@ struct Held {
 impl Held {
     fn pins(&self) -> u32 {
         self.reading + self.writing
+    }
+
+    fn keeps_names(&self) -> bool {
+        self.token.is_some_and(|(mode, _)| mode == TokenMode::Names)
     }
 
     fn is_idle(&self) -> bool {
@@ -117,7 +123,7 @@ impl SlotTokens {
         match (held.closed, suffices, held.asking) {
             (false, true, _) => {
                 match mode {
-                    TokenMode::Read => held.reading += 1,
+                    TokenMode::Names | TokenMode::Read => held.reading += 1,
                     TokenMode::Write => held.writing += 1,
                 }
                 Pinned::Yes
@@ -128,6 +134,36 @@ impl SlotTokens {
                 Pinned::Ask
             }
         }
+    }
+
+    /// Whether a call that looks into a directory should ask for its names beside: they are not held, and nobody else here
+    /// asks. Then [`SlotTokens::end_ask`].
+    pub(crate) fn wants_names(&mut self, directory: InodeId) -> bool {
+        if self.whole {
+            return false;
+        }
+        let held = self.inodes.entry(directory).or_default();
+        if held.keeps_names() || held.asking || held.called {
+            return false;
+        }
+        (held.asking, held.spoiled) = (true, TokenVersion::default());
+        true
+    }
+
+    /// Whether the names of a directory, and its attributes, are changed by nobody else before this client is asked.
+    pub(crate) fn keeps_names(&self, directory: InodeId) -> bool {
+        self.whole || self.inodes.get(&directory).is_some_and(|held| held.keeps_names() && !held.called)
+    }
+
+    /// Begins to give up the names of all directories: those that no manager calls back just now. In the end,
+    /// [`SlotTokens::reopen`].
+    pub(crate) fn call_all_names(&mut self) -> Vec<InodeId> {
+        let kept = self.inodes.iter_mut().filter(|(_, held)| held.keeps_names() && !held.called);
+        let call = |(&inode, held): (&InodeId, &mut Held)| {
+            held.called = true;
+            inode
+        };
+        kept.map(call).collect()
     }
 
     /// As [`SlotTokens::pin`] to read, but asks nobody: none if nothing is held.
@@ -147,7 +183,7 @@ impl SlotTokens {
     pub(crate) fn unpin(&mut self, inode: InodeId, mode: TokenMode) -> bool {
         let held = self.inodes.get_mut(&inode).expect("what is pinned is known");
         match mode {
-            TokenMode::Read => held.reading -= 1,
+            TokenMode::Names | TokenMode::Read => held.reading -= 1,
             TokenMode::Write => held.writing -= 1,
         }
         let is_awaited = held.closed && held.pins() == 0;
@@ -157,18 +193,20 @@ impl SlotTokens {
         is_awaited
     }
 
-    /// The manager has answered a call that asked at `asked`, or not.
-    pub(crate) fn end_ask(&mut self, inode: InodeId, asked: Turn, granted: Option<Token>) {
+    /// The manager has answered a call that asked at `asked`, or not. Whether what it granted was taken.
+    pub(crate) fn end_ask(&mut self, inode: InodeId, asked: Turn, granted: Option<Token>) -> bool {
         let is_valid = self.stands(asked);
-        let Some(held) = self.inodes.get_mut(&inode) else { return };
+        let Some(held) = self.inodes.get_mut(&inode) else { return false };
         held.asking = false;
         let is_in_time = |token: &Token| is_valid && token.version > held.spoiled;
-        if let Some(token) = granted.filter(|token| token.inode == inode && is_in_time(token)) {
+        let taken = granted.filter(|token| token.inode == inode && is_in_time(token));
+        if let Some(token) = taken {
             held.token = Some((token.mode, token.version));
         }
         if held.is_idle() {
             self.inodes.remove(&inode);
         }
+        taken.is_some()
     }
 
     /// A reply to what was asked at `asked` grants the slot.

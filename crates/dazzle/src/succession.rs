@@ -23,7 +23,7 @@ const HOLD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of what is left: raised with every change of what belongs to it, also in `client::Heritage` and `fuse::FaceHeritage`.
 /// Another version of the program begins anew then.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// What one process leaves to the next.
 #[derive(Debug)]

@@ -84,6 +84,8 @@ struct Call {
     unique: Unique,
     inode: InodeId,
     caller: Caller,
+    /// How much the client had given up when it came: what is told may be from then.
+    begun: u64,
 }
 
 /// What an operation comes to.
@@ -115,6 +117,7 @@ impl Face {
             unique,
             inode: InodeId(request.node.0),
             caller: Caller { uid: request.uid, gid: request.gid },
+            begun: self.0.client.given_up(),
         };
         match request.operation {
             Operation::Lookup { name } => boxed(unique, call.lookup(name)),
@@ -212,28 +215,16 @@ impl Shared {
         Handle(self.handles.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Attributes for the kernel, and how long it may use them. All that it is told of passes here.
-    fn present(&self, mut attributes: file::Attributes) -> (Attributes, Duration) {
+    /// Attributes for the kernel, and how long it may use them: where others change them only behind this client, or do not
+    /// change them before it `keeps` them no more. All that it is told of passes here.
+    fn present(&self, mut attributes: file::Attributes, keeps: bool) -> (Attributes, Duration) {
         self.access_times.overlay(&mut attributes);
         self.set_ids.pass(&attributes);
         self.told.pass(&attributes);
-        // Others ask no kernel before they change what this one knows.
-        let is_alone = self.client.is_alone(attributes.inode);
-        let valid = if is_alone { translation::attributes_valid(&attributes) } else { Duration::ZERO };
+        // Else others ask no kernel before they change what this one knows.
+        let keeps = keeps || self.client.is_alone(attributes.inode);
+        let valid = if keeps { translation::attributes_valid(&attributes) } else { Duration::ZERO };
         (translation::attributes(&attributes), valid)
-    }
-
-    /// How long the kernel may use names in a directory.
-    fn names_valid(&self, directory: InodeId) -> Duration {
-        if self.client.is_alone(directory) { translation::NAME_VALID } else { Duration::ZERO }
-    }
-
-    /// An inode for the kernel, under a name in `directory`.
-    fn entry(&self, directory: InodeId, attributes: file::Attributes) -> Entry {
-        let node = NodeId(attributes.inode.0);
-        let (attributes, attributes_valid) = self.present(attributes);
-        let name_valid = self.names_valid(directory);
-        Entry { node, generation: 0, attributes, name_valid, attributes_valid }
     }
 }
 
@@ -247,7 +238,27 @@ impl Call {
     }
 
     fn entry(&self, attributes: file::Attributes) -> Frame {
-        reply::entry(self.unique, &self.shared.entry(self.inode, attributes))
+        reply::entry(self.unique, &self.named(attributes))
+    }
+
+    /// An inode for the kernel, under a name in this directory. Of one that it may hear of for the first time it is not given
+    /// attributes that are only kept: it could not be told to forget them while they are on their way.
+    fn named(&self, attributes: file::Attributes) -> Entry {
+        let node = NodeId(attributes.inode.0);
+        let (attributes, attributes_valid) = self.shared.present(attributes, false);
+        Entry { node, generation: 0, attributes, name_valid: self.names_valid(), attributes_valid }
+    }
+
+    /// How long the kernel may use names in this directory.
+    fn names_valid(&self) -> Duration {
+        if self.keeps_names() { translation::NAME_VALID } else { Duration::ZERO }
+    }
+
+    /// Whether what this call was told of a directory is as good as what is told now, and stays so until the kernel is told
+    /// to forget it.
+    fn keeps_names(&self) -> bool {
+        // In this order: what was given up and granted anew in between shows.
+        self.client().keeps_names(self.inode) && self.client().given_up() == self.begun
     }
 }
 

@@ -201,7 +201,9 @@ impl SlotTable {
             match self.run(&guards, operation, context) {
                 Ok((mut done, consequences)) => {
                     let held: Vec<&SlotState> = guards.iter().map(|guard| &**guard).collect();
-                    if let Err(call) = needs::admit_answer(&held, &mut done, context.node) {
+                    let admitted = needs::admit_answer(&held, &mut done, context.node)
+                        .and_then(|()| needs::admit_changes(&held, operation, &consequences.changes, context.node));
+                    if let Err(call) = admitted {
                         return Attempt::Call(call);
                     }
                     return self.apply(guards, (done, consequences), append);

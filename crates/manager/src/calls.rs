@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::time::Duration;
 
+use bytes::Bytes;
 use event_listener::Event;
 use futures_util::future::{join_all, select};
 use host::{Address, Moment, NodeId, Port, Unreachable};
-use protocol::file::Attributes;
+use protocol::file::{Attributes, Kind};
 use protocol::id::{InodeId, LogId, SlotId};
 use protocol::intention::Admission;
 use protocol::manager::{Answer, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, has_content};
@@ -107,6 +108,37 @@ impl Manager {
         Ok(ManagerReply { granted: Some(granted), ..self.reply_at(answer, journal) })
     }
 
+    /// Looks a name up, or a directory itself, and grants `node` the names of the directory where that can be at once. It is
+    /// granted before it is looked: who changes the directory behind the look calls it back.
+    pub(crate) async fn look_and_keep(&self, node: u32, directory: InodeId, name: Option<Bytes>) -> ManagerAnswer {
+        let (slot, now) = (directory.slot(), self.host().now());
+        let granted = self.table.with(slot, |state| state.tokens.grant_names(node, directory, now)).flatten();
+        let is_itself = name.is_none();
+        let look = match name {
+            Some(name) => ManagerRequest::Lookup { directory, name },
+            None => ManagerRequest::Attributes(directory),
+        };
+        let answer = self.ask(node, Operation::Asked(look)).await;
+        let Some(grant) = granted else { return answer };
+        let is_directory = |answer: &Answer| match answer {
+            Answer::Attributes(attributes) | Answer::Entry(attributes, _) if is_itself => {
+                attributes.kind == Kind::Directory
+            }
+            _ => true,
+        };
+        match answer {
+            Ok(reply) if is_directory(&reply.answer) => {
+                Ok(ManagerReply { granted: reply.granted.or(Some(Grant::Inode(grant.token))), ..reply })
+            }
+            // An error has no room for it.
+            untold => {
+                self.table.with(slot, |state| state.tokens.ungrant(node, grant));
+                self.tokens_moved.notify();
+                untold
+            }
+        }
+    }
+
     async fn grant(&self, node: u32, inode: InodeId, mode: TokenMode) -> Result<Grant, ManagerError> {
         let deadline = self.host().now() + WAIT_MAX;
         let mut line = InLine { manager: self, node, inode, is_served: false };
@@ -155,7 +187,8 @@ impl Manager {
     /// Calls something back, or waits while somebody else does. Then: look again. Fails when its time is over.
     pub(crate) async fn call_back(&self, call: Call, deadline: Moment) -> Result<(), ManagerError> {
         let moved = self.tokens_moved.0.listen();
-        let begun = self.table.with(call.slot, |state| (state.tokens.begin(&call), state.stay));
+        let now = self.host().now();
+        let begun = self.table.with(call.slot, |state| (state.tokens.begin(&call, now), state.stay));
         let (version, stay) = begun.ok_or(ManagerError::NotMine)?;
         let Some(version) = version else {
             if self.host().now() >= deadline {

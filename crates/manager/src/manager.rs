@@ -245,6 +245,7 @@ impl Manager {
                 Ok(self.reply(Answer::Stripes(self.dead_stripes(stripes))))
             }
             ManagerRequest::Token { inode, mode } => self.token(node, inode, mode).await,
+            ManagerRequest::Look { directory, name } => self.look_and_keep(node, directory, name).await,
             ManagerRequest::Greet(log) => self.greet(node, log).await,
             ManagerRequest::Deltas(deltas) => self.deltas(node, deltas).await,
             ManagerRequest::Why(inode) => self.why(node, inode).await,
@@ -437,7 +438,7 @@ impl Manager {
         ManagerReply { answer, log, journal, journal_disk, granted: None }
     }
 
-    async fn ask(&self, node: u32, operation: Operation) -> ManagerAnswer {
+    pub(crate) async fn ask(&self, node: u32, operation: Operation) -> ManagerAnswer {
         let slot = ops::slots(&operation).first().copied();
         let (done, end) = self.perform(node, operation, Durability::Replicated).await?;
         let Done::Answer(mut answer) = done else {
@@ -543,6 +544,7 @@ fn only_in_memory(request: &ManagerRequest) -> bool {
             | R::ListXattrs(_)
             | R::Live(..)
             | R::Lock { .. }
+            | R::Look { .. }
             | R::Lookup { .. }
             | R::Open(_)
             | R::Parent(_)

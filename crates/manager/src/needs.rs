@@ -7,6 +7,7 @@
 //! | makes an inode | the same | nothing: nobody can know a new inode |
 //! | works on content | and nobody else holds a token that stands against it | |
 //! | looks at an inode | nothing; a file's attributes as above | |
+//! | changes a directory, in whatever way | and nobody else keeps its names | the same |
 //! | deltas, cleaning, closing | nothing: who sends these holds what it needs, or compares addresses | |
 
 use protocol::file::Attributes;
@@ -19,6 +20,7 @@ use crate::key::{self, Subject};
 use crate::ops::{self, Done, Operation};
 use crate::state::SlotState;
 use crate::tokens::Call;
+use crate::transaction::Changes;
 
 /// How an operation uses the slots that it locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,14 @@ fn content(operation: &Operation) -> [Option<(InodeId, TokenMode)>; 2] {
     }
 }
 
+/// The inodes that changes are about: of a directory, nobody else may keep the names.
+fn changed<'a>(keys: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = InodeId> {
+    keys.filter_map(|key| match key::subject(key) {
+        Some(Subject::Inode(inode)) => Some(inode),
+        _ => None,
+    })
+}
+
 /// What an operation over slots of several managers needs of each. Clients keep inodes, names and attributes in memory;
 /// of what is changed otherwise in slots that it meets, none can notice anything.
 pub(crate) fn of_span(operation: &Operation, parts: &[Part], node: u32) -> Admission {
@@ -82,7 +92,9 @@ pub(crate) fn of_span(operation: &Operation, parts: &[Part], node: u32) -> Admis
     slots.dedup();
     let need = |slot: SlotId| {
         let content = content(operation).into_iter().flatten().filter(|(inode, _)| inode.slot() == slot);
-        Need { slot, content: content.collect() }
+        let keys =
+            parts.iter().filter(|part| part.slot == slot).flat_map(|part| &part.changes).map(|(key, _)| &key[..]);
+        Need { slot, content: content.chain(changed(keys).map(|inode| (inode, TokenMode::Names))).collect() }
     };
     Admission { node, needs: slots.into_iter().map(need).collect() }
 }
@@ -92,7 +104,28 @@ pub(crate) fn meet(state: &SlotState, need: &Need, node: u32) -> Result<(), Call
     assert_eq!(state.id, need.slot, "a need is met where it is");
     state.tokens.admit_look(state.id, node)?;
     let own = need.content.iter().filter(|(inode, _)| inode.slot() == state.id);
-    own.copied().try_for_each(|(inode, mode)| state.tokens.admit_content(state.id, node, inode, mode))
+    own.copied().try_for_each(|(inode, mode)| match mode {
+        TokenMode::Names => state.tokens.admit_change(state.id, node, inode),
+        TokenMode::Read | TokenMode::Write => state.tokens.admit_content(state.id, node, inode, mode),
+    })
+}
+
+/// Whether nobody but `node` keeps the names of a directory that an operation changes. What a part of one over several
+/// managers changes is among its needs.
+pub(crate) fn admit_changes(
+    held: &[&SlotState],
+    operation: &Operation,
+    changes: &[(SlotId, Changes)],
+    node: u32,
+) -> Result<(), Call> {
+    if usage(operation) == Use::Unnoticed {
+        return Ok(());
+    }
+    changes.iter().try_for_each(|(slot, changes)| {
+        let state = held.iter().find(|state| state.id == *slot).expect("only locked slots change");
+        let keys = changes.keys().map(|key| &key[..]);
+        changed(keys).try_for_each(|inode| state.tokens.admit_change(*slot, node, inode))
+    })
 }
 
 /// What a part of an operation over several managers' slots brings along.

@@ -136,6 +136,7 @@ fn asked_slots(request: &ManagerRequest) -> Vec<SlotId> {
     use ManagerRequest as R;
     let inodes: &[InodeId] = match request {
         R::Lookup { directory, .. }
+        | R::Look { directory, .. }
         | R::Create { directory, .. }
         | R::CreateUnnamed { directory, .. }
         | R::Unlink { directory, .. }
@@ -247,6 +248,7 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         | R::Unlock { .. }
         | R::TestLock { .. }
         | R::Token { .. }
+        | R::Look { .. }
         | R::Greet(_)
         | R::UnlockAll { .. }
         | R::Flush(..)

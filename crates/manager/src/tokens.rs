@@ -13,21 +13,32 @@
 //! 2. Of an inode there is one holder that writes, or any number that read.
 //! 3. While something is called back from a client, nothing is granted to it that the call-back is about: what it asks for
 //!    behind its answer, it gets behind its answer.
-//! 4. Who had to wait for an inode is served in the order of asking: a newcomer takes nothing that somebody waits for.
+//! 4. Of a directory any number keep the names, and nobody changes these, or its attributes, while another one does.
+//! 5. Who had to wait for an inode is served in the order of asking: a newcomer takes nothing that somebody waits for.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
+use host::Moment;
 use protocol::id::{InodeId, SlotId};
 use protocol::token::{Grant, Token, TokenMode, TokenVersion};
 
 /// More clients than this wait for one inode only by asking again.
 const WAITING_MAX: usize = 1000;
+/// So long after a directory was called back nobody is granted it, at first, and twice as long each time that it is called
+/// back soon again: where some machines change what others look at, few changes wait for a call-back.
+const REST_MIN: Duration = Duration::from_millis(100);
+const REST_MAX: Duration = Duration::from_secs(3);
+/// So many directories are remembered to rest before it is looked which of them do no more.
+const RESTING_MAX: usize = 1000;
 
 /// The tokens of one slot.
 #[derive(Debug, Default)]
 pub(crate) struct SlotTokens {
     sharing: Sharing,
     newest: u64,
+    /// Directories that were called back.
+    resting: BTreeMap<InodeId, Rest>,
     /// The slot has arrived, and clients have not all said what they hold of it.
     unheard: bool,
 }
@@ -57,6 +68,13 @@ struct Held {
     called: bool,
 }
 
+/// A directory that was called back, and is not granted for a while.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    until: Moment,
+    length: Duration,
+}
+
 /// What must be called back, and from whom, before something else can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
@@ -72,6 +90,15 @@ pub(crate) enum What {
     Slot,
     /// One token, but for this.
     Inode(Token, Option<TokenMode>),
+}
+
+/// A grant of a directory's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NamesGrant {
+    /// What is granted.
+    pub(crate) token: Token,
+    /// Whether nothing of it was granted to that client before, for all that is known here.
+    is_first: bool,
 }
 
 /// Why something is not granted, or not done.
@@ -181,6 +208,52 @@ impl SlotTokens {
         Ok(Grant::Inode(Token { inode, mode, version }))
     }
 
+    /// Grants `node` the names of a directory, in a slot that several use, if nothing stands against it at once.
+    pub(crate) fn grant_names(&mut self, node: u32, directory: InodeId, now: Moment) -> Option<NamesGrant> {
+        let rests = self.resting.get(&directory).is_some_and(|rest| now < rest.until);
+        let Sharing::Shared(inodes) = &mut self.sharing else { return None };
+        if rests || self.unheard {
+            return None;
+        }
+        let holders = inodes.entry(directory).or_default();
+        if holders.held.get(&node).is_some_and(|held| held.called) {
+            return None;
+        }
+        self.newest += 1;
+        let (mode, version) = (TokenMode::Names, TokenVersion(self.newest));
+        let before = holders.held.insert(node, Held { mode, version, called: false });
+        Some(NamesGrant { token: Token { inode: directory, mode, version }, is_first: before.is_none() })
+    }
+
+    /// Takes back a grant that nobody was told of. Where the client may believe in an earlier one, that stands.
+    pub(crate) fn ungrant(&mut self, node: u32, NamesGrant { token, is_first }: NamesGrant) {
+        let Sharing::Shared(inodes) = &mut self.sharing else { return };
+        if !is_first {
+            return;
+        }
+        let Some(holders) = inodes.get_mut(&token.inode) else { return };
+        if holders.held.get(&node).is_some_and(|held| held.version == token.version) {
+            holders.held.remove(&node);
+        }
+        if holders.is_idle() {
+            inodes.remove(&token.inode);
+        }
+    }
+
+    /// Whether `node` may change names in a directory, or its attributes. Nobody keeps the names of what is none.
+    pub(crate) fn admit_change(&self, id: SlotId, node: u32, directory: InodeId) -> Result<(), Call> {
+        let Sharing::Shared(inodes) = &self.sharing else { return Ok(()) };
+        let Some(holders) = inodes.get(&directory) else { return Ok(()) };
+        let keeps = |held: &Held| held.mode == TokenMode::Names;
+        match holders.held.iter().find(|&(&holder, held)| holder != node && keeps(held)) {
+            Some((&holder, held)) => {
+                let token = Token { inode: directory, mode: held.mode, version: held.version };
+                Err(Call { slot: id, holder, what: What::Inode(token, None) })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// `node` no longer waits for the inode.
     pub(crate) fn leave(&mut self, node: u32, inode: InodeId) {
         let Sharing::Shared(inodes) = &mut self.sharing else { return };
@@ -216,7 +289,10 @@ impl SlotTokens {
     // ---- call-backs ----
 
     /// Begins a call-back. None if it is under way, or no longer called for; else the version that it names.
-    pub(crate) fn begin(&mut self, call: &Call) -> Option<TokenVersion> {
+    pub(crate) fn begin(&mut self, call: &Call, now: Moment) -> Option<TokenVersion> {
+        if let What::Inode(Token { inode, mode: TokenMode::Names, .. }, _) = call.what {
+            self.rest(inode, now);
+        }
         match (&mut self.sharing, call.what) {
             (Sharing::Whole { holder, called }, What::Slot) if *holder == call.holder && !*called => {
                 *called = true;
@@ -231,6 +307,20 @@ impl SlotTokens {
             }
             _ => None,
         }
+    }
+
+    fn rest(&mut self, directory: InodeId, now: Moment) {
+        if self.resting.len() >= RESTING_MAX {
+            self.resting.retain(|_, rest| now < rest.until + rest.length);
+        }
+        let before = self.resting.get(&directory).filter(|rest| now < rest.until + rest.length);
+        // Several holders are called back one after the other.
+        let length = match before {
+            Some(rest) if now < rest.until => rest.length,
+            Some(rest) => (rest.length * 2).min(REST_MAX),
+            None => REST_MIN,
+        };
+        self.resting.insert(directory, Rest { until: now + length, length });
     }
 
     /// The call-back has had its answer: of the slot these tokens remain; of an inode what was to.

@@ -100,6 +100,14 @@ pub enum ManagerRequest {
         /// To do what.
         mode: TokenMode,
     },
+    /// What a name in a directory is, or the directory itself; and leave to keep its names and attributes in memory, where
+    /// nothing stands against that now (DESIGN §6). Answered as `Lookup` and `Attributes` are.
+    Look {
+        /// The directory.
+        directory: InodeId,
+        /// The name. None: the directory itself.
+        name: Option<Bytes>,
+    },
     /// The first word of a client to a manager: it writes this log, and whatever its node held in an earlier life is void
     /// once the logs of that life are sealed and replayed.
     Greet(LogId),

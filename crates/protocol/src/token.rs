@@ -15,6 +15,9 @@ pub const CLIENT_PORT: u16 = 5;
 /// What a token of an inode allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TokenMode {
+    /// To keep a directory's names, those that are not there included, and its attributes. Many may hold it; who changes
+    /// any of that has it called back from all others first.
+    Names,
     /// To keep content, size and times in memory. Many may hold it.
     Read,
     /// To change them in memory. Nobody else holds anything then.

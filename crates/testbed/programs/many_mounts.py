@@ -100,6 +100,37 @@ def names_come_and_go(machines):
             assert not os.path.exists(other.path(directory)) and directory not in os.listdir(other.top)
 
 
+def kept_names_are_given_up(machines):
+    for step in range(8):
+        for one, other in each_pair(machines):
+            # A new directory each time: one that was changed by several just before is not kept.
+            directory = f"kept-{step}-{one.number}-{other.number}"
+            here, there = one.path(directory), other.path(directory)
+            os.mkdir(here)
+            other.write(f"{directory}/old", b"x")
+            for machine in machines * 3:
+                assert not os.path.exists(machine.path(f"{directory}/new")), "it is not there yet"
+                assert os.path.exists(machine.path(f"{directory}/old")), "it is there"
+                same(os.stat(machine.path(directory)).st_mode & 0o777, 0o755, "mode")
+            change = [
+                lambda: os.rename(f"{here}/old", f"{here}/new"),
+                lambda: os.symlink("old", f"{here}/new"),
+                lambda: os.unlink(f"{here}/old"),
+                lambda: os.chmod(here, 0o700),
+                lambda: os.rename(here, here + "-moved"),
+            ][(step + one.number) % 5]
+            change()
+            moved = [os.path.exists(machine.path(directory + "-moved")) for machine in machines]
+            same(len(set(moved)), 1, "moved on some machines only")
+            base = directory + "-moved" * moved[0]
+            assert not (moved[0] and os.path.exists(there)), "it is found under its old name"
+            for name in ("old", "new"):
+                found = [os.path.lexists(machine.path(f"{base}/{name}")) for machine in machines]
+                same(len(set(found)), 1, f"{base}/{name} is found on some machines only, changed on {one.number}")
+            same(len({os.stat(machine.path(base)).st_mode for machine in machines}), 1, "modes")
+            same(len({os.stat(machine.path(base)).st_mtime_ns for machine in machines}), 1, "times")
+
+
 def open_descriptors_see_it(machines):
     machines[0].write("open", b"0" * 10000)
     files = [os.open(machine.path("open"), os.O_RDWR) for machine in machines]
@@ -294,6 +325,7 @@ CHECKS = [
     written_files_are_read,
     appended_and_cut,
     names_come_and_go,
+    kept_names_are_given_up,
     open_descriptors_see_it,
     mappings_see_it,
     appenders_with_open_files_read_the_truth,

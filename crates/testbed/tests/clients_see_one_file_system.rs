@@ -11,6 +11,8 @@
 mod copies;
 #[path = "many_clients/deaths.rs"]
 mod deaths;
+#[path = "many_clients/dentries.rs"]
+mod dentries;
 #[path = "many_clients/file_locks.rs"]
 mod file_locks;
 #[path = "many_clients/history.rs"]
@@ -21,6 +23,8 @@ mod kernel;
 mod lease;
 #[path = "many_clients/machines.rs"]
 mod machines;
+#[path = "many_clients/names.rs"]
+mod names;
 #[path = "many_clients/open_files.rs"]
 mod open_files;
 #[path = "many_clients/pages.rs"]

@@ -1,5 +1,7 @@
 //! `stat`, and what changes what it shows. Awaits.
 
+use std::time::Duration;
+
 use client::ClientError;
 use protocol::file;
 use protocol::id::InodeId;
@@ -7,6 +9,7 @@ use protocol::manager::ManagerError;
 
 use super::translation::{permissions, time, time_kept, time_meant};
 use super::{Call, Outcome, Shared};
+use crate::attributes::Attributes;
 use crate::operation::SetAttributes;
 use crate::{Errno, reply};
 
@@ -19,7 +22,7 @@ impl Call {
     pub(super) async fn statx(self) -> Outcome {
         let attributes = self.attributes().await?;
         let created = time(attributes.created);
-        let (attributes, valid) = self.shared.present(attributes);
+        let (attributes, valid) = self.shown(attributes);
         Ok(reply::statx(self.unique, &attributes, Some(created), valid))
     }
 
@@ -33,7 +36,11 @@ impl Call {
     }
 
     async fn attributes(&self) -> Result<file::Attributes, Errno> {
-        match self.client().attributes(self.inode).await {
+        let told = match self.shared.told.is_directory(self.inode) {
+            true => self.client().directory_attributes(self.inode).await,
+            false => self.client().attributes(self.inode).await,
+        };
+        match told {
             Err(ClientError::Manager(ManagerError::Stale)) => {
                 self.shared.told.departed(self.inode).ok_or(Errno::ESTALE)
             }
@@ -42,8 +49,14 @@ impl Call {
     }
 
     fn attributes_reply(&self, attributes: file::Attributes) -> crate::Frame {
-        let (attributes, valid) = self.shared.present(attributes);
+        let (attributes, valid) = self.shown(attributes);
         reply::attributes(self.unique, &attributes, valid)
+    }
+
+    /// Of the inode that the kernel asked about, which it knows.
+    fn shown(&self, attributes: file::Attributes) -> (Attributes, Duration) {
+        let keeps = attributes.kind == file::Kind::Directory && self.keeps_names();
+        self.shared.present(attributes, keeps)
     }
 }
 

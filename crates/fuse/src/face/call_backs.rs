@@ -53,6 +53,12 @@ impl Above for Kernel {
         }
     }
 
+    fn forget_directories(&self, directories: Vec<InodeId>) -> BoxFuture<'static, ()> {
+        // Of one directory's names alone nothing can be said that would not wait for the lookups under way in it.
+        let attributes = directories.into_iter().map(|directory| forget(directory, Pages::None));
+        self.0.tell([Notification::IncrementEpoch].into_iter().chain(attributes).collect())
+    }
+
     fn forget_names(&self, slot: SlotId, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
         // A name looked up anew brings its attributes; what is in use without a name is a directory, or an open file.
         let directories = self.0.told.of_slot(slot);

@@ -78,7 +78,7 @@ impl Call {
 
     fn created(&self, attributes: Attributes, flags: OpenFlags) -> crate::Frame {
         let opened = self.opened(Pages::Keep, flags.appends());
-        reply::created(self.unique, &self.shared.entry(self.inode, attributes), &opened)
+        reply::created(self.unique, &self.named(attributes), &opened)
     }
 
     /// The kernel takes a file's capabilities away when something is written to its pages, and not past them.

@@ -48,7 +48,7 @@ impl Call {
         // Every turn but the last takes `limit` entries towards a full buffer.
         loop {
             let (entries, is_last) = self.client().list(self.inode, after, limit, plus).await?;
-            let all_fit = entries.iter().all(|entry| listing.push(entry, |about| self.shared.entry(self.inode, about)));
+            let all_fit = entries.iter().all(|entry| listing.push(entry, |about| self.named(about)));
             match entries.last() {
                 Some(entry) if all_fit && !is_last => after = entry.cookie,
                 _ => return Ok(reply::listing(self.unique, listing.buffer)),

@@ -28,7 +28,7 @@ impl Call {
             Ok(attributes) => Ok(self.entry(attributes)),
             // An answer, not an error: the kernel keeps the absence too.
             Err(ClientError::Manager(ManagerError::NotFound)) => {
-                Ok(reply::entry(self.unique, &Entry::absent(self.shared.names_valid(self.inode))))
+                Ok(reply::entry(self.unique, &Entry::absent(self.names_valid())))
             }
             Err(error) => Err(error.into()),
         }

@@ -51,6 +51,11 @@ impl Told {
         }
     }
 
+    /// Whether the kernel was told that it is a directory.
+    pub(crate) fn is_directory(&self, inode: InodeId) -> bool {
+        lock(&self.lasting).get(&inode).is_some_and(|attributes| attributes.kind == Kind::Directory)
+    }
+
     /// What there is to say of an inode that its manager no longer knows.
     pub(crate) fn departed(&self, inode: InodeId) -> Option<Attributes> {
         let passing = || lock(&self.passing)[place(inode)].filter(|attributes| attributes.inode == inode);

@@ -2,15 +2,21 @@
 //! that fail. Nobody ever believes to hold what stands against another's belief.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use host::sim::Dice;
 
 use super::*;
 
 const SLOT: SlotId = SlotId(3);
+const START: Moment = Moment(0);
 
 fn inode(number: u64) -> InodeId {
     InodeId::new(SLOT, number + 1)
+}
+
+fn directory(number: u64) -> InodeId {
+    inode(number + 10)
 }
 
 /// What a client believes: that it holds the slot, and these inodes.
@@ -26,15 +32,21 @@ struct Play {
     /// Call-backs under way, with the version that each names.
     calls: Vec<(Call, TokenVersion)>,
     dice: Dice,
+    now: Moment,
     grants: u64,
+    /// Directories that were changed.
+    changes: u64,
 }
 
 impl Play {
     fn step(&mut self) {
         let node = self.dice.below(4) as u32;
         let inode = inode(self.dice.below(3));
-        match self.dice.below(10) {
+        self.now = self.now + Duration::from_millis(self.dice.below(200));
+        match self.dice.below(14) {
             0..=5 => self.ask(node, inode),
+            10 | 11 => self.look(node),
+            12 | 13 => self.change(node),
             6 | 7 => self.answer(),
             8 => {
                 let dead = self.dice.below(8) == 0;
@@ -68,7 +80,40 @@ impl Play {
             Err(Refusal::Wait) => {}
             Err(Refusal::Call(call)) => {
                 assert_ne!(call.holder, node);
-                if let Some(version) = self.tokens.begin(&call) {
+                if let Some(version) = self.tokens.begin(&call, self.now) {
+                    self.calls.push((call, version));
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, node: u32) {
+        let Some(grant) = self.tokens.grant_names(node, directory(self.dice.below(2)), self.now) else { return };
+        let token = grant.token;
+        assert_eq!(token.mode, TokenMode::Names);
+        self.grants += 1;
+        match self.dice.below(5) {
+            // There was no room in the answer, or it is lost.
+            0 => self.tokens.ungrant(node, grant),
+            1 => {}
+            _ => drop(self.clients.entry(node).or_default().inodes.insert(token.inode, token)),
+        }
+    }
+
+    /// A name is made in a directory, if nobody else keeps its names.
+    fn change(&mut self, node: u32) {
+        let changed = directory(self.dice.below(2));
+        let admitted = self.tokens.admit(SLOT, node).and_then(|()| self.tokens.admit_change(SLOT, node, changed));
+        match admitted {
+            Ok(()) => {
+                let mut others = self.clients.iter().filter(|(other, _)| **other != node);
+                let keeps = |client: &Believer| client.whole || client.inodes.contains_key(&changed);
+                assert!(others.all(|(_, client)| !keeps(client)), "{changed:?} changes, and somebody keeps its names");
+                self.changes += 1;
+            }
+            Err(call) => {
+                assert_ne!(call.holder, node);
+                if let Some(version) = self.tokens.begin(&call, self.now) {
                     self.calls.push((call, version));
                 }
             }
@@ -124,14 +169,49 @@ impl Play {
 
 #[test]
 fn no_two_clients_believe_what_cannot_both_be() {
-    let mut grants = 0;
+    let (mut grants, mut changes) = (0, 0);
     for seed in 0..400 {
-        let (tokens, clients) = (SlotTokens::default(), BTreeMap::new());
-        let mut play = Play { tokens, clients, calls: Vec::new(), dice: Dice::new(seed), grants: 0 };
+        let (tokens, clients, dice) = (SlotTokens::default(), BTreeMap::new(), Dice::new(seed));
+        let mut play = Play { tokens, clients, calls: Vec::new(), dice, now: START, grants: 0, changes: 0 };
         (0..400).for_each(|_| play.step());
         grants += play.grants;
+        changes += play.changes;
     }
-    assert!(grants > 4000, "{grants}");
+    assert!(grants > 4000 && changes > 4000, "{grants} {changes}");
+}
+
+#[test]
+fn a_directory_that_was_called_back_rests() {
+    let mut tokens = SlotTokens::default();
+    let file = inode(0);
+    assert_eq!(tokens.grant(SLOT, 1, file, TokenMode::Read), Ok(Grant::Slot(SLOT)));
+    assert_eq!(tokens.grant_names(1, directory(0), START), None, "it has the slot");
+    let Err(call) = tokens.admit(SLOT, 2) else { panic!("the slot is taken") };
+    tokens.begin(&call, START);
+    tokens.given_up(&call, &[]);
+    assert!(tokens.grant_names(1, directory(0), START).is_some());
+    assert!(tokens.grant_names(2, directory(0), START).is_some(), "many keep them");
+    assert_eq!(tokens.admit_change(SLOT, 3, directory(1)), Ok(()), "another one");
+    while let Err(call) = tokens.admit_change(SLOT, 2, directory(0)) {
+        assert_eq!(call.holder, 1);
+        assert!(tokens.begin(&call, START).is_some());
+        assert_eq!(tokens.grant_names(1, directory(0), START), None, "it is called back");
+        tokens.given_up(&call, &[]);
+    }
+    let mut now = START;
+    for length in [1, 2, 4, 8, 16, 30, 30].map(|tenths| REST_MIN * tenths) {
+        assert_eq!(tokens.grant_names(1, directory(0), now + length - REST_MIN / 2), None, "it rests");
+        now = now + length;
+        assert!(tokens.grant_names(1, directory(0), now).is_some());
+        let Err(call) = tokens.admit_change(SLOT, 2, directory(0)) else { panic!("it is kept") };
+        assert!(tokens.begin(&call, now).is_some());
+        tokens.given_up(&call, &[]);
+    }
+    assert!(tokens.grant_names(1, directory(0), now + 2 * REST_MAX).is_some());
+    let Err(call) = tokens.admit_change(SLOT, 2, directory(0)) else { panic!("it is kept") };
+    assert!(tokens.begin(&call, now + 2 * REST_MAX).is_some());
+    tokens.given_up(&call, &[]);
+    assert!(tokens.grant_names(1, directory(0), now + 2 * REST_MAX + REST_MIN).is_some(), "it was left alone for long");
 }
 
 #[test]
@@ -140,12 +220,12 @@ fn who_waits_longest_is_next() {
     let file = inode(0);
     assert_eq!(tokens.grant(SLOT, 1, file, TokenMode::Write), Ok(Grant::Slot(SLOT)));
     let Err(Refusal::Call(call)) = tokens.grant(SLOT, 2, file, TokenMode::Write) else { panic!("the slot is taken") };
-    let version = tokens.begin(&call).expect("nobody calls yet");
-    assert_eq!(tokens.begin(&call), None, "once at a time");
+    let version = tokens.begin(&call, START).expect("nobody calls yet");
+    assert_eq!(tokens.begin(&call, START), None, "once at a time");
     assert_eq!(tokens.grant(SLOT, 1, file, TokenMode::Write), Err(Refusal::Wait), "the answer comes first");
     tokens.given_up(&call, &[Token { inode: file, mode: TokenMode::Write, version }]);
     let Err(Refusal::Call(call)) = tokens.grant(SLOT, 2, file, TokenMode::Read) else { panic!("it is written") };
-    assert!(tokens.begin(&call).is_some());
+    assert!(tokens.begin(&call, START).is_some());
     assert_eq!(tokens.grant(SLOT, 3, file, TokenMode::Read), Err(Refusal::Wait));
     tokens.given_up(&call, &[]);
     assert_eq!(tokens.grant(SLOT, 3, file, TokenMode::Read), Err(Refusal::Wait), "another asked before");

@@ -1,4 +1,4 @@
-//! A simulated kernel above a client: the page cache of one mount, and its way to the face.
+//! A simulated kernel above a client: the caches of one mount, of pages and of names, and its way to the face.
 //!
 //! As Linux does (fs/fuse/file.c, mm/truncate.c): a page that is being read is locked, and whoever wants it or has it dropped
 //! waits. A write puts the bytes into a whole page at once and unlocks it, before the WRITE is even sent; a page that it does
@@ -17,11 +17,13 @@ use bytes::Bytes;
 use client::{Above, Client};
 use event_listener::Event;
 use fuse::notify::{Notification, Pages};
-use fuse::operation::{Handle, NodeId, Read, Unique, Write};
-use fuse::{Extensions, Face, Notifier, Operation, Request, Told};
+use fuse::operation::{Handle, NodeId, Read, SetAttributes, Unique, Write};
+use fuse::{Extensions, Face, Frame, Notifier, Operation, Request, Told};
 use futures_util::future::{Either, select};
 use host::{BoxFuture, Host};
 use protocol::id::InodeId;
+
+use super::dentries::Dentries;
 
 /// Bytes of a page: a number, over and over.
 pub const PAGE_BYTES: u64 = 4096;
@@ -31,6 +33,17 @@ const LATE_ONE_IN: u64 = 8;
 const LATE_MAX_NANOS: u64 = 50_000_000;
 /// How often it is looked at whether it waits for a page.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Where in an answer stands what is looked at here: behind the header of 16 bytes, `fuse_entry_out` and `fuse_attr_out`.
+const ENTRY_INODE: usize = 16;
+const ENTRY_VALID: usize = 16 + 16;
+const ATTRIBUTES_VALID: usize = 16;
+const ATTRIBUTES_OWNER: usize = 16 + 16 + 68;
+
+/// Eight bytes of an answer.
+fn word(frame: &Frame, at: usize) -> u64 {
+    u64::from_le_bytes(frame.head()[at..at + 8].try_into().unwrap())
+}
 
 /// The face did not do it.
 #[derive(Debug)]
@@ -102,6 +115,7 @@ pub struct Kernel {
     host: Host,
     cache: Cache,
     face: OnceLock<Face>,
+    dentries: Mutex<Dentries>,
     /// One write at a time.
     writing: async_lock::Mutex<()>,
     under_way: Mutex<Option<u64>>,
@@ -112,7 +126,8 @@ impl Kernel {
     pub fn mount(client: Client, host: Host) -> (Arc<Kernel>, Arc<dyn Above>) {
         let face = Face::new(client, host.clone());
         let (cache, writing) = (Cache::default(), async_lock::Mutex::new(()));
-        let kernel = Arc::new(Kernel { host, cache, face: OnceLock::new(), writing, under_way: Mutex::default() });
+        let (face_place, dentries, under_way) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        let kernel = Arc::new(Kernel { host, cache, face: face_place, dentries, writing, under_way });
         let above = face.kernel(Arc::new(Ear(Arc::downgrade(&kernel))));
         assert!(kernel.face.set(face).is_ok(), "mounted once");
         (kernel, above)
@@ -124,7 +139,7 @@ impl Kernel {
         self.host.sleep(Duration::from_nanos(self.host.random() % nanos)).await;
     }
 
-    async fn ask(&self, inode: InodeId, operation: Operation) -> Result<Vec<Bytes>, Failed> {
+    async fn ask(&self, inode: InodeId, operation: Operation) -> Result<Frame, Failed> {
         self.take_a_while().await;
         let extensions = Extensions::default();
         let (unique, node) = (Unique(self.host.random()), NodeId(inode.0));
@@ -133,7 +148,60 @@ impl Kernel {
         let frame = face.answer(request).await.expect("reads and writes are answered");
         self.take_a_while().await;
         let error = i32::from_le_bytes(frame.head()[4..8].try_into().unwrap());
-        if error == 0 { Ok(frame.payload().to_vec()) } else { Err(Failed) }
+        if error == 0 { Ok(frame) } else { Err(Failed) }
+    }
+
+    /// What a program finds under a name, and whether that was remembered.
+    pub async fn lookup(&self, directory: InodeId, name: &Bytes) -> Result<(Option<InodeId>, bool), Failed> {
+        let asked = {
+            let dentries = self.dentries.lock().unwrap();
+            if let Some(found) = dentries.name(directory, name) {
+                return Ok((found, true));
+            }
+            dentries.ask()
+        };
+        let frame = self.ask(directory, Operation::Lookup { name: name.clone() }).await?;
+        let found = Some(InodeId(word(&frame, ENTRY_INODE))).filter(|inode| inode.0 != 0);
+        if word(&frame, ENTRY_VALID) > 0 {
+            self.dentries.lock().unwrap().keep_name(directory, name.clone(), found, asked);
+        }
+        Ok((found, false))
+    }
+
+    /// Whose a directory is, and whether that was remembered.
+    pub async fn owner(&self, directory: InodeId) -> Result<(u32, bool), Failed> {
+        let asked = {
+            let dentries = self.dentries.lock().unwrap();
+            if let Some(owner) = dentries.owner(directory) {
+                return Ok((owner, true));
+            }
+            dentries.ask()
+        };
+        let frame = self.ask(directory, Operation::Getattr { handle: None }).await?;
+        let owner = u32::from_le_bytes(frame.head()[ATTRIBUTES_OWNER..][..4].try_into().unwrap());
+        if word(&frame, ATTRIBUTES_VALID) > 0 {
+            self.dentries.lock().unwrap().keep_owner(directory, owner, asked);
+        }
+        Ok((owner, false))
+    }
+
+    /// Renames, and forgets what it knew of both names.
+    pub async fn rename(&self, from: (InodeId, &Bytes), to: (InodeId, &Bytes)) -> Result<(), Failed> {
+        let (name, new_name) = (from.1.clone(), to.1.clone());
+        let operation = Operation::Rename { name, new_parent: NodeId(to.0.0), new_name, flags: 0 };
+        let done = self.ask(from.0, operation).await.map(drop);
+        let mut dentries = self.dentries.lock().unwrap();
+        dentries.drop_name(from.0, from.1);
+        dentries.drop_name(to.0, to.1);
+        done
+    }
+
+    /// Gives a directory to another owner; what it was told of it then it asks for again.
+    pub async fn give(&self, directory: InodeId, owner: u32) -> Result<(), Failed> {
+        let set = SetAttributes { uid: Some(owner), ..SetAttributes::default() };
+        let done = self.ask(directory, Operation::Setattr(set)).await.map(drop);
+        self.dentries.lock().unwrap().forget(directory);
+        done
     }
 
     /// What a program reads. Nothing where another program here is just writing it: that is in the pages before the face has
@@ -158,7 +226,7 @@ impl Kernel {
         let mut reading = Reading { cache: &self.cache, name, value: None };
         let (handle, offset, size) = (Handle(1), page * PAGE_BYTES, PAGE_BYTES as u32);
         let read = Read { handle, offset, size, lock_owner: None, open_flags: 0 };
-        let bytes = self.ask(inode, Operation::Read(read)).await?.concat();
+        let bytes = self.ask(inode, Operation::Read(read)).await?.payload().concat();
         assert_eq!(bytes.len() as u64, PAGE_BYTES, "no file is shorter than its pages");
         let mut words = bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
         let value = words.next().unwrap();
@@ -211,7 +279,15 @@ impl Notifier for Ear {
         host.spawn(async move {
             kernel.take_a_while().await;
             for notification in notifications {
-                let Notification::InvalidateInode { node, pages } = notification else { continue };
+                let (node, pages) = match notification {
+                    Notification::InvalidateInode { node, pages } => (node, pages),
+                    Notification::IncrementEpoch => {
+                        kernel.dentries.lock().unwrap().increment_epoch();
+                        continue;
+                    }
+                    _ => continue,
+                };
+                kernel.dentries.lock().unwrap().forget(InodeId(node.0));
                 let range = match pages {
                     Pages::None => continue,
                     Pages::From(offset) => offset / PAGE_BYTES..u64::MAX,

@@ -1,0 +1,76 @@
+//! What a simulated kernel remembers of names and attributes.
+//!
+//! As Linux does (fs/fuse/dir.c, fs/fuse/inode.c): a name is good as long as its answer allows and the epoch is the one that
+//! there was when it was asked for. Attributes are good until they are to be forgotten; what was asked for before that, and is
+//! answered behind it, is not kept.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use protocol::id::InodeId;
+
+/// The names and attributes that one mount has in memory.
+#[derive(Default)]
+pub struct Dentries {
+    epoch: u64,
+    /// With the epoch of each; none: there is no such name.
+    names: BTreeMap<(InodeId, Bytes), (u64, Option<InodeId>)>,
+    /// Counts what is to be forgotten.
+    moments: u64,
+    forgotten: BTreeMap<InodeId, u64>,
+    owners: BTreeMap<InodeId, u32>,
+}
+
+/// When something was asked for.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    epoch: u64,
+    moment: u64,
+}
+
+impl Dentries {
+    /// Something is asked for now.
+    pub fn ask(&self) -> Asked {
+        Asked { epoch: self.epoch, moment: self.moments }
+    }
+
+    /// What a name is, if that is known.
+    pub fn name(&self, directory: InodeId, name: &Bytes) -> Option<Option<InodeId>> {
+        let (epoch, found) = self.names.get(&(directory, name.clone()))?;
+        (*epoch == self.epoch).then_some(*found)
+    }
+
+    /// A name may be kept.
+    pub fn keep_name(&mut self, directory: InodeId, name: Bytes, found: Option<InodeId>, asked: Asked) {
+        self.names.insert((directory, name), (asked.epoch, found));
+    }
+
+    /// A name is another's, or nobody's.
+    pub fn drop_name(&mut self, directory: InodeId, name: &Bytes) {
+        self.names.remove(&(directory, name.clone()));
+    }
+
+    /// Whose a directory is, if that is known.
+    pub fn owner(&self, inode: InodeId) -> Option<u32> {
+        self.owners.get(&inode).copied()
+    }
+
+    /// The owner may be kept.
+    pub fn keep_owner(&mut self, inode: InodeId, owner: u32, asked: Asked) {
+        if self.forgotten.get(&inode).is_none_or(|&moment| moment <= asked.moment) {
+            self.owners.insert(inode, owner);
+        }
+    }
+
+    /// No name that is known is good any more.
+    pub fn increment_epoch(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// Attributes are to be forgotten.
+    pub fn forget(&mut self, inode: InodeId) {
+        self.moments += 1;
+        self.forgotten.insert(inode, self.moments);
+        self.owners.remove(&inode);
+    }
+}
