@@ -4,8 +4,6 @@
 //! Each world has one fault of its own, planted as a manager plants what an operation changes; every manager in turn looks.
 
 // Nothing else goes wrong here.
-#[allow(dead_code)]
-mod several;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +18,8 @@ use protocol::file::{Caller, Kind, NewInode, Time};
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 use protocol::intention::{Admission, Counts, Fetch, IntentionId, Keep, Outcome, Part, Prepare, Purpose, Settle};
 use protocol::manager::{Answer, CloneRange, Deltas, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerRequest};
-use several::{GROUND, Site};
+
+use crate::several::{GROUND, Site};
 
 /// Of a client, which writes none.
 const LOG: LogId = LogId(1_000_101);

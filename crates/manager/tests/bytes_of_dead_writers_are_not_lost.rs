@@ -3,9 +3,6 @@
 //! that was taken for dead wakes up: what it copied is deleted, and it tells managers to name it. And whoever takes over from a
 //! manager that had all deltas of a log wants to read them once more, though the log is deleted by then.
 
-#[allow(dead_code, reason = "other tests do more to a site")]
-mod several;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -21,7 +18,8 @@ use protocol::manager::{Answer, Deltas, MANAGER_PORT, ManagerAnswer, ManagerErro
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room, StorageRequest};
-use several::{GROUND, Site};
+
+use crate::several::{GROUND, Site};
 
 /// A node that nobody takes for dead but who does so here.
 const ALIVE: NodeId = NodeId(2);

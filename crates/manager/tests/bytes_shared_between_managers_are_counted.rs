@@ -2,9 +2,6 @@
 //! client holds them open. A count that one manager keeps for another's file drifts, and bytes that live are deleted, or
 //! dead ones kept for ever.
 
-#[allow(dead_code, reason = "other tests do more to a site")]
-mod several;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +17,8 @@ use protocol::id::{InodeId, LogId, StripeNumber};
 use protocol::manager::{
     Answer, CloneRange, Deltas, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerRequest, Rename, RenameMode,
 };
-use several::{CLIENTS, GROUND, Site, harm};
+
+use crate::several::{CLIENTS, GROUND, Site, harm};
 
 /// What the clients of one world know together.
 #[derive(Default)]

@@ -1,9 +1,6 @@
 //! A manager whose memory does not hold all its pages reads them from targets. The danger: where links are full these answer
 //! too late, and calls fail for names and files that are all there.
 
-#[allow(dead_code, reason = "other tests do more to a site")]
-mod several;
-
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +12,8 @@ use protocol::file::{Caller, Kind, NewInode};
 use protocol::id::InodeId;
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerRequest};
 use protocol::storage::STORAGE_PORT;
-use several::{GROUND, Site};
+
+use crate::several::{GROUND, Site};
 
 /// More than a manager reads when it starts.
 const DIRECTORIES: usize = 3000;

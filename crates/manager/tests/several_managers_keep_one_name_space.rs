@@ -6,10 +6,6 @@
 //! one that lives to another. In the end nothing is held,
 //! all records agree, and some order of the operations explains every answer. `DAZZLE_SEEDS` sets how many worlds are tried.
 
-mod linear;
-#[allow(dead_code, reason = "other tests do more to a site")]
-mod several;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,15 +14,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use host::sim::{self, Dice, Stop, World};
 use host::{Address, Host, NodeId, Port};
-use linear::Event;
-use linear::model::{Answered, Asked, Maker, Name};
 use log::Cluster;
 use protocol::file::{Caller, Kind, NewInode};
 use protocol::id::InodeId;
 use protocol::manager::{
     Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, Rename, RenameMode,
 };
-use several::{CLIENTS, GROUND, Site, harm, some_time};
+
+use crate::linear::model::{Answered, Asked, Maker, Name};
+use crate::linear::{self, Event};
+use crate::several::{CLIENTS, GROUND, Site, harm, some_time};
 
 /// Few, so that clients get in each other's way.
 const NAMES: u64 = 4;

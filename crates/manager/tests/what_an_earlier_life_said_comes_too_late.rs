@@ -2,9 +2,6 @@
 //! life arrives, which was under way all the time, and voids what the client holds: two write one file. Or the next life says
 //! what it holds, which is nothing, to a manager that does not know yet that there was a death.
 
-#[allow(dead_code, reason = "other tests do more to a site")]
-mod several;
-
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -20,7 +17,8 @@ use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
 use protocol::token::{CLIENT_PORT, Claims, ClientAnswer, ClientRequest, Grant};
-use several::{GROUND, SharedMaps, Site, change_maps};
+
+use crate::several::{GROUND, SharedMaps, Site, change_maps};
 
 /// Gives up whatever it is asked for, and notes of which life.
 struct Holder(Arc<Mutex<Vec<LogId>>>);

@@ -1,10 +1,6 @@
 //! A daemon is restarted while programs have files open. The danger: a file without a name is freed that somebody has open, or
 //! never; a lock is given to somebody else, or to nobody ever again; others write what this machine still keeps in memory.
 
-#[path = "whole_cluster/rack.rs"]
-#[allow(dead_code, reason = "only some of it is needed here")]
-mod rack;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,7 +12,8 @@ use host::sim::{self, World};
 use protocol::file::{Caller, Kind, Lock, LockFamily, NewInode};
 use protocol::id::InodeId;
 use protocol::manager::ManagerError;
-use rack::{Rack, Shape};
+
+use crate::rack::{Rack, Shape};
 
 /// The machine that is restarted, and another.
 const HERE: usize = 1;

@@ -5,10 +5,6 @@
 //! Within the bound nobody ever sees the past. Beyond it a program on the machine that is cut off does, for as long as its clock
 //! is behind; that is all that breaks: what is stored stays right, and the machine sees it when it is back.
 
-#[path = "whole_cluster/rack.rs"]
-#[allow(dead_code, reason = "only some of it is needed here")]
-mod rack;
-
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +16,8 @@ use host::{Host, Moment};
 use protocol::file::{Caller, Kind, NewInode};
 use protocol::id::InodeId;
 use protocol::registry::{DRIFT, LEASE};
-use rack::{Rack, Shape};
+
+use crate::rack::{Rack, Shape};
 
 const LEADER: usize = 0;
 const WRITER: usize = 1;

@@ -1,10 +1,6 @@
 //! Where a stripe has one data fragment its parity is a mirror of it. The danger, to speed: two machines have all bytes each, and
 //! fetch half of them over the network.
 
-#[path = "whole_cluster/rack.rs"]
-#[allow(dead_code, reason = "only some of it is needed here")]
-mod rack;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,7 +9,8 @@ use bytes::Bytes;
 use host::sim::{self, Verdict, World};
 use host::{Host, Port};
 use protocol::storage::STORAGE_PORT;
-use rack::{Rack, Shape};
+
+use crate::rack::{Rack, Shape};
 
 const WRITER: usize = 0;
 const READER: usize = 1;

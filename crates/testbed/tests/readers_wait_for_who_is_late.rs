@@ -1,17 +1,14 @@
 //! Where links are full, targets answer too late: more of them, for a moment, than redundancy makes up for. The danger: a
 //! program gets an error for bytes that all are there.
 
-#[path = "whole_cluster/rack.rs"]
-#[allow(dead_code, reason = "only some of it is needed here")]
-mod rack;
-
 use std::time::Duration;
 
 use bytes::Bytes;
 use host::sim::{self, Verdict, World};
 use host::{Host, Port};
 use protocol::storage::STORAGE_PORT;
-use rack::{Rack, Shape};
+
+use crate::rack::{Rack, Shape};
 
 const WRITER: usize = 0;
 const READER: usize = 2;

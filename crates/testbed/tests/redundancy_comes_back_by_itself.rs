@@ -3,15 +3,14 @@
 //!
 //! The parts of the daemon run on each machine of a simulated cluster; one writes files. `DAZZLE_SEED` replays a world.
 
-mod files;
-
 use std::time::Duration;
 
-use files::Files;
 use host::sim::{self, Dice, Stop, World};
 use log::stripes;
 use protocol::maps::TargetState;
 use testbed::{Machine, Machines};
+
+use crate::files::Files;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Longer than anything here takes.

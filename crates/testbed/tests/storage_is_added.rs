@@ -4,19 +4,15 @@
 //!
 //! The daemon's roles run on each machine of a simulated cluster, with a registry of its own. `DAZZLE_SEED` replays a world.
 
-mod files;
-#[allow(dead_code, reason = "this test uses a part of the rack")]
-#[path = "whole_cluster/rack.rs"]
-mod rack;
-
 use std::time::Duration;
 
-use files::Files;
 use host::Host;
 use host::sim::{self, Dice, SimDisk, Stop, World};
 use protocol::id::TargetId;
 use protocol::maps::TargetState;
-use rack::{Rack, Shape};
+
+use crate::files::Files;
+use crate::rack::{Rack, Shape};
 
 /// How soon everything is whole again.
 const MENDED_MAX: Duration = Duration::from_secs(180);

@@ -3,12 +3,9 @@
 //!
 //! The parts of the daemon run on each machine of a simulated cluster; one writes files. `DAZZLE_SEED` replays a world.
 
-mod files;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use files::Files;
 use host::sim::{self, Stop, World};
 use log::leaving::Left;
 use log::removal::{self, RemovalError, Silence};
@@ -16,6 +13,8 @@ use protocol::id::TargetId;
 use protocol::maps::{Drain, TargetState};
 use protocol::registry::{RegistryError, RegistryRequest};
 use testbed::{Machine, Machines};
+
+use crate::files::Files;
 
 /// Longer than anything here takes: nothing is laid anew because a machine is away for long.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);

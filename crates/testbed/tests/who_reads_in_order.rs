@@ -2,10 +2,6 @@
 //! what lies there, and while none is reads the parities that lie on its own machine. The dangers: other bytes; loads that wait
 //! for each other; bytes that were read already are fetched again for each lost piece; and what is wanted last comes first.
 
-#[path = "whole_cluster/rack.rs"]
-#[allow(dead_code, reason = "only some of it is needed here")]
-mod rack;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +11,8 @@ use host::sim::{self, Stop, Verdict, Way, World};
 use protocol::fragment::Part;
 use protocol::id::{InodeId, LogId, StripeNumber, TargetId};
 use protocol::storage::{StorageRequest, ToTarget};
-use rack::{Rack, Shape};
+
+use crate::rack::{Rack, Shape};
 
 const WRITER: usize = 0;
 const READER: usize = 2;

@@ -1,0 +1,17 @@
+//! Stories of clients and of whole clusters in the simulated world, as one program: a program for each file takes minutes more to
+//! build. `a_node_keeps_its_word` and `a_cluster_keeps_its_word`, which run for hours if asked to, are programs of their own.
+
+mod a_registry_is_rebuilt;
+mod a_restart_keeps_what_is_open;
+mod clients_see_one_file_system;
+mod clocks_that_differ_too_much;
+mod files;
+mod mirrors_are_read_at_home;
+#[allow(dead_code, reason = "`a_cluster_keeps_its_word` uses the rest")]
+#[path = "whole_cluster/rack.rs"]
+mod rack;
+mod readers_wait_for_who_is_late;
+mod redundancy_comes_back_by_itself;
+mod storage_is_added;
+mod storage_is_taken_away;
+mod who_reads_in_order;
