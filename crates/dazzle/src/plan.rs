@@ -37,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) then: Option<Safety>,
     /// How long it takes at least.
     pub(crate) seconds: u64,
+    /// Bytes in a second that each machine's link must carry for that, in each direction, at most. None on one machine.
+    pub(crate) link: u64,
     /// Why it is refused, in words; nothing when it is not.
     pub(crate) refusal: Option<String>,
     /// Whether it may be forced.
@@ -49,7 +51,7 @@ impl Plan {
         let Known { maps, states, stats, rate } = known;
         let left = Left::on(maps, states, targets);
         let now = Safety::of_current(maps);
-        let mut plan = Plan { left, room: 0, now, then: None, seconds: 0, refusal: None, forcible: false };
+        let mut plan = Plan { left, room: 0, now, then: None, seconds: 0, link: 0, refusal: None, forcible: false };
         plan.seconds = left.bytes_data.div_ceil(rate.max(1).saturating_mul(cleaner::helpers(maps).max(1) as u64));
         let request = RegistryRequest::Drain(targets.iter().copied().collect(), Drain::Forced);
         let without = match change::apply(maps, request) {
@@ -59,6 +61,7 @@ impl Plan {
             }
             (next, Ok(_)) => next.unwrap_or_else(|| maps.clone()),
         };
+        plan.link = link(&without, rate);
         plan.then = Safety::of_current(&without);
         plan.room = room(maps, &without, states, (stats, targets));
         plan.forcible = true;
@@ -95,7 +98,7 @@ impl Plan {
         json!({
             "stripes": self.left.stripes, "bytes_there": self.left.bytes, "bytes_to_move": self.left.bytes_data,
             "room": self.room, "now": safety(self.now), "then": safety(self.then), "seconds": self.seconds,
-            "refused": self.refusal, "forcible": self.forcible,
+            "link_bytes_per_second": self.link, "refused": self.refusal, "forcible": self.forcible,
         })
     }
 }
@@ -106,6 +109,19 @@ fn promise(when: &str, safety: Option<Safety>) -> String {
         Some(Safety { machines: 0, targets }) => format!("{when} no machine and {targets} target(s) may be lost"),
         Some(Safety { machines, .. }) => format!("{when} {machines} machine(s) may be lost"),
     }
+}
+
+/// What each machine's link carries in each direction while each machine lays so many data bytes a second anew: it fetches
+/// them, and sends them on with parity; and as much comes from the others. What stays at home is not taken off.
+fn link(maps: &Maps, rate: u64) -> u64 {
+    let current = || maps.groups.values().filter(|group| group.current);
+    let machines: BTreeSet<u32> = current().flat_map(|group| &group.targets).map(|it| maps.targets[it].node).collect();
+    let width = current().map(|group| group.targets.len() as u64).max().unwrap_or(0);
+    let data = width.saturating_sub(u64::from(maps.parity));
+    if machines.len() < 2 || data == 0 {
+        return 0;
+    }
+    rate.saturating_add(rate.saturating_mul(width) / data)
 }
 
 /// Data bytes that fit over the groups without `targets`, when what lies over these is gone from the others.
@@ -178,6 +194,7 @@ mod tests {
             "over three machines, from each of which a fragment goes too"
         );
         assert_eq!(plan.refusal, None);
+        assert_eq!(plan.link, FRAGMENT + FRAGMENT * 3 / 2, "each byte is fetched, and stored over three machines");
     }
 
     #[test]

@@ -112,6 +112,12 @@ fn print_plan(answer: &Value) {
     say!("{}: {} lie there", name(answer), size("bytes_there"));
     say!("to move    {} at most, of {} stripes that lie over it", size("bytes_to_move"), answer["stripes"]);
     say!("time       {} s at least, as `rebuild` in dazzle.toml bounds it", answer["seconds"]);
+    if answer["link_bytes_per_second"].as_u64().is_some_and(|link| link > 0) {
+        say!(
+            "links      carry up to {} a second in each direction then; longer, where they cannot",
+            size("link_bytes_per_second")
+        );
+    }
     say!("room       for {} without it", size("room"));
     print_safety(answer, "without it");
 }
