@@ -71,10 +71,10 @@ impl Client {
         self.0.host.listen(Port(CLIENT_PORT), Arc::new(Door { inner: self.0.clone(), above }));
     }
 
-    /// Whether this client alone uses the slot of an inode: names in a directory, and attributes, change only through it,
-    /// as long as the lease of its machine holds.
-    pub fn is_alone(&self, inode: InodeId) -> bool {
-        self.0.tokens.slot(inode.slot()).is_whole() && self.0.cluster.is_trusted()
+    /// Whether this client alone uses the slot of an inode, and the lease of its machine holds for so much longer: names in a
+    /// directory, and attributes, change only through it until then, or until it gives the slot up.
+    pub fn is_alone_for(&self, inode: InodeId, longer: Duration) -> bool {
+        self.0.tokens.slot(inode.slot()).is_whole() && self.0.cluster.is_trusted_for(longer)
     }
 
     /// Whether nobody else changes a directory's names or attributes without what lies above being told to forget them. What

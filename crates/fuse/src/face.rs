@@ -222,8 +222,14 @@ impl Shared {
         self.set_ids.pass(&attributes);
         self.told.pass(&attributes);
         // Else others ask no kernel before they change what this one knows.
-        let keeps = keeps || self.client.is_alone(attributes.inode);
-        let valid = if keeps { translation::attributes_valid(&attributes) } else { Duration::ZERO };
+        let valid_max = translation::attributes_valid(&attributes);
+        let valid = match self.forgets_names() {
+            true if keeps || self.client.is_alone_for(attributes.inode, Duration::ZERO) => valid_max,
+            false if self.client.is_alone_for(attributes.inode, translation::SHORTLY_VALID) => {
+                valid_max.min(translation::SHORTLY_VALID)
+            }
+            _ => Duration::ZERO,
+        };
         (translation::attributes(&attributes), valid)
     }
 }
@@ -251,7 +257,11 @@ impl Call {
 
     /// How long the kernel may use names in this directory.
     fn names_valid(&self) -> Duration {
-        if self.keeps_names() { translation::NAME_VALID } else { Duration::ZERO }
+        match self.shared.forgets_names() {
+            true if self.keeps_names() => translation::NAME_VALID,
+            false if self.client().is_alone_for(self.inode, translation::SHORTLY_VALID) => translation::SHORTLY_VALID,
+            _ => Duration::ZERO,
+        }
     }
 
     /// Whether what this call was told of a directory is as good as what is told now, and stays so until the kernel is told

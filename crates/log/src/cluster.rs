@@ -46,8 +46,8 @@ pub struct Cluster {
 
 /// The lease of this node, as it knows it itself (DESIGN §6, the one lease).
 pub trait Lease: Send + Sync {
-    /// Whether it holds now: then nobody else can have been given what is ours.
-    fn holds(&self) -> bool;
+    /// Whether it holds now, and for so much longer unless it is given up: until then nobody else can be given what is ours.
+    fn holds_for(&self, longer: Duration) -> bool;
     /// Whether it will never hold again. Until then nobody else has been given anything.
     fn is_over(&self) -> bool;
     /// Returns when it does not hold.
@@ -111,7 +111,12 @@ impl Cluster {
 
     /// Whether nobody can have been given what is ours: the lease holds, or there is nobody else.
     pub fn is_trusted(&self) -> bool {
-        self.lease.get().is_none_or(|lease| lease.holds() || self.maps().nodes.len() == 1)
+        self.is_trusted_for(Duration::ZERO)
+    }
+
+    /// Whether nobody can be given what is ours before so long from now, unless it is given up.
+    pub fn is_trusted_for(&self, longer: Duration) -> bool {
+        self.lease.get().is_none_or(|lease| lease.holds_for(longer) || self.maps().nodes.len() == 1)
     }
 
     /// Returns when others may soon be given what is ours.

@@ -351,7 +351,7 @@ fn the_living_share_slots_out_until_all_have_as_many() {
 struct Switch(Arc<AtomicBool>);
 
 impl Lease for Switch {
-    fn holds(&self) -> bool {
+    fn holds_for(&self, _longer: Duration) -> bool {
         self.0.load(Ordering::SeqCst)
     }
 

@@ -1,5 +1,7 @@
 //! A life of the machine, as all others count it: its session with the registry, and the lease that comes with it.
 
+use std::time::Duration;
+
 use host::{BoxFuture, Host, NodeId};
 use log::{Cluster, Lease};
 use protocol::id::LogId;
@@ -35,8 +37,8 @@ pub(crate) async fn begin(cluster: &Cluster, address: String, keeps: Option<LogI
 struct OwnLease(Session, Host);
 
 impl Lease for OwnLease {
-    fn holds(&self) -> bool {
-        self.0.holds(self.1.now())
+    fn holds_for(&self, longer: Duration) -> bool {
+        self.0.holds(self.1.now() + longer)
     }
 
     fn is_over(&self) -> bool {

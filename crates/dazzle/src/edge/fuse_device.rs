@@ -346,6 +346,10 @@ impl fuse::Notifier for Mount {
             notifications.iter().for_each(|notification| reply(&device, &notification.encode()));
         })
     }
+
+    fn forgets_names(&self) -> bool {
+        self.session.can_increment_epoch()
+    }
 }
 
 /// What all threads that serve a mount share.

@@ -12,6 +12,7 @@ use host::{BoxFuture, Moment};
 use protocol::id::{InodeId, SlotId};
 use tracing::warn;
 
+use super::translation::SHORTLY_VALID;
 use super::{Shared, lock};
 use crate::notify::{Notification, Pages};
 use crate::operation::NodeId;
@@ -20,6 +21,8 @@ use crate::operation::NodeId;
 pub trait Notifier: Send + Sync {
     /// Tells the kernel, in order, on a thread that serves no call. It is carried out whether or not anybody waits for that.
     fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, Told>;
+    /// Whether this kernel can be told to forget all names (`IncrementEpoch`, Linux 6.16).
+    fn forgets_names(&self) -> bool;
 }
 
 /// How far the kernel is with what it was told.
@@ -30,6 +33,8 @@ pub enum Told {
     Waits(BoxFuture<'static, Told>),
 }
 
+/// How long an answer may be on its way to the kernel, from where it is decided how long it is valid.
+const ON_ITS_WAY_BACK: Duration = Duration::from_millis(100);
 /// How long a WRITE may have been on its way from the kernel's pages to here.
 const ON_ITS_WAY_MAX: Duration = Duration::from_secs(10);
 /// All bytes that a file may have.
@@ -63,7 +68,14 @@ impl Above for Kernel {
         // A name looked up anew brings its attributes; what is in use without a name is a directory, or an open file.
         let directories = self.0.told.of_slot(slot);
         let attributes = directories.into_iter().chain(files).map(|inode| forget(inode, Pages::None));
-        self.0.tell([Notification::IncrementEpoch].into_iter().chain(attributes).collect())
+        let told = self.0.tell([Notification::IncrementEpoch].into_iter().chain(attributes).collect());
+        let shared = self.0.clone();
+        Box::pin(async move {
+            told.await;
+            if !shared.forgets_names() {
+                shared.host.sleep(SHORTLY_VALID + ON_ITS_WAY_BACK).await;
+            }
+        })
     }
 
     fn forget_all(&self, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
@@ -75,6 +87,11 @@ impl Above for Kernel {
 }
 
 impl Shared {
+    /// Whether the kernel can be told to forget names. Where there is none, nothing is remembered.
+    pub(super) fn forgets_names(&self) -> bool {
+        self.notifier.get().is_none_or(|notifier| notifier.forgets_names())
+    }
+
     fn notify(&self, notifications: Vec<Notification>) -> BoxFuture<'static, Told> {
         self.notifier.get().expect("only a mounted face has a kernel to tell").tell(notifications)
     }

@@ -22,6 +22,10 @@ pub(crate) const NAME_VALID: Duration = Duration::from_secs(60);
 /// names change, the change time after a removal or a rename.
 const ATTRIBUTES_VALID: Duration = Duration::from_secs(60);
 
+/// How long a kernel may use names and attributes that cannot be told to forget names (before Linux 6.16). Whoever gives a slot
+/// up waits as long. The lease of the machine holds for all that time.
+pub(crate) const SHORTLY_VALID: Duration = Duration::from_millis(500);
+
 /// What programs should read and write at once, in bytes. Buffered writers (stdio) take it as the size of their buffer,
 /// and every write costs a round trip to the daemon.
 const BLOCK_SIZE: u32 = 64 << 10;

@@ -1,24 +1,25 @@
 //! What a simulated kernel remembers of names and attributes.
 //!
-//! As Linux does (fs/fuse/dir.c, fs/fuse/inode.c): a name is good as long as its answer allows and the epoch is the one that
-//! there was when it was asked for. Attributes are good until they are to be forgotten; what was asked for before that, and is
-//! answered behind it, is not kept.
+//! As Linux does (fs/fuse/dir.c, fs/fuse/inode.c): a name is good as long as its answer allows, from when that came, and the epoch
+//! is the one that there was when it was asked for. Attributes are good as long, and until they are to be forgotten; what was
+//! asked for before that, and is answered behind it, is not kept.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use host::Moment;
 use protocol::id::InodeId;
 
 /// The names and attributes that one mount has in memory.
 #[derive(Default)]
 pub struct Dentries {
     epoch: u64,
-    /// With the epoch of each; none: there is no such name.
-    names: BTreeMap<(InodeId, Bytes), (u64, Option<InodeId>)>,
+    /// Until when each is good, and its epoch; none: there is no such name.
+    names: BTreeMap<(InodeId, Bytes), (Moment, u64, Option<InodeId>)>,
     /// Counts what is to be forgotten.
     moments: u64,
     forgotten: BTreeMap<InodeId, u64>,
-    owners: BTreeMap<InodeId, u32>,
+    owners: BTreeMap<InodeId, (Moment, u32)>,
 }
 
 /// When something was asked for.
@@ -35,14 +36,14 @@ impl Dentries {
     }
 
     /// What a name is, if that is known.
-    pub fn name(&self, directory: InodeId, name: &Bytes) -> Option<Option<InodeId>> {
-        let (epoch, found) = self.names.get(&(directory, name.clone()))?;
-        (*epoch == self.epoch).then_some(*found)
+    pub fn name(&self, directory: InodeId, name: &Bytes, now: Moment) -> Option<Option<InodeId>> {
+        let (until, epoch, found) = self.names.get(&(directory, name.clone()))?;
+        (now < *until && *epoch == self.epoch).then_some(*found)
     }
 
-    /// A name may be kept.
-    pub fn keep_name(&mut self, directory: InodeId, name: Bytes, found: Option<InodeId>, asked: Asked) {
-        self.names.insert((directory, name), (asked.epoch, found));
+    /// A name may be kept until then.
+    pub fn keep_name(&mut self, name: (InodeId, Bytes), found: Option<InodeId>, asked: Asked, until: Moment) {
+        self.names.insert(name, (until, asked.epoch, found));
     }
 
     /// A name is another's, or nobody's.
@@ -51,14 +52,14 @@ impl Dentries {
     }
 
     /// Whose a directory is, if that is known.
-    pub fn owner(&self, inode: InodeId) -> Option<u32> {
-        self.owners.get(&inode).copied()
+    pub fn owner(&self, inode: InodeId, now: Moment) -> Option<u32> {
+        self.owners.get(&inode).filter(|(until, _)| now < *until).map(|(_, owner)| *owner)
     }
 
-    /// The owner may be kept.
-    pub fn keep_owner(&mut self, inode: InodeId, owner: u32, asked: Asked) {
+    /// The owner may be kept until then.
+    pub fn keep_owner(&mut self, inode: InodeId, owner: u32, asked: Asked, until: Moment) {
         if self.forgotten.get(&inode).is_none_or(|&moment| moment <= asked.moment) {
-            self.owners.insert(inode, owner);
+            self.owners.insert(inode, (until, owner));
         }
     }
 

@@ -37,12 +37,24 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Where in an answer stands what is looked at here: behind the header of 16 bytes, `fuse_entry_out` and `fuse_attr_out`.
 const ENTRY_INODE: usize = 16;
 const ENTRY_VALID: usize = 16 + 16;
+const ENTRY_VALID_NANOS: usize = 16 + 32;
 const ATTRIBUTES_VALID: usize = 16;
+const ATTRIBUTES_VALID_NANOS: usize = 16 + 8;
 const ATTRIBUTES_OWNER: usize = 16 + 16 + 68;
 
 /// Eight bytes of an answer.
 fn word(frame: &Frame, at: usize) -> u64 {
     u64::from_le_bytes(frame.head()[at..at + 8].try_into().unwrap())
+}
+
+/// Four bytes of it.
+fn half(frame: &Frame, at: usize) -> u32 {
+    u32::from_le_bytes(frame.head()[at..at + 4].try_into().unwrap())
+}
+
+/// How long it may be kept, from now on.
+fn valid(frame: &Frame, seconds: usize, nanos: usize) -> Duration {
+    Duration::new(word(frame, seconds), half(frame, nanos))
 }
 
 /// The face did not do it.
@@ -116,6 +128,7 @@ pub struct Kernel {
     cache: Cache,
     face: OnceLock<Face>,
     dentries: Mutex<Dentries>,
+    forgets_names: bool,
     /// One write at a time.
     writing: async_lock::Mutex<()>,
     under_way: Mutex<Option<u64>>,
@@ -123,12 +136,13 @@ pub struct Kernel {
 
 impl Kernel {
     /// Mounts a client; what it has to tell the kernel goes to the second.
-    pub fn mount(client: Client, host: Host) -> (Arc<Kernel>, Arc<dyn Above>) {
+    /// Kernels before Linux 6.16 cannot be told to forget names.
+    pub fn mount(client: Client, host: Host, forgets_names: bool) -> (Arc<Kernel>, Arc<dyn Above>) {
         let face = Face::new(client, host.clone());
         let (cache, writing) = (Cache::default(), async_lock::Mutex::new(()));
         let (face_place, dentries, under_way) = (OnceLock::new(), Mutex::default(), Mutex::default());
-        let kernel = Arc::new(Kernel { host, cache, face: face_place, dentries, writing, under_way });
-        let above = face.kernel(Arc::new(Ear(Arc::downgrade(&kernel))));
+        let kernel = Arc::new(Kernel { host, cache, face: face_place, dentries, forgets_names, writing, under_way });
+        let above = face.kernel(Arc::new(Ear(Arc::downgrade(&kernel), forgets_names)));
         assert!(kernel.face.set(face).is_ok(), "mounted once");
         (kernel, above)
     }
@@ -155,16 +169,15 @@ impl Kernel {
     pub async fn lookup(&self, directory: InodeId, name: &Bytes) -> Result<(Option<InodeId>, bool), Failed> {
         let asked = {
             let dentries = self.dentries.lock().unwrap();
-            if let Some(found) = dentries.name(directory, name) {
+            if let Some(found) = dentries.name(directory, name, self.host.now()) {
                 return Ok((found, true));
             }
             dentries.ask()
         };
         let frame = self.ask(directory, Operation::Lookup { name: name.clone() }).await?;
         let found = Some(InodeId(word(&frame, ENTRY_INODE))).filter(|inode| inode.0 != 0);
-        if word(&frame, ENTRY_VALID) > 0 {
-            self.dentries.lock().unwrap().keep_name(directory, name.clone(), found, asked);
-        }
+        let until = self.host.now() + valid(&frame, ENTRY_VALID, ENTRY_VALID_NANOS);
+        self.dentries.lock().unwrap().keep_name((directory, name.clone()), found, asked, until);
         Ok((found, false))
     }
 
@@ -172,16 +185,15 @@ impl Kernel {
     pub async fn owner(&self, directory: InodeId) -> Result<(u32, bool), Failed> {
         let asked = {
             let dentries = self.dentries.lock().unwrap();
-            if let Some(owner) = dentries.owner(directory) {
+            if let Some(owner) = dentries.owner(directory, self.host.now()) {
                 return Ok((owner, true));
             }
             dentries.ask()
         };
         let frame = self.ask(directory, Operation::Getattr { handle: None }).await?;
-        let owner = u32::from_le_bytes(frame.head()[ATTRIBUTES_OWNER..][..4].try_into().unwrap());
-        if word(&frame, ATTRIBUTES_VALID) > 0 {
-            self.dentries.lock().unwrap().keep_owner(directory, owner, asked);
-        }
+        let owner = half(&frame, ATTRIBUTES_OWNER);
+        let until = self.host.now() + valid(&frame, ATTRIBUTES_VALID, ATTRIBUTES_VALID_NANOS);
+        self.dentries.lock().unwrap().keep_owner(directory, owner, asked, until);
         Ok((owner, false))
     }
 
@@ -268,7 +280,7 @@ impl Kernel {
 }
 
 /// Hears what the kernel is to forget.
-struct Ear(Weak<Kernel>);
+struct Ear(Weak<Kernel>, bool);
 
 impl Notifier for Ear {
     fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, Told> {
@@ -281,7 +293,7 @@ impl Notifier for Ear {
             for notification in notifications {
                 let (node, pages) = match notification {
                     Notification::InvalidateInode { node, pages } => (node, pages),
-                    Notification::IncrementEpoch => {
+                    Notification::IncrementEpoch if kernel.forgets_names => {
                         kernel.dentries.lock().unwrap().increment_epoch();
                         continue;
                     }
@@ -298,6 +310,10 @@ impl Notifier for Ear {
             let _ = own.done.set(()).await;
         });
         progress(host, telling)
+    }
+
+    fn forgets_names(&self) -> bool {
+        self.1
     }
 }
 

@@ -9,6 +9,9 @@ use futures_util::future::select;
 use host::{BoxFuture, Host, Moment};
 use log::Lease;
 
+/// What is left at least of one that is renewed.
+pub const LEFT_MIN: Duration = Duration::from_millis(600);
+
 /// One life's lease; it holds until the test says otherwise.
 #[derive(Clone)]
 pub struct TestLease(Arc<Shared>);
@@ -33,6 +36,7 @@ impl TestLease {
 
     /// It is renewed no more, and holds for so long by the machine's own clock.
     pub fn run_out(&self, left: Duration) {
+        assert!(left >= LEFT_MIN, "more was promised");
         self.set(State::Until(self.0.host.now() + left));
     }
 
@@ -54,13 +58,17 @@ impl TestLease {
     fn state(&self) -> State {
         *self.0.state.lock().unwrap()
     }
+
+    fn holds(&self) -> bool {
+        self.holds_for(Duration::ZERO)
+    }
 }
 
 impl Lease for TestLease {
-    fn holds(&self) -> bool {
+    fn holds_for(&self, longer: Duration) -> bool {
         match self.state() {
-            State::Holds => true,
-            State::Until(end) => self.0.host.now() < end,
+            State::Holds => longer <= LEFT_MIN,
+            State::Until(end) => self.0.host.now() + longer < end,
             State::Over => false,
         }
     }

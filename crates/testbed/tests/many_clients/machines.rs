@@ -16,7 +16,7 @@ use registry::change;
 use storage::{Storage, TargetOptions};
 
 use super::kernel::Kernel;
-use super::lease::TestLease;
+use super::lease::{LEFT_MIN, TestLease};
 
 const CLUSTER: u128 = 79;
 const STORE: NodeId = NodeId(9);
@@ -110,7 +110,7 @@ impl Machines {
     /// A client's machine is cut off or stands still, and cannot renew its lease. Later it goes on. True: its session is over
     /// by then, and a while later it hears of that.
     pub async fn part(&mut self, node: NodeId, stands_still: bool, dice: &mut Dice) -> bool {
-        let (lease, left) = (self.leases[&node].clone(), Duration::from_millis(dice.below(3000)));
+        let (lease, left) = (self.leases[&node].clone(), LEFT_MIN + Duration::from_millis(dice.below(2400)));
         lease.run_out(left);
         if stands_still {
             self.world.pause(node);
@@ -203,6 +203,8 @@ impl Machines {
         let starting = host.clone();
         let lease = TestLease::new(host.clone());
         let own = lease.clone();
+        // In a third of the worlds kernels are old.
+        let forgets_names = !self.world.seed().is_multiple_of(3);
         // In half of the worlds the names of so few directories are kept that all are given up time and again.
         let names_max = if self.world.seed().is_multiple_of(2) { 2 } else { 50_000 };
         let started = self.world.spawn(&host, async move {
@@ -211,7 +213,7 @@ impl Machines {
             let reader = LogReader::new(cluster.clone());
             let options = ClientOptions { cache_bytes: 1 << 20, dirty_bytes: 1 << 20, names_max, ..Default::default() };
             let client = Client::start(cluster, reader, options).await.expect("the client starts");
-            let (kernel, above) = Kernel::mount(client.clone(), starting);
+            let (kernel, above) = Kernel::mount(client.clone(), starting, forgets_names);
             client.answer_managers(above);
             (client, kernel)
         });
