@@ -216,7 +216,8 @@ impl SlotTokens {
             return None;
         }
         let holders = inodes.entry(directory).or_default();
-        if holders.held.get(&node).is_some_and(|held| held.called) {
+        // No directory is written in memory: who asks so takes a file for one.
+        if holders.held.get(&node).is_some_and(|held| held.called || held.mode == TokenMode::Write) {
             return None;
         }
         self.newest += 1;
