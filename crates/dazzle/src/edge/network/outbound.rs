@@ -273,6 +273,11 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut count: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::io::AsyncReadExt;
+
     use super::*;
 
     fn frame(name: u8, size: usize) -> Outgoing {
@@ -318,6 +323,33 @@ mod tests {
             outbound.queue_answer(7, frame(name, BATCH_BYTES));
         }
         assert_eq!(names(&outbound), [1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_other_end_does_not_take_at_once_is_left_to_the_task() {
+        let (near, mut far) = tokio::io::duplex(16);
+        let outbound = Arc::new(Outbound::default());
+        let sending = outbound.clone();
+        let task = tokio::spawn(async move { sending.send_all(near).await });
+        while outbound.pen.lock().unwrap().write.is_none() {
+            tokio::task::yield_now().await;
+        }
+        outbound.push(frame(1, 5));
+        assert!(outbound.send_at_once(), "nobody else sends, and there is room");
+        assert_eq!(outbound.waits(), (false, true));
+        outbound.push(frame(2, 100));
+        assert!(!outbound.send_at_once(), "there is room for ten bytes");
+        outbound.push(frame(3, 100));
+        outbound.send();
+        let mut told = vec![0; 6 + 101 + 101];
+        // Where nobody sends any more, time passes at once.
+        tokio::time::timeout(Duration::from_secs(1), far.read_exact(&mut told)).await.expect("all is sent").unwrap();
+        assert_eq!(told, [vec![1; 6], vec![2; 101], vec![3; 101]].concat());
+        // Who has found the connection broken leaves that to the task, too.
+        drop(far);
+        outbound.push(frame(4, 5));
+        outbound.send();
+        assert_eq!(task.await.unwrap().kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]
