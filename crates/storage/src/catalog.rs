@@ -390,15 +390,16 @@ impl Catalog {
         Generation(self.generation_next.0 + u64::from(u32::MAX / 2)).incarnation()
     }
 
-    /// Takes cells for a new fragment.
-    pub(crate) fn begin(&mut self, append: &Append) -> Begun {
+    /// Takes cells for a new fragment, where the disk has room for `backed` more and a window is of `window` cells.
+    pub(crate) fn begin(&mut self, append: &Append, backed: u32, window: u32) -> Begun {
         let count = cells_for(append.header.geometry.fragment_size, self.cell_data);
-        let kept = match append.room {
-            Room::Data => self.reserve.journal + self.reserve.clean,
-            Room::Journal => self.reserve.clean,
-            Room::Clean => 0,
+        // Others' files may fill the disk faster than writers hear of it: a part of the last window is kept back, too.
+        let (kept, kept_last) = match append.room {
+            Room::Data => (self.reserve.journal + self.reserve.clean, window / 2),
+            Room::Journal => (self.reserve.clean, window / 4),
+            Room::Clean => (0, 0),
         };
-        if self.cells_free() < count + kept {
+        if self.cells_free() < count + kept || backed < count + kept.min(kept_last) {
             return Begun::Full;
         }
         let Some(run) = self.cells.take(count) else { return Begun::Window };

@@ -294,16 +294,35 @@ impl Target {
     }
 
     fn stat(&self) -> StorageAnswer {
-        let usage = self.disk.usage().map_err(|error| StorageError::Failed(error.to_string()))?;
-        let size = self.data.size().map_err(|error| StorageError::Failed(error.to_string()))?;
+        let failed = |error: DiskError| StorageError::Failed(error.to_string());
+        let usage = self.disk.usage().map_err(failed)?;
+        let size = self.data.size().map_err(failed)?;
         self.grow(usage);
-        let catalog = self.catalog();
-        // Cells below the end of the data have their room already; the rest must come from what the disk has free.
-        let below = catalog.cells.free_below((size / self.cell_size()) as u32) + catalog.cells_leaving;
-        let backed = u64::from(below + catalog.cells.in_window()) + usage.bytes_free / self.cell_size();
-        let stat = catalog.stat(self.incarnation, u32::try_from(backed).unwrap_or(u32::MAX));
+        let backed = self.backed(size, usage.bytes_free);
+        let stat = self.catalog().stat(self.incarnation, backed);
         let (bytes_read, bytes_written) = self.traffic();
         Ok(StorageReply::Stat(TargetStat { bytes_read, bytes_written, ..stat }))
+    }
+
+    /// How many of the cells that hold nothing have room on the disk: others' files may have taken it.
+    fn backed(&self, size: u64, bytes_free: u64) -> u32 {
+        let cells = |bytes: u64| u32::try_from(bytes / self.cell_size()).unwrap_or(u32::MAX);
+        let catalog = self.catalog();
+        // Cells below the end of the data have their room already; the rest must come from what the disk has free.
+        let below = catalog.cells.free_below(cells(size)) + catalog.cells_leaving + catalog.cells.in_window();
+        below.saturating_add(cells(bytes_free))
+    }
+
+    /// The same, as far as it matters to who takes `count` cells: of a wide window some will be left.
+    fn backed_for(&self, count: u32) -> u32 {
+        if self.catalog().cells.in_window() >= count + self.window_cells / 2 {
+            return u32::MAX;
+        }
+        // What the disk does not tell is no reason to refuse anything.
+        match (self.data.size(), self.disk.usage()) {
+            (Ok(size), Ok(usage)) => self.backed(size, usage.bytes_free),
+            _ => u32::MAX,
+        }
     }
 
     /// Takes into account how large the disk is; whether it has more room than it ever had. Where several targets share one,
@@ -320,9 +339,10 @@ impl Target {
     async fn take_cells(self: &Arc<Self>, append: &Append) -> Result<(CellRun, Generation), StorageError> {
         let count = crate::catalog::cells_for(append.header.geometry.fragment_size, self.cell_data);
         for _ in 0..WIDEN_TRIES {
+            let backed = self.backed_for(count);
             let (begun, low) = {
                 let mut catalog = self.catalog();
-                let begun = catalog.begin(append);
+                let begun = catalog.begin(append, backed, self.window_cells);
                 (begun, catalog.cells.in_window() < self.window_cells / 2 && catalog.cells.can_widen())
             };
             match begun {

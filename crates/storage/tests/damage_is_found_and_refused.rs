@@ -128,6 +128,24 @@ fn scrub_names_the_block_that_rotted() {
     });
 }
 
+/// Begins fragments of the stripes from `stripe` on, in each kind of room until that is full: the stripes thereafter.
+async fn begin_until_full(target: &Arc<Target>, mut stripe: u64) -> Vec<u64> {
+    let mut taken = Vec::new();
+    for room in [Room::Data, Room::Journal, Room::Clean] {
+        loop {
+            let id = fragment_id(LogId(1), stripe, Part::Data(0));
+            let request = append(id, 0, 0, 100, Durability::Replicated);
+            match target.serve(StorageRequest::Append(protocol::storage::Append { room, ..request })).await {
+                Ok(_) => stripe += 1,
+                Err(StorageError::Full) => break,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        taken.push(stripe);
+    }
+    taken
+}
+
 #[test]
 fn a_full_disk_refuses_in_order_and_loses_nothing() {
     sim::run(5, async |world, host| {
@@ -135,19 +153,8 @@ fn a_full_disk_refuses_in_order_and_loses_nothing() {
         let options = TargetOptions { journal_permille: 50, clean_permille: 50, ..OPTIONS };
         format(&disk.plug(), CLUSTER, ID, options).await.unwrap();
         let target = Target::open(host.clone(), disk.plug(), CLUSTER, ID, options).await.unwrap();
-        let (mut stripe, mut taken) = (0, Vec::new());
-        for room in [Room::Data, Room::Journal, Room::Clean] {
-            loop {
-                let id = fragment_id(LogId(1), stripe, Part::Data(0));
-                let request = append(id, 0, 0, 100, Durability::Replicated);
-                match target.serve(StorageRequest::Append(protocol::storage::Append { room, ..request })).await {
-                    Ok(_) => stripe += 1,
-                    Err(StorageError::Full) => break,
-                    Err(other) => panic!("{other:?}"),
-                }
-            }
-            taken.push(stripe);
-        }
+        let taken = begin_until_full(&target, 0).await;
+        let stripe = taken[2];
         assert!(taken[0] < taken[1] && taken[1] < taken[2], "{taken:?}");
         assert_eq!(stat(&target).await.bytes_free, 0);
         // What is there still grows, and what is deleted makes room.
@@ -158,6 +165,25 @@ fn a_full_disk_refuses_in_order_and_loses_nothing() {
         let id = fragment_id(LogId(1), stripe, Part::Data(0));
         target.serve(StorageRequest::Append(append(id, 0, 0, 9_000, Durability::Disk))).await.unwrap();
         assert_eq!(read(&target, id, 0, 9_000).await.unwrap().len(), 9_000);
+    });
+}
+
+/// Whoever deletes must be able to note that, though others' files filled the disk before any writer heard of it.
+#[test]
+fn of_what_others_leave_on_a_disk_some_is_kept_for_journals_and_cleaners() {
+    sim::run(8, async |world, host| {
+        let roomy = DiskOptions { capacity_bytes: 20 << 20, ..DiskOptions::default() };
+        let disk = world.add_disk(host.node(), "d", roomy);
+        let options = TargetOptions { window_cells: 16, ..OPTIONS };
+        format(&disk.plug(), CLUSTER, ID, options).await.unwrap();
+        let target = Target::open(host.clone(), disk.plug(), CLUSTER, ID, options).await.unwrap();
+        let id = fragment_id(LogId(1), 0, Part::Data(0));
+        target.serve(StorageRequest::Append(append(id, 0, 0, 100, Durability::Disk))).await.unwrap();
+        disk.set_options(DiskOptions { capacity_bytes: 0, ..roomy });
+        let taken = begin_until_full(&target, 1).await;
+        assert!(0 < taken[0] && taken[0] < taken[1] && taken[1] < taken[2], "{taken:?}");
+        disk.set_options(roomy);
+        assert!(begin_until_full(&target, taken[2]).await[0] > taken[2], "room that is there again is not used");
     });
 }
 
