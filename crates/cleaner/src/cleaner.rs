@@ -296,8 +296,10 @@ impl Cleaner {
             work.copier.settle().await?;
         }
         let space = self.space(&maps).await?;
-        let slack = space.free + survey.bytes_dead / space.bytes_total.max(1) as f64;
+        let slack = space.free + survey.bytes_dead_about() / space.bytes_total.max(1) as f64;
         work.waters = self.options.waters.within(slack);
+        // Whoever waits for room is not to wait for another look.
+        let goal = goal.or_else(|| work.waters.is_short(space).then_some(Goal::Marks));
         if let Some(goal) = goal {
             let alive = survey.alive.into_iter().filter(|found| share.takes(found.stripe)).collect();
             self.clean(work, &maps, alive, goal).await?;

@@ -123,6 +123,11 @@ impl Looked {
         let suspected = unexplained.max(self.bytes_busy);
         died >= DEAD_MAX || self.ticks >= TICKS_SHORT && suspected >= DEAD_MAX.max(bytes_used / SUSPECTED_PART)
     }
+
+    /// Whether much could not be judged: a log tells soon which of its stripes are finished.
+    fn is_in_part(&self) -> bool {
+        self.bytes_busy > self.bytes_used / SUSPECTED_PART
+    }
 }
 
 /// What there is to do.
@@ -162,14 +167,19 @@ impl Waters {
         }
     }
 
+    /// Whether there is too little free.
+    pub fn is_short(&self, space: Space) -> bool {
+        space.free < self.low
+    }
+
     /// What `space` asks for after the `last` look; `None`: there was none.
     pub fn need(&self, space: Space, last: Option<Looked>) -> Need {
-        let short = space.free < self.low;
+        let short = self.is_short(space);
         let Some(last) = last else { return if short { Need::Clean } else { Need::Look } };
         let change = space.bytes_used.abs_diff(last.bytes_used);
         if short {
-            // Where nothing was written there is little that the last look did not find: deleted files at most.
-            let due = change > 0 || last.ticks >= TICKS_SHORT;
+            // Where nothing was written there is little that a look at everything did not find: deleted files at most.
+            let due = change > 0 || last.is_in_part() || last.ticks >= TICKS_SHORT;
             return if due { Need::Clean } else { Need::Nothing };
         }
         let due = change as f64 >= space.bytes_total as f64 * LOOK_AFTER || last.ticks >= TICKS;
@@ -297,6 +307,8 @@ mod tests {
         assert_eq!(waters.need(space(0.1), after(500, 0)), Need::Nothing);
         assert_eq!(waters.need(space(0.1), after(500, TICKS_SHORT)), Need::Clean);
         assert_eq!(waters.need(space(0.1), after(499, 0)), Need::Clean);
+        let in_part = after(500, 0).map(|last| Looked { bytes_busy: 100, ..last });
+        assert_eq!(waters.need(space(0.1), in_part), Need::Clean);
         assert_eq!((waters.order(space(0.1)), waters.order(space(0.01))), (Order::Profit, Order::Emptiest));
     }
 }

@@ -38,12 +38,22 @@ pub struct Survey {
     pub dead: Vec<Stripe>,
     /// Those with file data in which something lives.
     pub alive: Vec<Found>,
-    /// Bytes on the targets that cleaning these would give back, at the most.
+    /// Bytes on the targets that these take,
+    pub bytes_judged: f64,
+    /// and that cleaning them would give back, at the most.
     pub bytes_dead: f64,
     /// The data bytes of stripes that nobody can judge yet: being written, or behind a mark.
     pub bytes_busy: u64,
     /// The data bytes of all stripes that are not dead, by the group in which they lie.
     pub bytes_in: BTreeMap<GroupId, u64>,
+}
+
+impl Survey {
+    /// Bytes on the targets that cleaning would give back if what nobody can judge yet is as dead as the rest.
+    pub fn bytes_dead_about(&self) -> f64 {
+        let dead = if self.bytes_judged > 0.0 { self.bytes_dead / self.bytes_judged } else { 1.0 };
+        self.bytes_dead + dead * self.bytes_busy as f64
+    }
 }
 
 /// Looks at all stripes. `own` is the log that this cleaner writes, and its mark, which its fragments may not yet tell.
@@ -79,7 +89,9 @@ pub async fn survey(
             _ => {
                 let found = Found { stripe, bytes_live, ..listed[&stripe].found };
                 let dead = found.bytes_occupied.saturating_sub(bytes_live);
-                survey.bytes_dead += dead as f64 * raw_per_data(maps, found.group);
+                let raw = raw_per_data(maps, found.group);
+                survey.bytes_judged += found.bytes_occupied as f64 * raw;
+                survey.bytes_dead += dead as f64 * raw;
                 survey.alive.push(found);
             }
         }
@@ -183,6 +195,14 @@ mod tests {
     use protocol::maps::{Drain, GroupEntry, TargetEntry};
 
     use super::*;
+
+    #[test]
+    fn what_nobody_can_judge_is_as_dead_as_the_rest() {
+        let unjudged = Survey { bytes_busy: 100, ..Survey::default() };
+        assert_eq!(unjudged.bytes_dead_about(), 100.0, "as far as anybody knows");
+        let survey = Survey { bytes_judged: 1000.0, bytes_dead: 50.0, ..unjudged };
+        assert_eq!(survey.bytes_dead_about(), 55.0);
+    }
 
     #[test]
     fn room_is_asked_of_those_that_take_new_stripes() {

@@ -21,7 +21,7 @@ use crate::client::{Inner, lock};
 use crate::flush::gone;
 use crate::opens::OpenFile;
 use crate::outbox::Sending;
-use crate::space::{margin, usable};
+use crate::space::{OPEN_STRIPES, margin, usable};
 
 /// How often files are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -155,6 +155,16 @@ impl Inner {
     }
 
     async fn write_out_all(&self, files: &[Arc<OpenFile>]) -> Result<(), ClientError> {
+        let until = self.room_until();
+        loop {
+            match self.write_out_all_now(files).await {
+                Err(ClientError::NoRoom) if self.room_comes(until).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn write_out_all_now(&self, files: &[Arc<OpenFile>]) -> Result<(), ClientError> {
         self.log.room().await?;
         // A file that is being given up is written out by that.
         let pinned: Vec<_> = files.iter().filter_map(|file| Some((file, self.try_pin(file.inode)?))).collect();
@@ -271,7 +281,8 @@ impl Inner {
         if !stats.is_empty() {
             let maps = self.cluster.maps();
             let room = |stat: &TargetStat| stat.bytes_free.saturating_sub(stat.bytes_reserved);
-            self.budget.learn(usable(&maps, &stats, room).saturating_sub(margin(&maps)));
+            let kept = margin(&maps);
+            self.budget.learn(usable(&maps, &stats, room).saturating_sub(kept), kept / OPEN_STRIPES);
         }
     }
 }

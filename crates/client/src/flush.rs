@@ -85,6 +85,16 @@ impl Client {
 impl Inner {
     /// Brings all of a file into the log, with its deltas. Does not wait until that is durable.
     pub(crate) async fn write_out(&self, file: &OpenFile) -> Result<(), ClientError> {
+        let until = self.room_until();
+        loop {
+            match self.write_out_now(file).await {
+                Err(ClientError::NoRoom) if self.room_comes(until).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn write_out_now(&self, file: &OpenFile) -> Result<(), ClientError> {
         loop {
             if lock(&file.state).known().is_recorded() {
                 return Ok(());
@@ -179,7 +189,13 @@ impl Inner {
     /// Waits until the log is `disk` through `position`.
     pub(crate) async fn commit(&self, position: Position) -> Result<(), ClientError> {
         if self.log.reached(Durability::Disk) < position {
-            self.log.commit(position, Durability::Disk).await?;
+            let until = self.room_until();
+            loop {
+                match self.log.commit(position, Durability::Disk).await {
+                    Err(LogError::Full) if self.room_comes(until).await => {}
+                    outcome => break outcome?,
+                }
+            }
             self.budget.stored(0);
         }
         Ok(())

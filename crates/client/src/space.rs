@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use event_listener::{Event, EventListener};
@@ -89,7 +90,7 @@ const SLACK_SHARE: u64 = 12;
 /// How long nobody waits for room after it did not come.
 const VAIN: Duration = Duration::from_secs(60);
 /// So many stripes may be under way when the targets tell how full they are.
-const OPEN_STRIPES: u64 = 3;
+pub(crate) const OPEN_STRIPES: u64 = 3;
 
 /// What of the memory and of the targets' room is taken (DESIGN §4: clients get ENOSPC first, and before they lose
 /// anything).
@@ -103,6 +104,18 @@ pub(crate) struct Budget {
     filled: Event,
     /// Room that was to come did not: nobody waits for it before this moment.
     vain_until: Mutex<Moment>,
+    /// How many wait for room.
+    awaiting: AtomicU32,
+}
+
+/// Somebody waits for room, as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Awaited<'a>(&'a Budget);
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.awaiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What dirty bytes take of memory.
@@ -128,6 +141,9 @@ struct Taken {
     usable: u64,
     /// Bytes written since, or then on their way.
     spent: u64,
+    /// When so many are spent, targets are asked again: small durable writes take more of their room than one in
+    /// [`OVERHEAD_SHARE`] says, and others write, too.
+    ask_at: u64,
     /// Appended bytes of which it is not known that targets have them.
     backlog: u64,
 }
@@ -139,6 +155,8 @@ pub(crate) enum Admission {
     Granted,
     /// Not before others are written out.
     Wait,
+    /// Not before targets have told how much room they have by now.
+    Ask,
     /// The targets had no room for it when they were asked last.
     NoRoom,
 }
@@ -152,11 +170,12 @@ impl Budget {
             freed: Event::new(),
             filled: Event::new(),
             vain_until: Mutex::default(),
+            awaiting: AtomicU32::new(0),
         }
     }
 
-    /// Asks to take in `bytes`.
-    pub(crate) fn admit(&self, bytes: u64) -> Admission {
+    /// Asks to take in `bytes`; with `is_fresh`, when targets were asked just now.
+    pub(crate) fn admit(&self, bytes: u64, is_fresh: bool) -> Admission {
         let mut taken = lock(&self.taken);
         if taken.dirty.bytes > 0 && taken.dirty.memory() + bytes > self.dirty_max {
             self.filled.notify(usize::MAX);
@@ -164,6 +183,9 @@ impl Budget {
         }
         if taken.spent + bytes > taken.usable {
             return Admission::NoRoom;
+        }
+        if !is_fresh && taken.spent + bytes > taken.ask_at {
+            return Admission::Ask;
         }
         taken.dirty.bytes += bytes;
         taken.spent += bytes + bytes / OVERHEAD_SHARE;
@@ -225,12 +247,13 @@ impl Budget {
         taken.backlog = taken.backlog.min(rest);
     }
 
-    /// The targets now say that they have room for `usable` bytes.
-    pub(crate) fn learn(&self, usable: u64) {
+    /// The targets now say that they have room for `usable` bytes. Who takes no more than `unasked` need not ask.
+    pub(crate) fn learn(&self, usable: u64, unasked: u64) {
         let mut taken = lock(&self.taken);
         taken.usable = usable;
         let under_way = taken.dirty.bytes + taken.backlog;
         taken.spent = under_way + under_way / OVERHEAD_SHARE;
+        taken.ask_at = taken.spent + (usable.saturating_sub(taken.spent) / 2).max(unasked);
     }
 
     /// Bytes that are on their way to the targets.
@@ -239,9 +262,16 @@ impl Budget {
         taken.dirty.bytes + taken.backlog
     }
 
-    /// Whether so much is dirty that it must be written out, whatever its age.
+    /// Begins to wait for room. What is dirty has its room already, but only what targets hold makes them clean.
+    pub(crate) fn awaited(&self) -> Awaited<'_> {
+        self.awaiting.fetch_add(1, Ordering::Relaxed);
+        self.filled.notify(usize::MAX);
+        Awaited(self)
+    }
+
+    /// Whether what is dirty must be written out, whatever its age: there is much of it, or somebody waits for room.
     pub(crate) fn is_pressed(&self) -> bool {
-        lock(&self.taken).dirty.memory() > self.dirty_max / 2
+        lock(&self.taken).dirty.memory() > self.dirty_max / 2 || self.awaiting.load(Ordering::Relaxed) > 0
     }
 
     /// Dirty bytes could not be written out, or could.
@@ -330,15 +360,15 @@ mod tests {
     #[test]
     fn what_was_taken_in_is_counted_until_it_is_stored() {
         let budget = Budget::new(100);
-        budget.learn(150);
-        assert_eq!(budget.admit(90), Admission::Granted);
-        assert_eq!(budget.admit(20), Admission::Wait);
+        budget.learn(150, 1000);
+        assert_eq!(budget.admit(90, false), Admission::Granted);
+        assert_eq!(budget.admit(20, false), Admission::Wait);
         budget.release(90);
         budget.appended(90);
-        assert_eq!(budget.admit(70), Admission::NoRoom);
-        assert_eq!(budget.admit(50), Admission::Granted);
+        assert_eq!(budget.admit(70, false), Admission::NoRoom);
+        assert_eq!(budget.admit(50, false), Admission::Granted);
         budget.stored(0);
-        budget.learn(50);
+        budget.learn(50, 1000);
         assert_eq!(budget.under_way(), 50);
         assert!(!budget.fits(1));
     }
@@ -346,18 +376,32 @@ mod tests {
     #[test]
     fn what_keeps_dirty_bytes_is_counted_as_memory_and_not_as_room() {
         let budget = Budget::new(100);
-        budget.learn(150);
+        budget.learn(150, 1000);
         let (bytes, beside) = (10, 30);
-        assert_eq!(budget.admit(bytes), Admission::Granted);
+        assert_eq!(budget.admit(bytes, false), Admission::Granted);
         budget.change(Weight { bytes, beside: 0 }, Weight { bytes, beside });
         assert!(!budget.is_pressed());
-        assert_eq!(budget.admit(bytes), Admission::Granted);
+        assert_eq!(budget.admit(bytes, false), Admission::Granted);
         budget.change(Weight { bytes, beside: 0 }, Weight { bytes, beside });
         assert!(budget.is_pressed() && budget.fits(129));
         assert_eq!((budget.dirty(), budget.under_way()), (80, 20));
-        assert_eq!(budget.admit(21), Admission::Wait);
+        assert_eq!(budget.admit(21, false), Admission::Wait);
         budget.change(Weight { bytes: 20, beside: 60 }, Weight::default());
         assert_eq!((budget.dirty(), budget.under_way()), (0, 0));
+    }
+
+    #[test]
+    fn when_half_the_room_is_taken_targets_are_asked_again() {
+        let budget = Budget::new(1000);
+        budget.learn(100, 10);
+        assert_eq!(budget.admit(50, false), Admission::Granted);
+        assert_eq!(budget.admit(1, false), Admission::Ask);
+        assert_eq!(budget.admit(1, true), Admission::Granted);
+        // They hold more than was written.
+        budget.learn(70, 10);
+        assert_eq!(budget.admit(11, false), Admission::Ask);
+        assert_eq!(budget.admit(10, false), Admission::Granted);
+        assert_eq!(budget.admit(10, true), Admission::NoRoom);
     }
 
     #[test]

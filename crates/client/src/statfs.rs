@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use host::NodeId;
+use host::{Moment, NodeId};
 use protocol::id::TargetId;
 use protocol::manager::{Answer, ManagerRequest};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
@@ -54,21 +54,43 @@ impl Inner {
     /// Looks how much room there is for `bytes`, and waits a while for what removed files gave back: their stripes are
     /// deleted some moments later (DESIGN §8), and a program that makes room and takes it again is not to notice.
     pub(crate) async fn await_room(&self, bytes: u64) {
-        let until = self.host.now() + ROOM_WAIT;
+        let until = self.room_until();
+        let _awaited = self.budget.awaited();
         loop {
             self.refresh_space().await;
-            let now = self.host.now();
-            if self.budget.fits(bytes) || self.is_stopped() {
+            if self.budget.fits(bytes) || !self.may_room_come(bytes, until).await {
                 return;
-            }
-            if !self.budget.may_come(bytes, self.in_use().await, now) {
-                return;
-            }
-            if now >= until {
-                return self.budget.did_not_come(now);
             }
             self.host.sleep(ROOM_INTERVAL).await;
         }
+    }
+
+    /// Until when room is awaited from now on.
+    pub(crate) fn room_until(&self) -> Moment {
+        self.host.now() + ROOM_WAIT
+    }
+
+    /// After bytes that were taken in could not be stored: whether another attempt makes sense, once it does. Targets may be
+    /// full meanwhile, for what was written takes more of their room than itself; that is no reason to refuse it as long
+    /// as a cleaner makes room.
+    pub(crate) async fn room_comes(&self, until: Moment) -> bool {
+        let may_come = self.may_room_come(0, until).await;
+        if may_come {
+            self.host.sleep(ROOM_INTERVAL).await;
+        }
+        may_come
+    }
+
+    /// Whether it makes sense to wait for room for `bytes` more; not beyond `until`.
+    async fn may_room_come(&self, bytes: u64, until: Moment) -> bool {
+        let now = self.host.now();
+        if self.is_stopped() || !self.budget.may_come(bytes, self.in_use().await, now) {
+            return false;
+        }
+        if now >= until {
+            self.budget.did_not_come(now);
+        }
+        now < until
     }
 
     /// How many bytes of files the targets could hold in all, and how many live, as far as managers answer.

@@ -52,13 +52,13 @@ impl Drop for Granted<'_> {
 impl Inner {
     /// Waits until so many more bytes may be dirty, and makes sure that they can be stored.
     async fn admit(&self, bytes: u64) -> Result<Granted<'_>, ClientError> {
-        let mut has_asked = false;
+        let (mut has_waited, mut is_fresh) = (false, false);
         let mut freed = None;
         loop {
             if self.is_stopped() {
                 return Err(ClientError::Stopped);
             }
-            match (self.budget.admit(bytes), freed.take()) {
+            match (self.budget.admit(bytes, is_fresh), freed.take()) {
                 (Admission::Granted, _) => return Ok(Granted { budget: &self.budget, bytes }),
                 // Looked once more after beginning to listen: nothing was missed.
                 (Admission::Wait, Some(listener)) => match self.budget.blocked() {
@@ -66,9 +66,13 @@ impl Inner {
                     None => listener.await,
                 },
                 (Admission::Wait, None) => freed = Some(self.budget.freed()),
-                (Admission::NoRoom, _) if has_asked => return Err(ClientError::NoRoom),
+                (Admission::Ask, _) => {
+                    self.refresh_space().await;
+                    is_fresh = true;
+                }
+                (Admission::NoRoom, _) if has_waited => return Err(ClientError::NoRoom),
                 (Admission::NoRoom, _) => {
-                    has_asked = true;
+                    has_waited = true;
                     self.await_room(bytes).await;
                 }
             }

@@ -14,4 +14,5 @@ mod readers_wait_for_who_is_late;
 mod redundancy_comes_back_by_itself;
 mod storage_is_added;
 mod storage_is_taken_away;
+mod what_fits_is_not_refused;
 mod who_reads_in_order;
