@@ -20,6 +20,9 @@ use storage::{Storage, TargetOptions};
 const CLUSTER: u128 = 0xda22_1e01;
 const REGISTRY: NodeId = NodeId(99);
 const FRAGMENT: u32 = 256 << 10;
+/// What a disk holds beside fragments, and what a fragment takes beside its bytes.
+const BESIDE_BYTES: u64 = 1 << 20;
+const CELL_BESIDE_BYTES: u32 = 9 << 10;
 /// How long a watcher of the maps waits at most.
 const WATCH: Duration = Duration::from_millis(200);
 
@@ -100,6 +103,14 @@ impl Machines {
         let host = world.add_node(REGISTRY);
         host.listen(Port(REGISTRY_PORT), Arc::new(Registry(host.clone(), maps.clone())));
         Machines { world: world.clone(), maps, disks, patience }
+    }
+
+    /// Leaves the disks room for so many fragments each.
+    pub fn limit(&self, fragments: u64) {
+        let capacity_bytes = BESIDE_BYTES + fragments * u64::from(FRAGMENT + CELL_BESIDE_BYTES);
+        for (_, disk) in self.disks.iter().flatten() {
+            disk.set_options(DiskOptions { capacity_bytes, ..DiskOptions::default() });
+        }
     }
 
     /// The maps as the registry has them.
