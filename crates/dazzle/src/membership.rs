@@ -2,14 +2,14 @@
 //! under the name in its certificate.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
 use host::{BoxFuture, Disk, Host, NodeId};
 use log::Cluster;
 use protocol::id::TargetId;
 use protocol::maps::{Maps, NodeEntry};
-use protocol::registry::{RegistryError, RegistryReply, RegistryRequest};
+use protocol::registry::{Invitation, RegistryError, RegistryReply, RegistryRequest};
 use registry::{Registry, Standing};
 use roles::joining::number_targets;
 use storage::TargetOptions;
@@ -21,7 +21,7 @@ use crate::edge::network::{
     Admission, Admitted, AuthorityKey, JoinRefusal, JoinRequest, NetworkError, NetworkOptions, TONGUES,
 };
 use crate::edge::storage_place;
-use crate::edge::trust::{self, Authority, Date, Identity, Secret, Token, Tokens, TrustError, Uses, Validity};
+use crate::edge::trust::{self, Authority, Date, Identity, Token, TokenError, TrustError, Validity};
 use crate::node::NODE;
 use crate::targets;
 
@@ -189,13 +189,12 @@ fn know_all(machine: &RealMachine, maps: &Maps) {
 /// Lets machines in: where the CA's key is.
 pub(crate) struct Gate {
     authority: Authority,
-    tokens: Mutex<Tokens>,
     cluster: OnceLock<Cluster>,
 }
 
 impl Gate {
     fn new(authority: Authority) -> Gate {
-        Gate { authority, tokens: Mutex::default(), cluster: OnceLock::new() }
+        Gate { authority, cluster: OnceLock::new() }
     }
 
     /// From now on it opens.
@@ -203,41 +202,30 @@ impl Gate {
         assert!(self.cluster.set(cluster).is_ok(), "a gate is opened once");
     }
 
-    /// A new token, for one machine.
+    /// A new token, for one machine. All gates of the cluster take it.
     pub(crate) fn issue(&self) -> Result<Token, String> {
-        let mut secret = Secret::default();
-        getrandom::fill(&mut secret).map_err(|error| format!("the kernel gives no random numbers: {error}"))?;
-        let now = Date::now();
-        let token = Token { fingerprint: self.authority.fingerprint(), secret, expires: Date(now.0 + TOKEN_SECONDS) };
-        self.tokens().issue(&token, Uses::Once, now).map_err(|error| error.to_string())?;
-        Ok(token)
-    }
-
-    fn tokens(&self) -> MutexGuard<'_, Tokens> {
-        self.tokens.lock().expect("nobody panics over tokens")
+        let number = getrandom::u64().map_err(|error| format!("the kernel gives no random numbers: {error}"))?;
+        Ok(self.authority.invite(Invitation { number, expires: Date::now().0 + TOKEN_SECONDS }))
     }
 
     async fn let_in(&self, request: JoinRequest) -> Result<Admitted, JoinRefusal> {
         let cluster = self.cluster.get().ok_or(JoinRefusal::NotYet)?;
-        let maps = cluster.refresh().await.map_err(|error| JoinRefusal::Other(error.to_string()))?;
-        let waits = |node| maps.nodes.get(&node).is_some_and(|entry| entry.session == 0);
-        let shown = self.tokens().redeem(&request.secret, &request.name, waits, Date::now());
-        shown.map_err(JoinRefusal::Token)?;
-        let JoinRequest { name, address, stores, secret, request, .. } = request;
-        let added = cluster.registry(RegistryRequest::AddNode { name, address, stores }).await;
-        let refused = match added {
-            Ok(RegistryReply::Node(node, maps)) => {
-                self.tokens().settle(&secret, node);
-                return self.admit(node, &maps, stores, &request);
-            }
-            // It may have been agreed on: the token stays that machine's.
-            Err(RegistryError::Unavailable(why)) => return Err(JoinRefusal::NoQuorum(why)),
-            Err(RegistryError::InUse(why)) => JoinRefusal::Taken(why),
-            Err(error) => JoinRefusal::Other(error.to_string()),
-            Ok(_) => JoinRefusal::Other("the registry answered another question".into()),
-        };
-        self.tokens().give_back(&secret);
-        Err(refused)
+        let JoinRequest { name, address, stores, invitation, proof, request, .. } = request;
+        if !self.authority.has_invited(invitation, &proof) {
+            return Err(JoinRefusal::Token(TokenError::Wrong));
+        }
+        if Date::now().0 >= invitation.expires {
+            return Err(JoinRefusal::Token(TokenError::Expired(invitation.expires)));
+        }
+        let invitation = Some(invitation);
+        match cluster.registry(RegistryRequest::AddNode { name, address, stores, invitation }).await {
+            Ok(RegistryReply::Node(node, maps)) => self.admit(node, &maps, stores, &request),
+            Ok(_) => Err(JoinRefusal::Other("the registry answered another question".into())),
+            Err(RegistryError::Used) => Err(JoinRefusal::Token(TokenError::Used)),
+            Err(RegistryError::Unavailable(why)) => Err(JoinRefusal::NoQuorum(why)),
+            Err(RegistryError::InUse(why)) => Err(JoinRefusal::Taken(why)),
+            Err(error) => Err(JoinRefusal::Other(error.to_string())),
+        }
     }
 
     /// What the machine gets that is `node` from now on, and signed `request`.
@@ -284,12 +272,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_that_has_not_begun_lets_nobody_in_and_spends_no_token() {
+    async fn a_machine_that_has_not_begun_lets_nobody_in() {
         let gate = Gate::new(Authority::create(7, Validity::of_authority(Date::now())).expect("a CA can be made"));
-        let Token { secret, .. } = gate.issue().expect("a first token can be issued");
-        let (name, address) = ("rack-1".to_owned(), "127.0.0.1:1".to_owned());
-        let request = JoinRequest { name, address, stores: true, secret, clock: Date::now().0, request: Vec::new() };
+        let Token { invitation, proof, .. } = gate.issue().expect("the kernel has random numbers");
+        let (name, address, clock) = ("rack-1".to_owned(), "127.0.0.1:1".to_owned(), Date::now().0);
+        let request = JoinRequest { name, address, stores: true, invitation, proof, clock, request: Vec::new() };
         assert_eq!(gate.let_in(request).await, Err(JoinRefusal::NotYet));
-        assert_eq!(gate.tokens().redeem(&secret, "rack-2", |_| false, Date::now()), Ok(()));
     }
 }

@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::edge::fuse_device::Mount;
 use crate::edge::machine::RealMachine;
 use crate::edge::mount::Users;
+use crate::edge::trust::Date;
 use crate::edge::{control, process};
 use crate::membership::{self, Gate};
 use crate::meter::{Meter, Traffic};
@@ -251,7 +252,7 @@ impl Parts {
     pub(crate) fn invite(&self) -> Result<serde_json::Value, String> {
         let none = "this machine lets no others in: it only mounts, or its file system was made without --address";
         let token = self.gate.as_ref().ok_or(none)?.issue()?;
-        Ok(serde_json::json!({"token": token.to_string(), "expires": token.expires.to_string()}))
+        Ok(serde_json::json!({"token": token.to_string(), "expires": Date(token.invitation.expires).to_string()}))
     }
 
     fn mount(&self, point: &Path, runtime: &Handle) -> Result<Arc<Mount>, String> {

@@ -211,7 +211,8 @@ impl Manager {
                     | RegistryError::Over(..)
                     | RegistryError::Begun(..)
                     | RegistryError::Removed(_)
-                    | RegistryError::InUse(_),
+                    | RegistryError::InUse(_)
+                    | RegistryError::Used,
                 ) => return Whose::Ours,
             }
         }

@@ -119,7 +119,9 @@ async fn tell(world: &World, asking: &Host, node: NodeId, fate: Fate) -> usize {
         let cluster = Cluster::connect(host, STORE).await.unwrap();
         let session = cluster.maps().nodes.get(&node.0).map_or(0, |entry| entry.session);
         let request = match fate {
-            Fate::Joins => RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true },
+            Fate::Joins => {
+                RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true, invitation: None }
+            }
             Fate::Begins => {
                 RegistryRequest::Begin { node: node.0, after: session, address: String::new(), keeps: None }
             }

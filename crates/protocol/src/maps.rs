@@ -35,6 +35,8 @@ pub struct Maps {
     /// Slots that are to get another manager, in runs that do not overlap, by their first. Until the present one has handed
     /// them over, nothing has changed.
     pub wishes: BTreeMap<u16, SlotWish>,
+    /// Invitations that nodes were added by, by their numbers, until they are long worth nothing.
+    pub invitations: BTreeMap<u64, Invited>,
     /// A stop of all machines at once, from when it is asked for until one of them begins again.
     pub stop: Option<Stop>,
     /// The number that the next log gets.
@@ -95,6 +97,7 @@ impl Maps {
             logs: BTreeMap::new(),
             slots: BTreeMap::new(),
             wishes: BTreeMap::new(),
+            invitations: BTreeMap::new(),
             stop: None,
             next_log: LogId(1),
             next_node: 1,
@@ -259,6 +262,15 @@ pub struct NodeEntry {
     pub state: NodeState,
     /// Whether it has targets, manages slots and keeps a replica of the maps; a pure client does not.
     pub stores: bool,
+}
+
+/// Who came with an invitation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invited {
+    /// The node that was added. It may be gone by now.
+    pub node: u32,
+    /// The second since 1970 from which the invitation is worth nothing.
+    pub expires: u64,
 }
 
 /// Whether a node's session goes on.

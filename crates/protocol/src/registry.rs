@@ -10,6 +10,15 @@ use crate::address::{LogAddress, Position};
 use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
 use crate::maps::{Drain, GroupEntry, Maps, SlotLog, StopPhase, TargetState, Writer};
 
+/// By what a node may be added: it is good for one (`docs/format-network.md`, *Joining*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invitation {
+    /// Tells it from all others.
+    pub number: u64,
+    /// The second since 1970 from which it is worth nothing.
+    pub expires: u64,
+}
+
 /// What the registry is asked. Every change is durable before the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum RegistryRequest {
@@ -101,7 +110,8 @@ pub enum RegistryRequest {
     },
     /// Who took another's place in a group lacks nothing of it any more.
     MemberWhole(GroupId, TargetId),
-    /// A new node, which counts as gone until it begins a session. The answer gives its number.
+    /// A new node, which counts as gone until it begins a session. The answer gives its number. An invitation is good for one:
+    /// whoever asks again by it has the same name, and has not begun.
     AddNode {
         /// What people call it.
         name: String,
@@ -109,6 +119,8 @@ pub enum RegistryRequest {
         address: String,
         /// Whether it has targets.
         stores: bool,
+        /// What it was invited by.
+        invitation: Option<Invitation>,
     },
     /// New, empty targets of a node, whole from the start. The answer gives the first one's number; the others follow.
     AddTargets {
@@ -256,6 +268,9 @@ pub enum RegistryError {
     /// Something is in use still that was to be taken away.
     #[error("{0}")]
     InUse(String),
+    /// Another node was added by the invitation.
+    #[error("the invitation was used before")]
+    Used,
     /// Too few targets or nodes live to keep the registry safe. Whether the change took effect is unknown.
     #[error("the registry cannot be changed: {0}")]
     Unavailable(String),

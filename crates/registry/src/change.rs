@@ -36,7 +36,9 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
     let outcome = match request {
         RegistryRequest::Maps | RegistryRequest::Watch { .. } => Ok(Outcome::Maps),
         RegistryRequest::Renew { node, session, .. } => nodes::current(&next, node, session).map(|()| Outcome::Lease),
-        RegistryRequest::AddNode { name, address, stores } => nodes::add(&mut next, name, address, stores),
+        RegistryRequest::AddNode { name, address, stores, invitation } => {
+            nodes::add(&mut next, (name, address, stores), invitation)
+        }
         RegistryRequest::AddTargets { node, names } => nodes::add_targets(&mut next, node, names),
         RegistryRequest::AddTarget { node, session, name } => nodes::add_target(&mut next, (node, session), name),
         RegistryRequest::RenameTarget(target, name) => nodes::rename_target(&mut next, target, name),
@@ -512,7 +514,7 @@ mod tests {
     #[test]
     fn runs_of_slots_split_where_they_must() {
         let mut maps = cluster(2);
-        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true };
+        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true, invitation: None };
         assert_eq!(step(&mut maps, add), Ok(Outcome::Node(2)));
         let epoch = maps.epoch.0;
         let set = RegistryRequest::SetSlots {

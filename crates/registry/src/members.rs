@@ -60,7 +60,12 @@ mod tests {
         let Ok(Outcome::Log(log, _)) = step(&mut maps, open) else { panic!("a log is opened") };
         let group = maps.logs[&log].layout[0].groups[0];
         for node in 5..=6 {
-            let add = RegistryRequest::AddNode { name: node.to_string(), address: String::new(), stores: true };
+            let add = RegistryRequest::AddNode {
+                name: node.to_string(),
+                address: String::new(),
+                stores: true,
+                invitation: None,
+            };
             assert_eq!(step(&mut maps, add), Ok(Outcome::Node(node)));
             let names = vec![String::from("disk")];
             assert_eq!(

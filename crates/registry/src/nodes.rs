@@ -10,12 +10,13 @@
 //!    been given what its client holds.
 //! 4. A target that is added to a living node is in no group before it has served.
 //! 5. No two nodes that can be called have one name, or had one address when they were added.
+//! 6. By one invitation no two nodes are added that begin.
 
 use std::collections::BTreeMap;
 
 use protocol::id::{LogId, TargetId};
-use protocol::maps::{LogEntry, LogState, Maps, NodeEntry, NodeState, TargetEntry, TargetState, Writer};
-use protocol::registry::RegistryError;
+use protocol::maps::{Invited, LogEntry, LogState, Maps, NodeEntry, NodeState, TargetEntry, TargetState, Writer};
+use protocol::registry::{Invitation, RegistryError};
 
 use crate::change::{Outcome, Reply, find_or_form};
 use crate::leases::Holder;
@@ -24,17 +25,25 @@ use crate::{drain, slots, stop};
 /// More nodes and targets than this no maps hold: every map names them all.
 const NODES_MAX: usize = 1000;
 const TARGETS_MAX: usize = 10_000;
+/// Longer than any invitation is good for.
+const INVITATION_SECONDS_MAX: u64 = 2 * 86_400;
 /// Longer than any path that people give a target, or any name of a machine.
 const NAME_SIZE_MAX: usize = 4096;
 
 /// A new node, which has not begun yet. One of its name or address that never began is a former attempt of the same machine:
 /// it is forgotten, and its number never comes back.
-pub(crate) fn add(maps: &mut Maps, name: String, address: String, stores: bool) -> Reply {
+pub(crate) fn add(
+    maps: &mut Maps,
+    (name, address, stores): (String, String, bool),
+    invitation: Option<Invitation>,
+) -> Reply {
     if name.len() > NAME_SIZE_MAX || address.len() > NAME_SIZE_MAX {
         return Err(RegistryError::Unknown("node with so long a name".into()));
     }
+    let former = invited(maps, invitation, &name)?;
+    let is_former = |node, other| former == Some(node) || is_alike(other, &name, &address);
     let alike: Vec<u32> =
-        maps.nodes.iter().filter(|(_, other)| is_alike(other, &name, &address)).map(|(&n, _)| n).collect();
+        maps.nodes.iter().filter(|&(&node, other)| is_former(node, other)).map(|(&node, _)| node).collect();
     if let Some((node, other)) = alike.iter().map(|node| (node, &maps.nodes[node])).find(|(_, other)| other.session > 0)
     {
         return Err(RegistryError::InUse(taken(*node, other, &name)));
@@ -50,7 +59,26 @@ pub(crate) fn add(maps: &mut Maps, name: String, address: String, stores: bool) 
     let node = maps.next_node;
     maps.next_node += 1;
     maps.nodes.insert(node, NodeEntry { name, address, session: 0, state: NodeState::Gone, stores });
+    if let Some(invitation) = invitation {
+        note(maps, invitation, node);
+    }
     Ok(Outcome::Node(node))
+}
+
+/// The node that was added by an invitation, if the machine of this name may come with it again: it has not begun yet.
+fn invited(maps: &Maps, invitation: Option<Invitation>, name: &str) -> Result<Option<u32>, RegistryError> {
+    let Some(used) = invitation.and_then(|invitation| maps.invitations.get(&invitation.number)) else {
+        return Ok(None);
+    };
+    let waits = maps.nodes.get(&used.node).is_some_and(|former| former.name == name && former.session == 0);
+    if waits { Ok(Some(used.node)) } else { Err(RegistryError::Used) }
+}
+
+/// Notes who came with an invitation. All are made for less than [`INVITATION_SECONDS_MAX`]: whatever expired so long before
+/// this one was worth nothing when this one was made.
+fn note(maps: &mut Maps, Invitation { number, expires }: Invitation, node: u32) {
+    maps.invitations.retain(|_, used| used.expires.saturating_add(INVITATION_SECONDS_MAX) > expires);
+    maps.invitations.insert(number, Invited { node, expires });
 }
 
 /// Whether people, or other nodes, would take the one for the other. Who has no address is called by nobody.
@@ -236,7 +264,12 @@ mod tests {
         let mut maps = new_cluster(1, (0..2).map(|n| (TargetId(n), entry(n))).collect(), 1, 1);
         begin(&mut maps, 1);
         for node in 2..=nodes {
-            let add = RegistryRequest::AddNode { name: node.to_string(), address: String::new(), stores: true };
+            let add = RegistryRequest::AddNode {
+                name: node.to_string(),
+                address: String::new(),
+                stores: true,
+                invitation: None,
+            };
             assert_eq!(step(&mut maps, add), Ok(Outcome::Node(node)));
             let names = vec!["a".into(), "b".into()];
             let first = TargetId(2 * node - 2);
@@ -255,7 +288,7 @@ mod tests {
     #[test]
     fn a_node_that_joins_is_written_to_when_it_begins() {
         let mut maps = cluster(1);
-        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true };
+        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true, invitation: None };
         assert_eq!(step(&mut maps, add), Ok(Outcome::Node(2)));
         let _ = step(&mut maps, RegistryRequest::AddTargets { node: 2, names: vec!["x".into()] });
         assert_eq!(in_groups(&maps), [0, 1]);
@@ -338,7 +371,7 @@ mod tests {
         let mut maps = cluster(2);
         let add = |name: &str, address: &str| {
             let (name, address) = (name.into(), address.into());
-            RegistryRequest::AddNode { name, address, stores: true }
+            RegistryRequest::AddNode { name, address, stores: true, invitation: None }
         };
         assert_eq!(step(&mut maps, add("c", "10.0.0.9:1")), Ok(Outcome::Node(3)));
         let _ = step(&mut maps, RegistryRequest::AddTargets { node: 3, names: vec!["x".into()] });
@@ -348,6 +381,34 @@ mod tests {
         assert!(maps.targets.values().all(|target| target.node < 3));
         let late = RegistryRequest::Begin { node: 3, after: 0, address: String::new(), keeps: None };
         assert_eq!(step(&mut maps, late), Err(RegistryError::Removed(3)));
+    }
+
+    #[test]
+    fn an_invitation_is_good_for_one_machine() {
+        let mut maps = cluster(2);
+        let add = |name: &str, port: u32, number, expires| RegistryRequest::AddNode {
+            name: name.into(),
+            address: format!("10.0.0.9:{port}"),
+            stores: false,
+            invitation: Some(Invitation { number, expires }),
+        };
+        // What is refused for another reason does not use it up.
+        assert_eq!(step(&mut maps, add("c", 1, 77, 1000)), Ok(Outcome::Node(3)));
+        let begun = RegistryRequest::Begin { node: 3, after: 0, address: "10.0.0.9:1".into(), keeps: None };
+        assert!(step(&mut maps, begun).is_ok());
+        assert!(matches!(step(&mut maps, add("d", 1, 78, 1000)), Err(RegistryError::InUse(_))));
+        assert_eq!(step(&mut maps, add("d", 2, 78, 1000)), Ok(Outcome::Node(4)));
+        // The same machine may ask again until it begins; another one may not.
+        assert_eq!(step(&mut maps, add("e", 3, 78, 1000)), Err(RegistryError::Used));
+        assert_eq!(step(&mut maps, add("d", 3, 78, 1000)), Ok(Outcome::Node(5)));
+        begin(&mut maps, 5);
+        assert_eq!(step(&mut maps, add("d", 2, 78, 1000)), Err(RegistryError::Used));
+        // Nor after the first one is gone.
+        maps.nodes.remove(&5);
+        assert_eq!(step(&mut maps, add("d", 2, 78, 1000)), Err(RegistryError::Used));
+        // What is long worth nothing is forgotten.
+        assert_eq!(step(&mut maps, add("f", 4, 79, 1000 + INVITATION_SECONDS_MAX)), Ok(Outcome::Node(6)));
+        assert_eq!(maps.invitations.keys().collect::<Vec<_>>(), [&79]);
     }
 
     #[test]
@@ -384,7 +445,8 @@ mod tests {
             ("3", "10.0.0.9:1", "another name"),
             ("new", "10.0.0.3:1", "--address"),
         ] {
-            let add = RegistryRequest::AddNode { name: name.into(), address: address.into(), stores: true };
+            let add =
+                RegistryRequest::AddNode { name: name.into(), address: address.into(), stores: true, invitation: None };
             let refused = step(&mut maps, add);
             assert!(matches!(&refused, Err(RegistryError::InUse(why)) if why.contains(advice)), "{refused:?}");
             assert_eq!(maps, before);

@@ -319,7 +319,7 @@ fn the_format_of_before_is_refused_by_its_name() {
         space.write(0, vec![old.into()]).await.unwrap();
         let started = Registry::start(&host, vec![(TargetId(0), disk.plug())]).await;
         let why = started.err().expect("it is not read").to_string();
-        assert!(why.contains("version 1") && why.contains("version 8"), "{why}");
+        assert!(why.contains("version 1") && why.contains("version 9"), "{why}");
     });
 }
 

@@ -130,7 +130,12 @@ impl Machines {
     /// Makes a machine known and starts it.
     pub async fn join(&self, machine: usize) -> Machine {
         let (node, names) = (machine as u32 + 1, self.disks[machine].iter().map(|(id, _)| format!("t{}", id.0)));
-        self.change(RegistryRequest::AddNode { name: node.to_string(), address: String::new(), stores: true });
+        self.change(RegistryRequest::AddNode {
+            name: node.to_string(),
+            address: String::new(),
+            stores: true,
+            invitation: None,
+        });
         self.change(RegistryRequest::AddTargets { node, names: names.collect() });
         self.start(machine).await
     }

@@ -16,9 +16,9 @@ pub(super) struct TokenCommand {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Print a token. Whoever has it can join one machine within a day.
+    /// Print a token. Whoever has it can join one machine within a day, by the address of any machine that stores.
     Create {
-        /// The directory of the file system, on the machine that made it.
+        /// The directory of the file system, on a machine that stores.
         dir: PathBuf,
         /// Print JSON.
         #[arg(long)]

@@ -7,7 +7,7 @@
 //! | [`Authority`] | the CA: makes itself, signs nodes' requests |
 //! | [`NodeKey`] | a node's key, which never leaves it |
 //! | [`Identity`] | what a node proves itself with, and both ends of TLS made of it |
-//! | [`Token`], [`Tokens`] | the line that lets a machine join, and the book in which its issuer keeps them |
+//! | [`Token`] | the line that lets a machine join |
 //! | [`TrustError`] | why somebody is not believed, and what to do |
 //!
 //! *Never*: sockets; who may join, which is asked of an [`Admission`](crate::edge::network::Admission).
@@ -28,7 +28,7 @@ pub use files::{load, load_authority, store, store_authority};
 pub use identity::{Identity, Purpose};
 pub(in crate::edge) use identity::{joiner, named_in};
 pub use name::NodeName;
-pub use token::{Fingerprint, Secret, Token, TokenError, Tokens, Uses};
+pub use token::{Fingerprint, Proof, Token, TokenError};
 
 use std::sync::Arc;
 

@@ -394,7 +394,12 @@ impl Fakes {
     pub fn join(&self, counts: &[u32], machine: usize) {
         let node = Fakes::node(machine).0;
         let names = self.targets_of(counts, machine).map(|n| format!("t{n}")).collect();
-        self.change(RegistryRequest::AddNode { name: node.to_string(), address: String::new(), stores: true });
+        self.change(RegistryRequest::AddNode {
+            name: node.to_string(),
+            address: String::new(),
+            stores: true,
+            invitation: None,
+        });
         self.change(RegistryRequest::AddTargets { node, names });
         self.change(RegistryRequest::Begin { node, after: 0, address: String::new(), keeps: None });
     }

@@ -62,7 +62,9 @@ impl Machines {
             kernels: BTreeMap::new(),
             leases: BTreeMap::new(),
         };
-        machines.tell(RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true }).await;
+        machines
+            .tell(RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true, invitation: None })
+            .await;
         world.add_node(MANAGERS[1]);
         for &node in &MANAGERS[..managers] {
             machines.begin(node).await;
@@ -77,7 +79,9 @@ impl Machines {
             let node = NodeId(MANAGERS[1].0 + 1 + number);
             world.add_node(node);
             let name = format!("c{number}");
-            machines.tell(RegistryRequest::AddNode { name, address: String::new(), stores: false }).await;
+            machines
+                .tell(RegistryRequest::AddNode { name, address: String::new(), stores: false, invitation: None })
+                .await;
             machines.begin(node).await;
             machines.serve(node).await;
         }

@@ -122,7 +122,12 @@ impl Rack {
     /// A new machine joins, as `dazzle join` does it.
     async fn join(&self, index: usize) {
         let first = self.roles(0).expect("the first machine runs");
-        let add = RegistryRequest::AddNode { name: format!("m{index}"), address: String::new(), stores: true };
+        let add = RegistryRequest::AddNode {
+            name: format!("m{index}"),
+            address: String::new(),
+            stores: true,
+            invitation: None,
+        };
         let Ok(RegistryReply::Node(node, _)) = first.cluster.registry(add).await else { panic!("it is let in") };
         let host = self.world.add_node(NodeId(node));
         let count: u32 = self.shape.targets[..index].iter().sum();

@@ -6,19 +6,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use host::{BoxFuture, NodeId};
+use protocol::registry::Invitation;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::edge::trust::{Authority, Date, Identity, NodeKey, NodeName, Secret, Token, TokenError, TrustError, joiner};
+use crate::edge::trust::{Authority, Date, Identity, NodeKey, NodeName, Proof, Token, TokenError, TrustError, joiner};
 
 use super::dialling::{self, Dialled};
 use super::error::{JoinError, NetworkError};
 
 /// The version of the exchange.
-pub const JOIN_VERSION: u16 = 3;
+pub const JOIN_VERSION: u16 = 4;
 /// How long the exchange may take; the cluster agrees on the newcomer in between.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a machine that joins waits for a name to be found, then for a connection, then for TLS.
@@ -32,7 +33,7 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 const NAME_BYTES_MAX: usize = 260;
 /// How many may be joining at once.
 pub(super) const JOINS_MAX: usize = 4;
-/// How many may try within [`ATTEMPTS_SPAN`]. A secret cannot be guessed anyway; this bounds the work.
+/// How many may try within [`ATTEMPTS_SPAN`]. A proof cannot be guessed anyway; this bounds the work.
 const ATTEMPTS_MAX: usize = 10;
 const ATTEMPTS_SPAN: Duration = Duration::from_secs(60);
 
@@ -45,8 +46,10 @@ pub struct JoinRequest {
     pub address: String,
     /// Whether it has disks.
     pub stores: bool,
-    /// The token's secret.
-    pub secret: Secret,
+    /// What it was invited by,
+    pub invitation: Invitation,
+    /// and the token's proof of that.
+    pub proof: Proof,
     /// The second since 1970, by its clock.
     pub clock: u64,
     /// A certificate signing request, in DER.
@@ -120,7 +123,8 @@ pub enum JoinRefusal {
     Busy,
     /// Here nobody can let machines in.
     #[error(
-        "the node at this address only mounts and lets no machines in: use the address of the node that printed the token"
+        "the node at this address only mounts and lets no machines in: use the address of one that stores, as that which \
+         printed the token"
     )]
     NotHere,
     /// Here nobody can let machines in yet.
@@ -201,8 +205,8 @@ impl JoinRequest {
 pub async fn join(address: &str, token: &Token, newcomer: Newcomer, now: Date) -> Result<Joined, JoinError> {
     let key = NodeKey::generate()?;
     let Newcomer { name, address: own, stores } = newcomer;
-    let (secret, clock) = (token.secret, now.0);
-    let request = JoinRequest { name, address: own, stores, secret, clock, request: key.request()? };
+    let (invitation, proof, clock) = (token.invitation, token.proof, now.0);
+    let request = JoinRequest { name, address: own, stores, invitation, proof, clock, request: key.request()? };
     let stream = reach(address, token).await?;
     let asked = tokio::time::timeout(JOIN_PATIENCE, ask(address, stream, &request)).await;
     let admitted = asked.unwrap_or(Err(JoinError::Undecided { address: address.to_owned() }))?;

@@ -1,6 +1,8 @@
 //! The cluster's CA. Whoever holds its key can let machines in; the key never goes over the network.
 
+use aws_lc_rs::hmac;
 use host::NodeId;
+use protocol::registry::Invitation;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose,
@@ -10,9 +12,11 @@ use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 
 use super::identity::names_in;
 use super::token::hash;
-use super::{Date, Fingerprint, NodeName, TrustError};
+use super::{Date, Fingerprint, NodeName, Proof, Token, TrustError};
 
 const DAY: u64 = 86_400;
+/// What the CA's key says of nothing but invitations.
+const INVITATION_WORDS: &[u8] = b"dazzle invitation";
 
 /// From when to when a certificate holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +105,24 @@ impl Authority {
         hash(&self.certificate)
     }
 
+    /// The token of an invitation.
+    pub fn invite(&self, invitation: Invitation) -> Token {
+        Token { fingerprint: self.fingerprint(), invitation, proof: self.prove(invitation) }
+    }
+
+    /// Whether the CA's key made `proof`. How long it takes tells nothing of where they differ.
+    pub fn has_invited(&self, invitation: Invitation, proof: &Proof) -> bool {
+        aws_lc_rs::constant_time::verify_slices_are_equal(&self.prove(invitation), proof).is_ok()
+    }
+
+    /// The first half of HMAC-SHA256, by the SHA-256 of the CA's key in PKCS #8.
+    fn prove(&self, Invitation { number, expires }: Invitation) -> Proof {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &hash(&self.issuer.key().serialize_der()));
+        let said = [INVITATION_WORDS, &number.to_le_bytes(), &expires.to_le_bytes()].concat();
+        let tag = hmac::sign(&key, &said);
+        tag.as_ref()[..size_of::<Proof>()].try_into().expect("half of SHA-256 has 16 bytes")
+    }
+
     /// The certificate of `node`, in PEM, for the key that signed `request`. Of the request nothing but the key is taken.
     pub fn sign(&self, request: &[u8], node: NodeId, validity: Validity) -> Result<String, TrustError> {
         let request = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))
@@ -143,4 +165,27 @@ fn authority_name(cluster: u128) -> String {
 
 pub(super) fn unusable(error: impl std::fmt::Display) -> TrustError {
     TrustError::Unusable(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_the_key_knows_its_invitations_and_no_others() {
+        let ours = Authority::create(7, Validity::of_authority(Date(0))).unwrap();
+        let Token { invitation, proof, .. } = ours.invite(Invitation { number: 1, expires: 1000 });
+        let elsewhere = Authority::from_pem(ours.pem(), &ours.key_pem()).unwrap();
+        assert!(elsewhere.has_invited(invitation, &proof));
+        assert!(!elsewhere.has_invited(Invitation { expires: 1001, ..invitation }, &proof));
+        assert!(!elsewhere.has_invited(Invitation { number: 2, ..invitation }, &proof));
+        assert!((0..16).all(|at| !elsewhere.has_invited(invitation, &flipped(proof, at))));
+        let theirs = Authority::create(7, Validity::of_authority(Date(0))).unwrap();
+        assert!(!theirs.has_invited(invitation, &proof));
+    }
+
+    fn flipped(mut proof: Proof, at: usize) -> Proof {
+        proof[at] ^= 1;
+        proof
+    }
 }

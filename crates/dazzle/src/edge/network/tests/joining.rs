@@ -1,8 +1,10 @@
 //! Machines that come with a token.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use host::{BoxFuture, NodeId};
+use protocol::registry::Invitation;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -13,19 +15,29 @@ use crate::edge::network::{
     Admission, Admitted, AuthorityKey, CLOCKS_APART_MAX, JOIN_VERSION, JoinError, JoinRefusal, JoinRequest,
     NetworkError, Newcomer, join,
 };
-use crate::edge::trust::{Authority, Date, Purpose, Token, TokenError, Tokens, TrustError, Uses, Validity, joiner};
+use crate::edge::trust::{Authority, Date, Purpose, Token, TokenError, TrustError, Validity, joiner};
 
 /// A registry of one node: gives numbers from 2 on.
 struct Porter {
     authority: Authority,
-    book: Mutex<(Tokens, Vec<(u32, String)>)>,
+    used: Mutex<BTreeSet<u64>>,
+    nodes: Mutex<Vec<(u32, String)>>,
 }
 
 impl Porter {
-    fn issue(&self, secret: u8, uses: Uses, expires: Date) -> Token {
-        let token = Token { fingerprint: self.authority.fingerprint(), secret: [secret; 16], expires };
-        self.book.lock().unwrap().0.issue(&token, uses, now()).unwrap();
-        token
+    fn issue(&self, number: u64, expires: Date) -> Token {
+        self.authority.invite(Invitation { number, expires: expires.0 })
+    }
+
+    fn check(&self, request: &JoinRequest) -> Result<(), TokenError> {
+        let Invitation { number, expires } = request.invitation;
+        if !self.authority.has_invited(request.invitation, &request.proof) {
+            return Err(TokenError::Wrong);
+        }
+        if now().0 >= expires {
+            return Err(TokenError::Expired(expires));
+        }
+        if self.used.lock().unwrap().insert(number) { Ok(()) } else { Err(TokenError::Used) }
     }
 }
 
@@ -35,13 +47,12 @@ impl Admission for Entrance {
     fn admit(&self, request: JoinRequest) -> BoxFuture<'static, Result<Admitted, JoinRefusal>> {
         let porter = self.0.clone();
         Box::pin(async move {
-            let (tokens, nodes) = &mut *porter.book.lock().unwrap();
-            tokens.redeem(&request.secret, &request.name, |_| false, now()).map_err(JoinRefusal::Token)?;
+            porter.check(&request).map_err(JoinRefusal::Token)?;
+            let nodes = &mut *porter.nodes.lock().unwrap();
             let (node, peers) = (nodes.len() as u32 + 1, nodes.clone());
             let validity = Validity::of_node(now());
             let signed = porter.authority.sign(&request.request, NodeId(node), validity);
             let certificate = signed.map_err(|error| JoinRefusal::Other(error.to_string()))?;
-            tokens.settle(&request.secret, node);
             nodes.push((node, request.address));
             let authority = porter.authority.pem().to_owned();
             let authority_key = request.stores.then(|| AuthorityKey(porter.authority.key_pem()));
@@ -54,9 +65,9 @@ impl Admission for Entrance {
 async fn open_node() -> (Node, Arc<Porter>) {
     let cluster = Cluster::new(CLUSTER);
     let identity = cluster.identity(1);
-    let porter = Arc::new(Porter { authority: cluster.0, book: Mutex::default() });
+    let porter = Arc::new(Porter { authority: cluster.0, used: Mutex::default(), nodes: Mutex::default() });
     let node = Node::start(identity, Some(Arc::new(Entrance(porter.clone())))).await;
-    porter.book.lock().unwrap().1.push((1, node.address()));
+    porter.nodes.lock().unwrap().push((1, node.address()));
     (node, porter)
 }
 
@@ -76,7 +87,7 @@ async fn try_join_as(node: &Node, token: &Token, stores: bool) -> Result<super::
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_with_a_token_becomes_a_node() {
     let (one, porter) = open_node().await;
-    let line = porter.issue(1, Uses::Once, tomorrow()).to_string();
+    let line = porter.issue(1, tomorrow()).to_string();
     let joined = try_join(&one, &line.parse().unwrap()).await.unwrap();
     assert_eq!(joined.peers, [(NodeId(1), one.address())]);
     let two = Node::start(joined.identity, None).await;
@@ -89,16 +100,16 @@ async fn a_machine_with_a_token_becomes_a_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_stores_can_let_others_in_and_who_only_mounts_cannot() {
     let (one, porter) = open_node().await;
-    let client = try_join_as(&one, &porter.issue(1, Uses::Once, tomorrow()), false).await.unwrap();
+    let client = try_join_as(&one, &porter.issue(1, tomorrow()), false).await.unwrap();
     assert!(client.authority.is_none());
-    let second = try_join(&one, &porter.issue(2, Uses::Once, tomorrow())).await.unwrap();
+    let second = try_join(&one, &porter.issue(2, tomorrow())).await.unwrap();
     let authority = second.authority.expect("it stores");
     assert_eq!(authority.fingerprint(), porter.authority.fingerprint());
     // It lets a third one in, whom the first takes for one of its own.
-    let book = Mutex::new((Tokens::default(), vec![(1, one.address()), (2, "127.0.0.1:1".into())]));
-    let porter = Arc::new(Porter { authority, book });
+    let nodes = Mutex::new(vec![(1, one.address()), (2, "127.0.0.1:1".into())]);
+    let porter = Arc::new(Porter { authority, used: Mutex::default(), nodes });
     let two = Node::start(second.identity, Some(Arc::new(Entrance(porter.clone())))).await;
-    let third = try_join(&two, &porter.issue(3, Uses::Once, tomorrow())).await.unwrap();
+    let third = try_join(&two, &porter.issue(3, tomorrow())).await.unwrap();
     let third = Node::start(third.identity, None).await;
     third.knows(&one);
     assert_eq!(third.ask(1, Ask::Who).await, Ok(Tell::Node(3)));
@@ -107,14 +118,15 @@ async fn who_stores_can_let_others_in_and_who_only_mounts_cannot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_is_not_good_is_told_why() {
     let (one, porter) = open_node().await;
-    let good = porter.issue(1, Uses::Once, tomorrow());
+    let good = porter.issue(1, tomorrow());
     let why = async |token: &Token| try_join(&one, token).await.err().unwrap();
-    let wrong = Token { secret: [9; 16], ..good };
+    let wrong = Token { proof: [9; 16], ..good };
     assert_eq!(why(&wrong).await, JoinError::Refused(JoinRefusal::Token(TokenError::Wrong)));
-    // The clock of who made it decides, not what the line says.
-    let late = porter.issue(2, Uses::Once, Date(now().0 - 1));
-    let late = Token { expires: tomorrow(), ..late };
+    // The clock of who lets it in decides.
+    let late = porter.issue(2, Date(now().0 - 1));
     assert!(matches!(why(&late).await, JoinError::Refused(JoinRefusal::Token(TokenError::Expired(_)))));
+    let forged = Token { invitation: Invitation { expires: tomorrow().0, ..late.invitation }, ..late };
+    assert_eq!(why(&forged).await, JoinError::Refused(JoinRefusal::Token(TokenError::Wrong)));
     assert!(try_join(&one, &good).await.is_ok());
     assert_eq!(why(&good).await, JoinError::Refused(JoinRefusal::Token(TokenError::Used)));
     let elsewhere = Token { fingerprint: [7; 32], ..good };
@@ -129,14 +141,14 @@ async fn a_token_that_is_not_good_is_told_why() {
 async fn a_node_without_the_authority_says_so() {
     let cluster = Cluster::new(CLUSTER);
     let two = cluster.node(2).await;
-    let token = Token { fingerprint: cluster.0.fingerprint(), secret: [1; 16], expires: tomorrow() };
+    let token = cluster.0.invite(Invitation { number: 1, expires: tomorrow().0 });
     assert_eq!(try_join(&two, &token).await.err(), Some(JoinError::Refused(JoinRefusal::NotHere)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_guesses_is_soon_refused() {
     let (one, porter) = open_node().await;
-    let wrong = Token { secret: [9; 16], ..porter.issue(1, Uses::Once, tomorrow()) };
+    let wrong = Token { proof: [9; 16], ..porter.issue(1, tomorrow()) };
     let mut refused = Vec::new();
     for _ in 0..11 {
         refused.push(try_join(&one, &wrong).await.err().unwrap());
@@ -173,7 +185,7 @@ async fn nothing_but_joining_can_be_said_without_a_certificate() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_whose_clock_is_far_off_is_told_both_times_and_keeps_its_token() {
     let (one, porter) = open_node().await;
-    let token = porter.issue(1, Uses::Once, tomorrow());
+    let token = porter.issue(1, tomorrow());
     let by_clock = async |clock: Date| {
         let newcomer = Newcomer { name: "rack-1".into(), address: "127.0.0.1:1".into(), stores: true };
         join(&one.address(), &token, newcomer, clock).await
@@ -184,7 +196,7 @@ async fn a_machine_whose_clock_is_far_off_is_told_both_times_and_keeps_its_token
         let JoinError::Refused(JoinRefusal::Clock { theirs, ours }) = refused else { panic!("{refused}") };
         assert!(theirs == clock.0 && now().0 - ours < 60);
     }
-    assert_eq!(porter.book.lock().unwrap().1.len(), 1, "nobody was entered");
+    assert_eq!(porter.nodes.lock().unwrap().len(), 1, "nobody was entered");
     assert!(by_clock(Date(now().0 - apart / 2)).await.is_ok(), "a little off is no harm");
 }
 
@@ -202,7 +214,8 @@ async fn a_cluster_of_another_version_is_told_apart_by_who_joins() {
             let _ = stream.read_to_end(&mut Vec::new()).await;
         }
     });
-    let token = Token { fingerprint, secret: [1; 16], expires: tomorrow() };
+    let invitation = Invitation { number: 1, expires: tomorrow().0 };
+    let token = Token { fingerprint, invitation, proof: [1; 16] };
     for (theirs, older) in [(JOIN_VERSION - 1, "upgrade the Dazzle there"), (JOIN_VERSION + 1, "upgrade this one")] {
         let newcomer = Newcomer { name: "rack-1".into(), address: "127.0.0.1:1".into(), stores: true };
         let why = join(&address, &token, newcomer, now()).await.err().unwrap();
@@ -214,7 +227,7 @@ async fn a_cluster_of_another_version_is_told_apart_by_who_joins() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_gives_no_name_or_no_address_that_can_be_is_refused_and_keeps_its_token() {
     let (one, porter) = open_node().await;
-    let token = porter.issue(1, Uses::Once, tomorrow());
+    let token = porter.issue(1, tomorrow());
     for (name, address) in
         [("", "127.0.0.1:1"), ("rack\n1", "127.0.0.1:1"), ("rack-1", ""), ("rack-1", &"x".repeat(300))]
     {
@@ -228,7 +241,7 @@ async fn who_gives_no_name_or_no_address_that_can_be_is_refused_and_keeps_its_to
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_cannot_be_reached_is_given_up_in_time_and_in_words() {
     let (_, porter) = open_node().await;
-    let token = porter.issue(1, Uses::Once, tomorrow());
+    let token = porter.issue(1, tomorrow());
     let why = async |address: &str| {
         let newcomer = Newcomer { name: "rack-1".into(), address: "127.0.0.1:1".into(), stores: true };
         match join(address, &token, newcomer, now()).await.err().unwrap() {
