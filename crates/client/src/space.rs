@@ -271,7 +271,8 @@ impl Budget {
 
     /// Whether what is dirty must be written out, whatever its age: there is much of it, or somebody waits for room.
     pub(crate) fn is_pressed(&self) -> bool {
-        lock(&self.taken).dirty.memory() > self.dirty_max / 2 || self.awaiting.load(Ordering::Relaxed) > 0
+        let dirty = lock(&self.taken).dirty;
+        dirty.memory() > self.dirty_max / 2 || dirty.bytes > 0 && self.awaiting.load(Ordering::Relaxed) > 0
     }
 
     /// Dirty bytes could not be written out, or could.
@@ -402,6 +403,18 @@ mod tests {
         assert_eq!(budget.admit(11, false), Admission::Ask);
         assert_eq!(budget.admit(10, false), Admission::Granted);
         assert_eq!(budget.admit(10, true), Admission::NoRoom);
+    }
+
+    #[test]
+    fn while_room_is_awaited_all_that_is_dirty_is_due() {
+        let budget = Budget::new(1000);
+        budget.learn(1000, 0);
+        let awaited = budget.awaited();
+        assert!(!budget.is_pressed(), "nothing is dirty");
+        assert_eq!(budget.admit(10, true), Admission::Granted);
+        assert!(budget.is_pressed());
+        drop(awaited);
+        assert!(!budget.is_pressed());
     }
 
     #[test]

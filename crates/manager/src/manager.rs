@@ -440,7 +440,12 @@ impl Manager {
 
     pub(crate) async fn ask(&self, node: u32, operation: Operation) -> ManagerAnswer {
         let slot = ops::slots(&operation).first().copied();
+        let is_once = matches!(operation, Operation::Once(..));
         let (done, end) = self.perform(node, operation, Durability::Replicated).await?;
+        if is_once && end.is_none() {
+            // It took effect when it was asked before, whose answer may still wait for that to be safe.
+            self.commit(self.writer.end(), Durability::Replicated).await?;
+        }
         let Done::Answer(mut answer) = done else {
             unreachable!("an asked operation ends with an answer, not {done:?}")
         };

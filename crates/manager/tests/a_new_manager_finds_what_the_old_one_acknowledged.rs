@@ -233,6 +233,33 @@ fn what_is_asked_twice_takes_effect_once() {
     });
 }
 
+/// Whoever asks again while the first answer waits for the journal is not answered before it.
+#[test]
+fn what_is_asked_again_meanwhile_is_answered_when_it_is_safe() {
+    sim::explore(0..8, async |world, host| {
+        let site = Site::create(&world, &host).await;
+        let new = new(Kind::Directory);
+        let make = ManagerRequest::Create { directory: InodeId::ROOT, name: "name".into(), new, open: false };
+        let name = OnceName { call: CallId { client: LogId(77), number: 0 }, below: 0, slot: InodeId::ROOT.slot() };
+        let ask = || ManagerRequest::Once(Once::new(name, &make));
+        let manager = site.start(&host).await;
+        let (client, before) = (host.node().0 + (world.seed() % 2) as u32, manager.bytes_resident());
+        let (first, request) = (manager.clone(), ask());
+        let _asked = world.spawn(&host, async move { first.answer(client, request).await });
+        // The change is made, and on its way to the targets.
+        while manager.bytes_resident() == before {
+            host.sleep(Duration::from_nanos(1)).await;
+        }
+        created(manager.answer(client, ask()).await).unwrap();
+        world.crash(host.node(), Stop::Kill);
+        let host = world.restart(host.node());
+        let manager = site.start(&host).await;
+        let look = ManagerRequest::Lookup { directory: InodeId::ROOT, name: "name".into() };
+        let found = created(manager.answer(client, look).await);
+        assert!(found.is_ok(), "an answer that was given stands, and not {found:?}");
+    });
+}
+
 fn new(kind: Kind) -> NewInode {
     NewInode { kind, mode: 0o755, mask: 0, device: 0, target: Bytes::new(), caller: Caller::default() }
 }
