@@ -30,6 +30,8 @@ pub(crate) struct State {
     /// None until a manager told about it.
     pub(crate) file: Option<File>,
     opens: u32,
+    /// A manager is being asked to open it, and may have done so already.
+    is_opening: bool,
     /// Its last name is gone: with the last close nobody can read it.
     unlinked: bool,
     /// What went wrong in the background and nobody was told yet.
@@ -61,7 +63,7 @@ impl State {
 
     /// Whether nobody will ever read what is written here.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.unlinked && self.opens == 0
+        self.unlinked && self.opens == 0 && !self.is_opening
     }
 
     /// Whether it is without a name, and need not be written out early.
@@ -107,6 +109,7 @@ impl Inner {
             let mut state = lock(&file.state);
             let is_open = state.opens > 0;
             state.opens += u32::from(is_open);
+            state.is_opening = !is_open;
             is_open
         };
         if is_open {
@@ -115,13 +118,9 @@ impl Inner {
         }
         let shape = file.shape.read().await;
         let before = self.unchanged_since(&file);
-        let (attributes, content) = loop {
-            let asked = self.tokens.turn();
-            let told = self.first_open(inode).await?;
-            if self.count_open(&file, asked) {
-                break told;
-            }
-        };
+        let told = self.open_counted(&file).await;
+        self.end_opening(&file);
+        let (attributes, content) = told?;
         let after = self.unchanged_since(&file);
         {
             // Of a file of which nothing is held nothing is kept; and what was told may be from before it was granted.
@@ -136,6 +135,24 @@ impl Inner {
         }
         drop((shape, held));
         self.completed(attributes, lost).await
+    }
+
+    /// Has its manager open a file, and counts that.
+    async fn open_counted(&self, file: &OpenFile) -> Result<(Attributes, Option<Content>), ClientError> {
+        loop {
+            let asked = self.tokens.turn();
+            let told = self.first_open(file.inode).await?;
+            if self.count_open(file, asked) {
+                return Ok(told);
+            }
+        }
+    }
+
+    /// What a file's manager said to an open is counted by now; if it was opened in vain, nobody may read it any more.
+    fn end_opening(&self, file: &OpenFile) {
+        let mut state = lock(&file.state);
+        state.is_opening = false;
+        self.drop_abandoned(&mut state);
     }
 
     /// Counts one more open, which a manager answered to a question of that turn. Not if the slot may have another one by now,

@@ -6,15 +6,18 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use client::{Allocate, AllocateMode, Client, ClientError, NothingAbove, WriteAt};
+use futures_util::future::join;
 use host::sim::{self, Dice, DiskOptions, World};
 use host::{Address, Host, Port};
 use protocol::file::SetAttributes;
 use protocol::id::{InodeId, SLOT_COUNT, SlotId};
+use protocol::manager::ManagerError;
 use protocol::token::{CLIENT_PORT, Claims, ClientAnswer, ClientRequest, TokenVersion};
 use support::{Site, plain_file};
 
@@ -221,6 +224,41 @@ fn an_fsync_flushes_the_managers_journal_once() {
         client.close(inode).await;
         client.stop().await.expect("nothing is left to write");
     });
+}
+
+/// What was opened before its last name went is read whole, stored or not, in whatever order the answers come.
+async fn open_and_remove(world: World, host: Host) -> bool {
+    let site = Site::start(&world, &host, DiskOptions::default()).await;
+    let client = site.client().await;
+    let mut dice = world.dice();
+    let name = Bytes::from_static(b"file");
+    let inode = client.create_open(InodeId::ROOT, name.clone(), plain_file()).await.expect("the name is new").inode;
+    let length = 1 + dice.below(20_000);
+    let written = pattern(&mut dice, length);
+    client.write(inode, WriteAt::End, written.clone().into()).await.expect("there is room");
+    if dice.coin() {
+        client.fsync(inode, false).await.expect("there is room");
+    }
+    client.close(inode).await;
+    site.manager.delay(Duration::from_millis(50));
+    let (opened, removed) = join(client.open(inode), client.unlink(InodeId::ROOT, name)).await;
+    removed.expect("it exists");
+    match &opened {
+        Ok(_) => assert!(read_all(&client, inode, 0..30_000).await == written, "who has a file open reads it"),
+        Err(error) => assert!(matches!(error, ClientError::Manager(ManagerError::Stale)), "{error}"),
+    }
+    client.close(inode).await;
+    client.stop().await.expect("nothing is left to write");
+    opened.is_ok()
+}
+
+#[test]
+fn who_opens_a_file_while_its_name_goes_reads_it() {
+    let opened = Cell::new(0);
+    sim::explore(0..40, async |world, host| {
+        opened.set(opened.get() + u32::from(open_and_remove(world, host).await));
+    });
+    assert!((10..30).contains(&opened.get()), "both orders are tried: opened {} times", opened.get());
 }
 
 /// What a peer says of slots that there are not must end no daemon.

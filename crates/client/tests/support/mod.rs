@@ -3,7 +3,7 @@
 
 #![allow(dead_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -77,6 +77,7 @@ pub struct FakeManager {
 struct State {
     files: BTreeMap<InodeId, Stored>,
     names: BTreeMap<Bytes, InodeId>,
+    open: BTreeSet<InodeId>,
     journal: u32,
     disk: u32,
     flushes: u32,
@@ -121,7 +122,7 @@ impl State {
                 let inode = *self.names.get(&name).ok_or(ManagerError::NotFound)?;
                 self.entry(inode)
             }
-            R::Create { name, .. } => {
+            R::Create { name, open, .. } => {
                 if self.names.contains_key(&name) {
                     return Err(ManagerError::Exists);
                 }
@@ -129,6 +130,9 @@ impl State {
                 self.names.insert(name, inode);
                 self.files.insert(inode, Stored::new(inode, now));
                 self.journal += 1;
+                if open {
+                    self.open.insert(inode);
+                }
                 self.entry(inode)
             }
             R::Unlink { name, .. } => {
@@ -136,8 +140,19 @@ impl State {
                 self.journal += 1;
                 Ok(Answer::Removed(Some((inode, 0))))
             }
-            R::Open(inode) => self.entry(inode),
-            R::Close(_) | R::Greet(_) => Ok(Answer::Done),
+            R::Open(inode) => {
+                // What has lost its name while nobody had it open is gone.
+                if !self.open.contains(&inode) && !self.names.values().any(|&named| named == inode) {
+                    return Err(ManagerError::Stale);
+                }
+                self.open.insert(inode);
+                self.entry(inode)
+            }
+            R::Close(inode) => {
+                self.open.remove(&inode);
+                Ok(Answer::Done)
+            }
+            R::Greet(_) => Ok(Answer::Done),
             R::Token { inode, .. } => self.entry(inode),
             R::Attributes(inode) => Ok(Answer::Attributes(self.file(inode)?.attributes)),
             R::SetAttributes(inode, set) => {
