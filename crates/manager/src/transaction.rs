@@ -16,6 +16,7 @@ use protocol::intention::{Counts, IntentionId};
 use protocol::manager::ManagerError;
 
 use crate::encoding::Damaged;
+use crate::inode::Inode;
 use crate::intention::Turn;
 use crate::key::{self, Key, KeyRange};
 use crate::ops::Operation;
@@ -270,6 +271,16 @@ impl<'a> Transaction<'a> {
             true => Ok(()),
             false => self.value(inode.slot(), &key::inode(inode)).map(drop),
         }
+    }
+
+    /// The record of an inode that may get one more user. What has no name, and nobody holds open, is about to be freed, or has
+    /// lost a part of its bytes already: whoever found it while it had a name comes too late.
+    pub(crate) fn usable(&self, inode: InodeId) -> Result<Inode, Stop> {
+        let record = self.inode(inode)?;
+        if record.links == 0 && self.open_count(inode)? == 0 {
+            return Err(ManagerError::Stale.into());
+        }
+        Ok(record)
     }
 
     /// How many nodes hold an inode open.

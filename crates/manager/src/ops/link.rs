@@ -14,7 +14,7 @@ use crate::transaction::{Stop, Transaction};
 pub(super) fn run(tx: &mut Transaction<'_>, inode: InodeId, directory: InodeId, name: &Bytes) -> Result<Done, Stop> {
     check_name(name)?;
     tx.directory(directory)?;
-    let mut record = tx.inode(inode)?;
+    let mut record = tx.usable(inode)?;
     if record.is_directory() {
         return Err(ManagerError::NotPermitted.into());
     }

@@ -9,7 +9,7 @@ use super::lookup::entry;
 use crate::transaction::{Effect, Stop, Transaction};
 
 pub(super) fn run(tx: &mut Transaction<'_>, inode: InodeId) -> Result<Done, Stop> {
-    let record = tx.inode(inode)?;
+    let record = tx.usable(inode)?;
     tx.effect(Effect::Open(inode, tx.node()));
     entry(tx, inode, &record)
 }

@@ -96,7 +96,8 @@ impl Bench {
         }
     }
 
-    fn step(&mut self, operation: &Operation) -> Result<(Done, Vec<Effect>), ManagerError> {
+    /// Goes one step, and leaves what comes later undone.
+    pub(crate) fn step(&mut self, operation: &Operation) -> Result<(Done, Vec<Effect>), ManagerError> {
         let spans = ops::coordinator(operation, |_| true).is_some();
         if spans && self.now % SPANNING == 0 { self.span(operation) } else { self.alone(operation) }
     }

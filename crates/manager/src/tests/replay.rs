@@ -6,7 +6,7 @@ use protocol::address::{LogAddress, Position};
 use protocol::delta::{Change, Delta};
 use protocol::file::{Caller, Kind, NewInode, SetAttributes, Time};
 use protocol::id::{InodeId, LogId, StripeNumber};
-use protocol::manager::{Answer, CloneRange, Deltas, ManagerRequest, Moved};
+use protocol::manager::{Answer, CloneRange, Deltas, ManagerError, ManagerRequest, Moved};
 
 use super::Dice;
 use super::bench::{Bench, SLOTS};
@@ -86,6 +86,25 @@ fn an_orphan_is_found_and_freed_after_a_crash() {
         panic!("counted")
     };
     assert_eq!((inodes, bytes), (1, 0));
+}
+
+/// It may have lost a part of its bytes already, and its opener would read holes.
+#[test]
+fn what_is_being_freed_gets_no_new_user() {
+    let mut bench = Bench::new();
+    let inode = file(&mut bench, b"file");
+    let (open, close) = (ManagerRequest::Open(inode), ManagerRequest::Close(inode));
+    let link = ManagerRequest::Link { inode, directory: InodeId::ROOT, name: Bytes::from_static(b"again") };
+    bench.ask(ManagerRequest::Deltas(deltas(inode, 1, 200))).unwrap();
+    bench.ask(ManagerRequest::Unlink { directory: InodeId::ROOT, name: Bytes::from_static(b"file") }).unwrap();
+    bench.ask(open.clone()).expect("it is open");
+    bench.step(&Operation::Asked(close)).expect("it frees the first extents");
+    assert!((1..480).contains(&stored(&mut bench, inode)), "and leaves more");
+    assert!(matches!(bench.ask(open), Err(ManagerError::Stale)));
+    assert!(matches!(bench.ask(link), Err(ManagerError::Stale)));
+    bench.run(Operation::Reap(inode)).unwrap();
+    assert!(bench.ask(ManagerRequest::Attributes(inode)).is_err());
+    truth::check(&bench);
 }
 
 #[test]
