@@ -22,7 +22,7 @@ use crate::needs;
 use crate::ops::{Done, Operation};
 use crate::start::StartError;
 use crate::takeover::seal;
-use crate::tokens::{Call, Refusal, SlotTokens, What};
+use crate::tokens::{Call, CallBack, Refusal, SlotTokens, What};
 
 /// How long a request waits for what others hold; then it is answered [`ManagerError::Held`], and asked again.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -44,7 +44,7 @@ impl Moved {
 /// A call-back under way; dropped without an answer, it comes to nothing.
 struct Calling<'a> {
     manager: &'a Manager,
-    call: Call,
+    begun: CallBack,
     /// The slot's stay here that the call-back belongs to.
     stay: u64,
     is_answered: bool,
@@ -52,10 +52,10 @@ struct Calling<'a> {
 
 impl Calling<'_> {
     /// Does something about the call-back, unless its slot has gone since.
-    fn end(&self, end: impl FnOnce(&mut SlotTokens, &Call)) {
-        self.manager.table.with(self.call.slot, |state| {
+    fn end(&self, end: impl FnOnce(&mut SlotTokens, CallBack)) {
+        self.manager.table.with(self.begun.call.slot, |state| {
             if state.stay == self.stay {
-                end(&mut state.tokens, &self.call);
+                end(&mut state.tokens, self.begun);
             }
         });
     }
@@ -188,9 +188,9 @@ impl Manager {
     pub(crate) async fn call_back(&self, call: Call, deadline: Moment) -> Result<(), ManagerError> {
         let moved = self.tokens_moved.0.listen();
         let now = self.host().now();
-        let begun = self.table.with(call.slot, |state| (state.tokens.begin(&call, now), state.stay));
-        let (version, stay) = begun.ok_or(ManagerError::NotMine)?;
-        let Some(version) = version else {
+        let begun = self.table.with(call.slot, |state| (state.tokens.begin(call, now), state.stay));
+        let (begun, stay) = begun.ok_or(ManagerError::NotMine)?;
+        let Some(begun) = begun else {
             if self.host().now() >= deadline {
                 return Err(ManagerError::Held);
             }
@@ -200,10 +200,12 @@ impl Manager {
             return Ok(());
         };
         let life = self.life(call.holder);
-        let mut calling = Calling { manager: self, call, stay, is_answered: false };
+        let mut calling = Calling { manager: self, begun, stay, is_answered: false };
         let request = match call.what {
-            What::Slot => ClientRequest::GiveUpSlot { slot: call.slot, life, version },
-            What::Inode(token, keep) => ClientRequest::GiveUp { inode: token.inode, life, version, keep },
+            What::Slot => ClientRequest::GiveUpSlot { slot: call.slot, life, version: begun.version },
+            What::Inode(token, keep) => {
+                ClientRequest::GiveUp { inode: token.inode, life, version: begun.version, keep }
+            }
         };
         loop {
             let remaining = match (self.ask_client(call.holder, request.clone()).await, call.what) {
@@ -218,7 +220,7 @@ impl Manager {
             };
             if let Some(mut tokens) = remaining {
                 tokens.retain(|token| token.inode.slot() == call.slot);
-                calling.end(|held, call| held.given_up(call, &tokens));
+                calling.end(|held, begun| held.given_up(begun, &tokens));
                 calling.is_answered = true;
                 return Ok(());
             }

@@ -49,7 +49,7 @@ enum Sharing {
     #[default]
     Free,
     /// One client alone uses the slot.
-    Whole { holder: u32, called: bool },
+    Whole { holder: u32, called: Option<TokenVersion> },
     /// Several do.
     Shared(BTreeMap<InodeId, Holders>),
 }
@@ -90,6 +90,15 @@ pub(crate) enum What {
     Slot,
     /// One token, but for this.
     Inode(Token, Option<TokenMode>),
+}
+
+/// A call-back under way. Its end is heard only as long as that stands which it began with: the client may be dead since then,
+/// and its next life, or itself behind another call-back, may have been granted the same again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallBack {
+    pub(crate) call: Call,
+    /// What is called back, as the client is asked for it.
+    pub(crate) version: TokenVersion,
 }
 
 /// A grant of a directory's names.
@@ -147,7 +156,7 @@ impl SlotTokens {
             Sharing::Whole { holder, .. } => Err(Call { slot: id, holder: *holder, what: What::Slot }),
             Sharing::Shared(_) => Ok(()),
             Sharing::Free => {
-                self.sharing = Sharing::Whole { holder: node, called: false };
+                self.sharing = Sharing::Whole { holder: node, called: None };
                 Ok(())
             }
         }
@@ -178,7 +187,7 @@ impl SlotTokens {
         self.admit(id, node).map_err(Refusal::Call)?;
         let inodes = match &mut self.sharing {
             // It asks behind its answer to the call-back, or beside it: either way the answer comes first.
-            Sharing::Whole { called: true, .. } => return Err(Refusal::Wait),
+            Sharing::Whole { called: Some(_), .. } => return Err(Refusal::Wait),
             Sharing::Whole { .. } | Sharing::Free => return Ok(Grant::Slot(id)),
             Sharing::Shared(inodes) => inodes,
         };
@@ -267,7 +276,7 @@ impl SlotTokens {
 
     /// Whether `node` holds the slot as a whole, and nobody is taking it back.
     pub(crate) fn is_whole_of(&self, node: u32) -> bool {
-        matches!(self.sharing, Sharing::Whole { holder, called: false } if holder == node)
+        matches!(self.sharing, Sharing::Whole { holder, called: None } if holder == node)
     }
 
     /// Who but `node` may be changing the inode in memory.
@@ -289,16 +298,16 @@ impl SlotTokens {
 
     // ---- call-backs ----
 
-    /// Begins a call-back. None if it is under way, or no longer called for; else the version that it names.
-    pub(crate) fn begin(&mut self, call: &Call, now: Moment) -> Option<TokenVersion> {
+    /// Begins a call-back. None if it is under way, or no longer called for.
+    pub(crate) fn begin(&mut self, call: Call, now: Moment) -> Option<CallBack> {
         if let What::Inode(Token { inode, mode: TokenMode::Names, .. }, _) = call.what {
             self.rest(inode, now);
         }
-        match (&mut self.sharing, call.what) {
-            (Sharing::Whole { holder, called }, What::Slot) if *holder == call.holder && !*called => {
-                *called = true;
+        let version = match (&mut self.sharing, call.what) {
+            (Sharing::Whole { holder, called }, What::Slot) if *holder == call.holder && called.is_none() => {
                 self.newest += 1;
-                Some(TokenVersion(self.newest))
+                *called = Some(TokenVersion(self.newest));
+                *called
             }
             (Sharing::Shared(inodes), What::Inode(token, _)) => {
                 let held = inodes.get_mut(&token.inode)?.held.get_mut(&call.holder)?;
@@ -307,7 +316,8 @@ impl SlotTokens {
                 begins.then_some(held.version)
             }
             _ => None,
-        }
+        };
+        version.map(|version| CallBack { call, version })
     }
 
     fn rest(&mut self, directory: InodeId, now: Moment) {
@@ -325,9 +335,9 @@ impl SlotTokens {
     }
 
     /// The call-back has had its answer: of the slot these tokens remain; of an inode what was to.
-    pub(crate) fn given_up(&mut self, call: &Call, remaining: &[Token]) {
+    pub(crate) fn given_up(&mut self, CallBack { call, version }: CallBack, remaining: &[Token]) {
         match (&mut self.sharing, call.what) {
-            (Sharing::Whole { holder, .. }, What::Slot) if *holder == call.holder => {
+            (Sharing::Whole { holder, called }, What::Slot) if (*holder, *called) == (call.holder, Some(version)) => {
                 let mut inodes = BTreeMap::<InodeId, Holders>::new();
                 for token in remaining {
                     let held = Held { mode: token.mode, version: token.version, called: false };
@@ -338,7 +348,8 @@ impl SlotTokens {
             }
             (Sharing::Shared(inodes), What::Inode(token, keep)) => {
                 let Some(holders) = inodes.get_mut(&token.inode) else { return };
-                match (holders.held.get_mut(&call.holder), keep) {
+                let held = holders.held.get_mut(&call.holder).filter(|held| held.version == version);
+                match (held, keep) {
                     (Some(held), Some(mode)) => *held = Held { mode, called: false, ..*held },
                     (Some(_), None) => drop(holders.held.remove(&call.holder)),
                     (None, _) => {}
@@ -352,11 +363,14 @@ impl SlotTokens {
     }
 
     /// The call-back came to nothing: everything is as before.
-    pub(crate) fn not_given_up(&mut self, call: &Call) {
+    pub(crate) fn not_given_up(&mut self, CallBack { call, version }: CallBack) {
         match (&mut self.sharing, call.what) {
-            (Sharing::Whole { holder, called }, What::Slot) if *holder == call.holder => *called = false,
+            (Sharing::Whole { holder, called }, What::Slot) if (*holder, *called) == (call.holder, Some(version)) => {
+                *called = None;
+            }
             (Sharing::Shared(inodes), What::Inode(token, _)) => {
-                if let Some(held) = inodes.get_mut(&token.inode).and_then(|it| it.held.get_mut(&call.holder)) {
+                let held = inodes.get_mut(&token.inode).and_then(|it| it.held.get_mut(&call.holder));
+                if let Some(held) = held.filter(|held| held.version == version) {
                     held.called = false;
                 }
             }
@@ -367,7 +381,7 @@ impl SlotTokens {
     /// The slot goes: what comes of call-backs under way is not heard here any more.
     pub(crate) fn end_stay(&mut self) {
         match &mut self.sharing {
-            Sharing::Whole { called, .. } => *called = false,
+            Sharing::Whole { called, .. } => *called = None,
             Sharing::Shared(inodes) => {
                 let held = inodes.values_mut().flat_map(|holders| holders.held.values_mut());
                 held.for_each(|held| held.called = false);
@@ -395,7 +409,7 @@ impl SlotTokens {
     /// A client says that it held the whole slot under an earlier manager.
     pub(crate) fn claim_slot(&mut self, node: u32) {
         if matches!(self.sharing, Sharing::Free) {
-            self.sharing = Sharing::Whole { holder: node, called: false };
+            self.sharing = Sharing::Whole { holder: node, called: None };
         }
     }
 
