@@ -175,14 +175,14 @@ impl SlotTable {
         self.with(id.slot, |state| state.records.fill(id, page));
     }
 
-    /// One attempt. `append` puts changes into the journal; when that fails, nothing has changed.
+    /// One attempt, under the locks of `slots`, and of those that it turns out to need beside. `append` puts changes into the
+    /// journal; when that fails, nothing has changed.
     pub(crate) fn attempt<P>(
         &self,
-        operation: &Operation,
+        (operation, slots): (&Operation, &mut Vec<SlotId>),
         context: Context,
         append: impl FnOnce(&[(SlotId, Changes)]) -> Result<P, ManagerError>,
     ) -> Attempt<P> {
-        let mut slots = ops::slots(operation);
         loop {
             // In ascending order, so that no two operations wait for each other.
             let guards: Option<Vec<_>> = slots.iter().map(|&slot| self.lock(slot)).collect();

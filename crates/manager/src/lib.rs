@@ -52,6 +52,7 @@ mod map;
 mod moments;
 mod moves;
 mod needs;
+mod newest;
 mod ops;
 mod page;
 mod participate;

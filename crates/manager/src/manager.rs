@@ -31,6 +31,7 @@ use crate::journal;
 use crate::locking::FileLocks;
 use crate::moments::Moments;
 use crate::moves;
+use crate::newest::Newest;
 use crate::ops::{self, Done, Operation};
 use crate::page::Page;
 use crate::replay::Replayed;
@@ -123,6 +124,7 @@ pub struct Manager {
     pub(crate) journal_bytes: AtomicU64,
     /// Where the journal lies since the last round of images began.
     pub(crate) journal_runs: Mutex<JournalRuns>,
+    newest: Newest,
     /// Something was given up, or somebody stopped waiting.
     pub(crate) tokens_moved: Moved,
     /// One greeting at a time; and which log each node's client writes, as it said.
@@ -165,6 +167,7 @@ impl Manager {
             me,
             journal_bytes: AtomicU64::new(0),
             journal_runs: Mutex::default(),
+            newest: Newest::default(),
             tokens_moved: Moved::default(),
             greeting: async_lock::Mutex::new(()),
             lives: Mutex::default(),
@@ -318,18 +321,26 @@ impl Manager {
     ) -> Result<(Done, Option<Position>), ManagerError> {
         let context = Context { now: Time(self.host().wall().0), node };
         let (mut tries, mut until, mut deadline) = (0, None, None);
+        let mut slots = ops::slots(operation);
         loop {
             let append = |changes: &[(SlotId, Changes)]| {
                 moves::check(&self.cluster, operation)?;
                 self.append(changes)
             };
-            match self.table.attempt(operation, context, append) {
-                Attempt::Refused(error) => return Err(error),
+            match self.table.attempt((operation, &mut slots), context, append) {
+                Attempt::Refused(error) => {
+                    self.await_seen(node, &slots).await?;
+                    return Err(error);
+                }
                 Attempt::Load(page) => {
                     tries += 1;
                     self.load(&page, tries).await?;
                 }
-                Attempt::Spans => return Box::pin(self.span(node, operation)).await,
+                Attempt::Spans => {
+                    let spanned = Box::pin(self.span(node, operation)).await;
+                    self.await_seen(node, &slots).await?;
+                    return spanned;
+                }
                 Attempt::Held(over) => {
                     let until = *until.get_or_insert_with(|| self.host().now() + HELD_WAIT);
                     Box::pin(self.wait_for(over, until)).await?;
@@ -349,10 +360,28 @@ impl Manager {
                     if self.table.resident() > self.options.memory_bytes.saturating_add(self.options.memory_bytes / 8) {
                         self.crowded.notify(1);
                     }
+                    if position.is_none() {
+                        self.await_seen(node, &slots).await?;
+                    }
                     return Ok((done, position));
                 }
             }
         }
+    }
+
+    /// What others are told of slots rests on journal records that are safe: a manager that dies takes all others with it. Who
+    /// asks on the same machine dies with it, too, and need not wait.
+    async fn await_seen(&self, node: u32, slots: &[SlotId]) -> Result<(), ManagerError> {
+        if node == self.host().node().0 { Ok(()) } else { self.await_safe(slots).await }
+    }
+
+    /// Waits until all that slots have now survives this manager.
+    pub(crate) async fn await_safe(&self, slots: &[SlotId]) -> Result<(), ManagerError> {
+        let through = self.newest.of(slots);
+        if self.writer.reached(Durability::Replicated) >= through {
+            return Ok(());
+        }
+        self.commit(through, Durability::Replicated).await
     }
 
     /// Waits until an intention is over, or for so long.
@@ -373,6 +402,7 @@ impl Manager {
             let mut runs = self.journal_runs.lock().expect("nobody panics over runs");
             let appended = self.writer.append(record).map_err(failed)?;
             runs.note(&appended);
+            self.newest.note(changes.iter().map(|(slot, _)| *slot), appended.end);
             appended
         };
         self.journal_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);

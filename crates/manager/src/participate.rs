@@ -61,8 +61,11 @@ impl Manager {
     /// Records of a slot of ours. Numbers that it gives need no journal record of their own on the disk: whoever uses one
     /// prepares a part here, behind it.
     pub(crate) async fn fetch(&self, fetch: Fetch) -> Result<Fetched, ManagerError> {
+        let slot = fetch.slot;
         let operation = Operation::Asked(ManagerRequest::Fetch(fetch));
-        match self.attempt(self.host().node().0, &operation).await? {
+        let fetched = self.attempt(self.host().node().0, &operation).await?;
+        self.await_safe(&[slot]).await?;
+        match fetched {
             (Done::Answer(Answer::Fetched(fetched)), _) => Ok(Fetched { life: self.writer.log(), ..fetched }),
             (other, _) => unreachable!("records are fetched, not {other:?}"),
         }

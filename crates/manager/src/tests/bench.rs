@@ -140,7 +140,7 @@ impl Bench {
     fn alone(&mut self, operation: &Operation) -> Result<(Done, Vec<Effect>), ManagerError> {
         loop {
             let journal = &mut self.journal;
-            let attempt = self.table.attempt(operation, context(self.now), |changes| {
+            let attempt = self.table.attempt((operation, &mut ops::slots(operation)), context(self.now), |changes| {
                 journal.push(journal::encode(changes));
                 Ok(())
             });
