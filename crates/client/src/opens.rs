@@ -32,8 +32,10 @@ pub(crate) struct State {
     opens: u32,
     /// A manager is being asked to open it, and may have done so already.
     is_opening: bool,
-    /// Its last name is gone: with the last close nobody can read it.
+    /// Its last name is gone: nobody else will open it.
     unlinked: bool,
+    /// And nobody has it open, here or elsewhere: nobody can read it.
+    abandoned: bool,
     /// What went wrong in the background and nobody was told yet.
     pub(crate) failed: Option<ClientError>,
 }
@@ -63,7 +65,7 @@ impl State {
 
     /// Whether nobody will ever read what is written here.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.unlinked && self.opens == 0 && !self.is_opening
+        self.abandoned
     }
 
     /// Whether it is without a name, and need not be written out early.
@@ -150,9 +152,10 @@ impl Inner {
 
     /// What a file's manager said to an open is counted by now; if it was opened in vain, nobody may read it any more.
     fn end_opening(&self, file: &OpenFile) {
+        let is_alone = self.tokens.slot(file.inode.slot()).is_whole();
         let mut state = lock(&file.state);
         state.is_opening = false;
-        self.drop_abandoned(&mut state);
+        self.abandon_unused(&mut state, is_alone);
     }
 
     /// Counts one more open, which a manager answered to a question of that turn. Not if the slot may have another one by now,
@@ -225,20 +228,21 @@ impl Inner {
             if let Some(known) = &mut state.file {
                 self.end_streams(known);
             }
-            self.drop_abandoned(&mut state);
         }
         // A manager that cannot be reached forgets this node's opens with its lease.
-        let _ = self.ask(inode, ManagerRequest::Close(inode)).await;
+        if self.ask(inode, ManagerRequest::Close(inode)).await.is_ok() {
+            let is_alone = self.tokens.slot(inode.slot()).is_whole();
+            self.abandon_unused(&mut lock(&file.state), is_alone);
+        }
     }
 
     /// The last name of an inode is gone.
     pub(crate) fn unlinked(&self, inode: InodeId) {
-        // Where others use the slot too, somebody may hold it open.
         let is_alone = self.tokens.slot(inode.slot()).is_whole();
-        if let Some(file) = self.find(inode).filter(|_| is_alone) {
+        if let Some(file) = self.find(inode) {
             let mut state = lock(&file.state);
             state.unlinked = true;
-            self.drop_abandoned(&mut state);
+            self.abandon_unused(&mut state, is_alone);
         }
     }
 
@@ -249,9 +253,15 @@ impl Inner {
         }
     }
 
-    fn drop_abandoned(&self, state: &mut State) {
-        if state.is_abandoned() {
+    /// Drops what is unwritten of a file without a name that no program here has open, as its manager knows by now. Where this
+    /// client is not alone, another may have it open: it is then written out like any other.
+    fn abandon_unused(&self, state: &mut State, is_alone: bool) {
+        let is_unused = state.unlinked && state.opens == 0 && !state.is_opening;
+        if is_unused && is_alone {
+            state.abandoned = true;
             self.drop_unwritten(state);
+        } else if is_unused {
+            state.unlinked = false;
         }
     }
 

@@ -176,7 +176,7 @@ async fn tell_a_story(world: World, clients_die: bool, told: Arc<Mutex<Told>>) {
 
 fn explore(clients_die: bool) {
     let told = Arc::new(Mutex::new(Told::default()));
-    let worlds = sim::explore(sim::seeds(8), async |world, _| tell_a_story(world, clients_die, told.clone()).await);
+    let worlds = sim::explore(sim::seeds(40), async |world, _| tell_a_story(world, clients_die, told.clone()).await);
     let told = told.lock().unwrap();
     println!(
         "{worlds} worlds: {} files, {} reads, {} of them without a name",
