@@ -135,7 +135,8 @@ impl Inner {
                 return Ok(attributes);
             }
         }
-        drop((shape, held));
+        // Whoever is known and pinned may wait for the lock; and what follows waits for pins.
+        drop((shape, held, opening));
         self.completed(attributes, lost).await
     }
 
