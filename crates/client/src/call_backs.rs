@@ -142,7 +142,7 @@ impl Inner {
                 Ok(()) => ClientAnswer::Done,
                 Err(error) => ClientAnswer::Failed(error.to_string()),
             },
-            ClientRequest::Attributes { inode, .. } => ClientAnswer::Ahead(self.ahead(inode)),
+            ClientRequest::Attributes { inode, .. } => ClientAnswer::Ahead(self.ahead(inode).await),
             ClientRequest::Claim { slots, from } => ClientAnswer::Claim(self.log.log(), self.claim(&slots, from)),
             ClientRequest::Settle => match Client(self.clone()).settle().await {
                 Ok(()) => ClientAnswer::Done,
@@ -276,9 +276,11 @@ impl Inner {
         Ok(())
     }
 
-    /// What a manager does not know of a file yet.
-    fn ahead(&self, inode: InodeId) -> Option<Ahead> {
+    /// What a manager does not know of a file yet. While that one changes its shape, its answer is waited for: what is known
+    /// here is then from before.
+    async fn ahead(&self, inode: InodeId) -> Option<Ahead> {
         let file = self.find(inode)?;
+        let _shape = file.shape.read().await;
         self.settle(&file);
         lock(&file.state).file.as_ref()?.ahead()
     }
