@@ -51,20 +51,22 @@ impl Once {
     }
 }
 
-/// Whether a request takes one step, changes names or attributes, and would do something else the second time.
+/// Whether a request takes one step, changes names or attributes, and would do something else the second time. Whoever sets a
+/// size holds the file, and nobody else does so meanwhile.
 pub fn needs_once(request: &ManagerRequest) -> bool {
     use ManagerRequest as R;
-    matches!(
-        request,
+    match request {
+        R::SetAttributes(_, set) => set.size.is_none(),
         R::Create { .. }
-            | R::CreateUnnamed { .. }
-            | R::Link { .. }
-            | R::Unlink { .. }
-            | R::RemoveDirectory { .. }
-            | R::Rename(_)
-            | R::SetXattr { .. }
-            | R::RemoveXattr { .. }
-    )
+        | R::CreateUnnamed { .. }
+        | R::Link { .. }
+        | R::Unlink { .. }
+        | R::RemoveDirectory { .. }
+        | R::Rename(_)
+        | R::SetXattr { .. }
+        | R::RemoveXattr { .. } => true,
+        _ => false,
+    }
 }
 
 #[cfg(test)]
