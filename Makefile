@@ -49,11 +49,11 @@ bench-floor:     ## how fast the kernel asks a FUSE daemon that does nothing: wh
 	@cc -O2 -Wall -o target/cache/bench/floor.bin bench/floor.c -luring -lpthread
 	@target/cache/bench/floor.bin target/cache/bench/floor
 
-bench-cluster:   ## clusters of 1 to 12 hosts on shaped links, as root: rates, creates, take-over, rebuild, drain: some hours
+bench-cluster:   ## clusters of 1 to 12 hosts on shaped links, as root: rates, creates, sharing, take-over, rebuild, drain: some hours
 	@install/packages.sh build bench
 	@$(CARGO) build --release --quiet -p dazzle
 	@mkdir -p target/cache/bench/cluster
-	@failed=; for what in start scaling creates "creates --relative" takeover rebuild drain; do \
+	@failed=; for what in start scaling creates "creates --relative" "sharing --rate 1gbit" takeover rebuild drain; do \
 	    echo "== $$what"; json="target/cache/bench/cluster/$$(echo "$$what" | tr -d " ").json"; \
 	    bench/cluster.py target/release/dazzle "$(DIR)-cluster" $$what --json "$$json" || failed=1; \
 	done; rmdir "$(DIR)-cluster" 2>/dev/null; [ -z "$$failed" ]

@@ -18,10 +18,18 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
 sys.path[:0] = [HERE, os.path.join(HERE, "../crates/testbed/programs")]
 from daemon import Broken  # noqa: E402
-from experiments import creates, drain, rebuild, scaling, start, takeover  # noqa: E402
+from experiments import creates, drain, rebuild, scaling, sharing, start, takeover  # noqa: E402
 from experiments.report import Report  # noqa: E402
 
-EXPERIMENTS = {"start": start, "scaling": scaling, "creates": creates, "takeover": takeover, "rebuild": rebuild, "drain": drain}
+EXPERIMENTS = {
+    "start": start,
+    "scaling": scaling,
+    "creates": creates,
+    "sharing": sharing,
+    "takeover": takeover,
+    "rebuild": rebuild,
+    "drain": drain,
+}
 
 
 def main():

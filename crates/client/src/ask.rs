@@ -15,6 +15,7 @@ use crate::ClientError;
 use crate::client::{Inner, lock};
 use crate::journals::OwedFlush;
 use crate::numbers::CallNumber;
+use crate::opens::State;
 
 /// Between two attempts, so that a manager that restarts is not flooded.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
@@ -29,7 +30,10 @@ impl Inner {
         changed: &[InodeId],
         request: ManagerRequest,
     ) -> Result<ManagerReply, ClientError> {
-        let reply = self.ask(inode, request).await?;
+        self.tell_files(changed, State::begin_change);
+        let reply = self.ask(inode, request).await;
+        self.tell_files(changed, State::end_change);
+        let reply = reply?;
         let mut journals = lock(&self.journals);
         for &inode in changed {
             journals.note(inode, &reply);
@@ -39,7 +43,13 @@ impl Inner {
 
     /// Notes that `reply` was about `inode` too, which was not known when it was asked for.
     pub(crate) fn note(&self, inode: InodeId, reply: &ManagerReply) {
+        self.tell_files(&[inode], State::changed);
         lock(&self.journals).note(inode, reply);
+    }
+
+    /// Does this to those of which something is known, or asked.
+    pub(crate) fn tell_files(&self, inodes: &[InodeId], tell: fn(&mut State)) {
+        inodes.iter().filter_map(|&inode| self.find(inode)).for_each(|file| tell(&mut lock(&file.state)));
     }
 
     /// Which node manages `inode`, as far as this node knows.
@@ -188,7 +198,7 @@ fn is_repeatable(request: &ManagerRequest) -> bool {
             | Lock { .. }
             | Look { .. }
             | Lookup { .. }
-            | Open(_)
+            | Open { .. }
             | Parent(_)
             | Pieces { .. }
             | Punch { .. }

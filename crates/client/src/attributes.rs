@@ -13,7 +13,7 @@ use crate::pins::Pin;
 use crate::whole::whole;
 
 impl Client {
-    /// `stat`: what the manager knows, with this client's unwritten changes over it.
+    /// `stat`: what the manager knows, with this client's unwritten changes over it. Whoever holds the file knows, too.
     pub async fn attributes(&self, inode: InodeId) -> Result<Attributes, ClientError> {
         let attributes = self.0.attributes(inode).await?;
         self.0.confirm().await?;
@@ -36,30 +36,44 @@ impl Client {
 
 impl Inner {
     pub(crate) async fn attributes(&self, inode: InodeId) -> Result<Attributes, ClientError> {
-        // Held in place: what was written here might be given up between an answer from before and the look at the file.
-        let _pin = self.pin_held(inode).await;
         loop {
+            // Held in place: what was written here might be given up between an answer from before and the look at the file.
+            let pin = self.pin_held(inode).await;
             let lost = self.tokens.lost();
-            let asked = self.find(inode).and_then(|file| {
+            let before = pin.as_ref().and_then(|_| self.find(inode)).and_then(|file| {
                 self.settle(&file);
-                lock(&file.state).file.as_ref().map(|known| (known.ask(), known.is_settled()))
+                let state = lock(&file.state);
+                state.file.as_ref().map(|known| (known.ask(), known.is_settled(), state.unchanging(), known.told()))
             });
+            if let Some((.., Some(told))) = before {
+                return Ok(told);
+            }
             let (mut attributes, _) = entry(self.ask(inode, ManagerRequest::Attributes(inode)).await?)?;
             let Some(file) = self.find(inode) else {
                 // Forgotten while the answer was under way: the answer may be from before what was known of it.
-                if asked.is_some() && self.tokens.lost() != lost {
+                if before.is_some() && self.tokens.lost() != lost {
                     continue;
                 }
                 return Ok(attributes);
             };
             self.settle(&file);
             let mut state = lock(&file.state);
+            let by_now = state.unchanging();
             let Some(known) = &mut state.file else { return Ok(attributes) };
+            let Some((asked, was_settled, unchanging, _)) = before else {
+                if known.is_settled() {
+                    continue;
+                }
+                known.overlay(&mut attributes, None);
+                return Ok(attributes);
+            };
             // Acknowledged while the answer was under way: the answer may be from before.
-            if known.is_settled() && asked.is_none_or(|(_, was_settled)| !was_settled) {
+            if known.is_settled() && !was_settled {
                 continue;
             }
-            known.overlay(&mut attributes, asked.map(|(asked, _)| asked));
+            if known.overlay(&mut attributes, Some(asked)) && unchanging.is_some() && by_now == unchanging {
+                known.tell(&attributes);
+            }
             return Ok(attributes);
         }
     }

@@ -176,7 +176,8 @@ impl Inner {
         let until = self.host.now() + GRANT_WAIT;
         loop {
             let moved = self.tokens.moved.listen();
-            let demand = self.tokens.slot(inode.slot()).demand(inode, version);
+            let turn = self.tokens.next_turn();
+            let demand = self.tokens.slot(inode.slot()).demand(inode, version, turn);
             match demand {
                 Demand::Nothing => return Ok(()),
                 Demand::GiveUp => break,

@@ -77,8 +77,12 @@ pub(crate) struct File {
     recording_from: Option<Position>,
     /// Bytes that took the place of holes since managers knew everything: what `stored` will grow by.
     grown: u64,
-    /// Counts changes of the size by this client.
+    /// Counts changes of the size and of attributes by this client.
     changes: u64,
+    /// What a manager told when it knew everything, as long as that is so.
+    told: Option<Attributes>,
+    /// Nobody has given it capabilities: the kernel asks before it first writes to a file.
+    pub(crate) is_incapable: bool,
     pub(crate) streams: Streams,
 }
 
@@ -156,6 +160,22 @@ impl File {
         self.size
     }
 
+    /// Its attributes, if they are known.
+    pub(crate) fn told(&self) -> Option<Attributes> {
+        self.told
+    }
+
+    /// A manager told these, and nothing of that has changed here since it was asked.
+    pub(crate) fn tell(&mut self, attributes: &Attributes) {
+        self.told = Some(*attributes).filter(|_| self.is_settled());
+    }
+
+    /// This client changed something that managers tell of: what they told before is no longer so.
+    pub(crate) fn changed(&mut self) {
+        self.changes += 1;
+        self.told = None;
+    }
+
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty.bytes()
     }
@@ -200,7 +220,7 @@ impl File {
         }
         let range = offset..offset + bytes.len() as u64;
         self.size = self.size.max(range.end);
-        self.changes += 1;
+        self.changed();
         self.written = Some(time);
         self.dirty_since.get_or_insert(now);
         if bytes.len() >= SHARE_MIN {
@@ -436,6 +456,7 @@ impl File {
     pub(crate) fn abandon(&mut self) {
         self.dirty = Ranges::default();
         self.owed = Ranges::default();
+        self.changed();
         self.tidy();
     }
 
@@ -497,14 +518,15 @@ impl File {
         self.based = false;
     }
 
-    /// Puts what this client changed over what a manager told.
-    pub(crate) fn overlay(&mut self, attributes: &mut Attributes, asked: Option<Asked>) {
+    /// Puts what this client changed over what a manager told. Whether there is nothing such, nor was since it was asked.
+    pub(crate) fn overlay(&mut self, attributes: &mut Attributes, asked: Option<Asked>) -> bool {
         if self.is_settled() {
             // Nothing was changed here since: another client may have.
-            if asked.is_some_and(|asked| asked.changes == self.changes) {
+            let is_new = asked.is_some_and(|asked| asked.changes == self.changes);
+            if is_new {
                 self.size = attributes.size;
             }
-            return;
+            return is_new;
         }
         attributes.size = attributes.size.max(self.size);
         let dirty = self.dirty.whole(0..u64::MAX).map(|(range, _)| self.holes(range)).sum::<u64>();
@@ -513,6 +535,7 @@ impl File {
             attributes.modified = attributes.modified.max(written);
             attributes.changed = attributes.changed.max(written);
         }
+        false
     }
 
     /// What a manager does not know yet, if there is anything.
@@ -525,6 +548,7 @@ impl File {
     /// A manager set the modification time: what was written before must not set it again.
     pub(crate) fn set_written(&mut self, time: Time) {
         self.written = self.written.map(|_| time);
+        self.changed();
     }
 
     // ---- what managers did to the shape ----
@@ -537,7 +561,7 @@ impl File {
         self.map.insert(cut, Source::Hole);
         self.based |= size == 0;
         self.size = size;
-        self.changes += 1;
+        self.changed();
         self.epoch += 1;
         self.tidy();
     }
@@ -545,7 +569,7 @@ impl File {
     /// A manager grew the file.
     pub(crate) fn grown_to(&mut self, size: u64) {
         self.size = self.size.max(size);
-        self.changes += 1;
+        self.changed();
     }
 
     /// A manager made `range` a hole, and has known the size since before: what is dropped here may be the last bytes.
@@ -553,6 +577,7 @@ impl File {
         self.dirty.remove(range.clone());
         self.owed.remove(range.clone());
         self.map.insert(range, Source::Hole);
+        self.changed();
         self.epoch += 1;
         self.tidy();
     }

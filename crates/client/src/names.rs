@@ -4,11 +4,14 @@ use bytes::Bytes;
 use protocol::file::{Attributes, Content, DirectoryEntry, NewInode};
 use protocol::id::InodeId;
 use protocol::manager::{Answer, ManagerError, ManagerReply, ManagerRequest, Rename, Why, XattrMode};
+use protocol::token::Grant;
 
 use crate::ClientError;
-use crate::client::{Client, Inner};
+use crate::client::{Client, Inner, lock};
 use crate::whole::whole;
 
+/// What a program may do that was started from a file.
+const CAPABILITIES: &[u8] = b"security.capability";
 /// How often a file is made that is gone before its maker has it open.
 const MAKE_TRIES: u32 = 4;
 /// How often a name is looked up whose inode is gone before all is known of it.
@@ -41,7 +44,7 @@ impl Client {
     pub async fn create(&self, directory: InodeId, name: Bytes, new: NewInode) -> Result<Attributes, ClientError> {
         let inner = self.0.clone();
         let request = ManagerRequest::Create { directory, name, new, open: false };
-        whole(&self.0.host, async move { inner.make(directory, request).await }).await
+        whole(&self.0.host, async move { inner.make(directory, request).await.map(|(attributes, _)| attributes) }).await
     }
 
     /// Makes a name for a new file and opens it. [`protocol::manager::ManagerError::Exists`] if the name exists.
@@ -131,7 +134,10 @@ impl Client {
 
     /// Reads an extended attribute.
     pub async fn xattr(&self, inode: InodeId, name: Bytes) -> Result<Bytes, ClientError> {
-        bytes(self.0.ask(inode, ManagerRequest::Xattr { inode, name }).await?)
+        let read =
+            if name == CAPABILITIES { self.0.capabilities(inode).await } else { self.0.xattr(inode, name).await };
+        self.0.confirm().await?;
+        read
     }
 
     /// Sets an extended attribute. `clear_set_gid`: an access ACL set by one who is not of the file's group.
@@ -144,7 +150,12 @@ impl Client {
     ) -> Result<(), ClientError> {
         let inner = self.0.clone();
         let request = ManagerRequest::SetXattr { inode, name, value, mode, clear_set_gid };
-        whole(&self.0.host, async move { inner.change(inode, &[inode], request).await.map(drop) }).await
+        whole(&self.0.host, async move {
+            // Known from now on: whoever just made the file, and has not heard so yet, must learn of this.
+            let _file = inner.entry(inode);
+            inner.change(inode, &[inode], request).await.map(drop)
+        })
+        .await
     }
 
     /// The names of all extended attributes.
@@ -195,11 +206,42 @@ impl Inner {
         Ok(reply)
     }
 
-    async fn make(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {
+    async fn xattr(&self, inode: InodeId, name: Bytes) -> Result<Bytes, ClientError> {
+        bytes(self.ask(inode, ManagerRequest::Xattr { inode, name }).await?)
+    }
+
+    /// The kernel asks for these whenever something is first written to a file that it has just come to know. Whoever holds the
+    /// file remembers that it has none.
+    async fn capabilities(&self, inode: InodeId) -> Result<Bytes, ClientError> {
+        let name = Bytes::from_static(CAPABILITIES);
+        let pin = self.pin_held(inode).await;
+        let Some(file) = pin.as_ref().and_then(|_| self.find(inode)) else { return self.xattr(inode, name).await };
+        let unchanging = {
+            let state = lock(&file.state);
+            if state.file.as_ref().is_some_and(|known| known.is_incapable) {
+                return Err(ManagerError::NoAttribute.into());
+            }
+            state.unchanging()
+        };
+        let read = self.xattr(inode, name).await;
+        let mut state = lock(&file.state);
+        let is_as_before = unchanging.is_some() && state.unchanging() == unchanging;
+        if let (Some(known), Err(ClientError::Manager(ManagerError::NoAttribute))) = (&mut state.file, &read) {
+            known.is_incapable = is_as_before;
+        }
+        read
+    }
+
+    /// Makes an inode; its attributes, and what is granted beside.
+    async fn make(
+        &self,
+        directory: InodeId,
+        request: ManagerRequest,
+    ) -> Result<(Attributes, Option<Grant>), ClientError> {
         let reply = self.change(directory, &[directory], request).await?;
         let Answer::Entry(attributes, _) = reply.answer else { return Err(ClientError::Foreign("create")) };
         self.note(attributes.inode, &reply);
-        Ok(attributes)
+        Ok((attributes, reply.granted))
     }
 
     async fn make_open(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {
@@ -216,8 +258,8 @@ impl Inner {
 
     async fn try_make_open(&self, directory: InodeId, request: ManagerRequest) -> Result<Attributes, ClientError> {
         let asked = self.tokens.turn();
-        let attributes = self.make(directory, request).await?;
-        self.opened_new(attributes, asked).await?;
+        let (attributes, granted) = self.make(directory, request).await?;
+        self.opened_new(attributes, granted, asked).await?;
         Ok(attributes)
     }
 

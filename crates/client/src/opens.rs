@@ -6,11 +6,13 @@ use protocol::address::Position;
 use protocol::file::{Attributes, Content};
 use protocol::id::InodeId;
 use protocol::manager::{Answer, ManagerReply, ManagerRequest, has_content};
+use protocol::token::{Grant, TokenMode};
 
 use crate::ClientError;
 use crate::client::{Client, Inner, lock};
 use crate::file::{Asked, File};
 use crate::heritage::Open;
+use crate::pins::Asking;
 use crate::tokens::Turn;
 use crate::whole::whole;
 
@@ -29,6 +31,9 @@ pub(crate) struct OpenFile {
 pub(crate) struct State {
     /// None until a manager told about it.
     pub(crate) file: Option<File>,
+    /// Changes of its attributes that were asked for: how many, and how many are under way.
+    changes: u64,
+    changing: u32,
     opens: u32,
     /// A manager is being asked to open it, and may have done so already.
     is_opening: bool,
@@ -44,6 +49,49 @@ impl State {
     /// The file, which a manager has told about.
     pub(crate) fn known(&mut self) -> &mut File {
         self.file.as_mut().expect("whoever works on a file has asked about it first")
+    }
+
+    /// A manager is asked to change its attributes.
+    pub(crate) fn begin_change(&mut self) {
+        self.changing += 1;
+        self.set_anew();
+    }
+
+    /// It has answered, or not.
+    pub(crate) fn end_change(&mut self) {
+        // Nothing may have been known of the file when it began.
+        self.changing = self.changing.saturating_sub(1);
+        self.set_anew();
+    }
+
+    fn set_anew(&mut self) {
+        self.changed();
+        if let Some(file) = &mut self.file {
+            file.is_incapable = false;
+        }
+    }
+
+    /// Its attributes are no longer what managers told.
+    pub(crate) fn changed(&mut self) {
+        self.changes += 1;
+        if let Some(file) = &mut self.file {
+            file.changed();
+        }
+    }
+
+    /// Remember this when asking a manager about it. None while its attributes change: then the answer says nothing.
+    pub(crate) fn unchanging(&self) -> Option<u64> {
+        (self.changing == 0).then_some(self.changes)
+    }
+
+    /// From now on this is known, as a manager told that was asked at `unchanging`.
+    pub(crate) fn know(&mut self, attributes: &Attributes, content: Option<Content>, unchanging: Option<u64>) {
+        let mut known = File::known(attributes);
+        known.begin(content);
+        if unchanging.is_some() && self.unchanging() == unchanging {
+            known.tell(attributes);
+        }
+        self.file = Some(known);
     }
 
     /// Whether programs have it open.
@@ -87,10 +135,16 @@ impl OpenFile {
 }
 
 impl Client {
-    /// Opens a file that exists; counted, so that each call wants its [`Client::close`]. The manager hears of the first.
+    /// Opens a file that exists, to read it; counted, so that each call wants its [`Client::close`]. The manager hears of the
+    /// first.
     pub async fn open(&self, inode: InodeId) -> Result<Attributes, ClientError> {
+        self.open_to(inode, TokenMode::Read).await
+    }
+
+    /// The same, to do this with it at once: a hint.
+    pub async fn open_to(&self, inode: InodeId, mode: TokenMode) -> Result<Attributes, ClientError> {
         let inner = self.0.clone();
-        whole(&self.0.host, async move { inner.open(inode).await }).await
+        whole(&self.0.host, async move { inner.open(inode, mode).await }).await
     }
 
     /// Gives back one open. The manager hears of the last; what is unwritten is written in the background.
@@ -101,7 +155,7 @@ impl Client {
 }
 
 impl Inner {
-    async fn open(&self, inode: InodeId) -> Result<Attributes, ClientError> {
+    async fn open(&self, inode: InodeId, mode: TokenMode) -> Result<Attributes, ClientError> {
         let lost = self.tokens.lost();
         // Pinned before the lock: who opens a file that is known already has it the other way round.
         let held = self.pin_held(inode).await;
@@ -120,18 +174,22 @@ impl Inner {
         }
         let shape = file.shape.read().await;
         let before = self.unchanged_since(&file);
-        let told = self.open_counted(&file).await;
+        let unchanging = lock(&file.state).unchanging();
+        let mut asking = if held.is_none() { self.tokens.ask_file(inode) } else { None };
+        let told = self.open_counted(&file, asking.as_mut().map(|asking| (asking, mode))).await;
+        let since = self.tokens.lost();
+        let is_granted = asking.is_some_and(Asking::end);
         self.end_opening(&file);
         let (attributes, content) = told?;
         let after = self.unchanged_since(&file);
+        // What was granted beside, and not given up since, is as good as what was held all along.
+        let held = held.or_else(|| self.try_pin(inode).filter(|_| is_granted && self.tokens.lost() == since));
         {
             // Of a file of which nothing is held nothing is kept; and what was told may be from before it was granted.
             let is_held = held.is_some() || self.is_fresh(inode, lost);
             let mut state = lock(&file.state);
             if is_held && (state.file.is_none() || after.is_some() && before == after) {
-                let mut known = File::known(&attributes);
-                known.begin(content);
-                state.file = Some(known);
+                state.know(&attributes, content, unchanging);
                 return Ok(attributes);
             }
         }
@@ -141,10 +199,15 @@ impl Inner {
     }
 
     /// Has its manager open a file, and counts that.
-    async fn open_counted(&self, file: &OpenFile) -> Result<(Attributes, Option<Content>), ClientError> {
+    async fn open_counted(
+        &self,
+        file: &OpenFile,
+        mut asking: Option<(&mut Asking<'_>, TokenMode)>,
+    ) -> Result<(Attributes, Option<Content>), ClientError> {
         loop {
             let asked = self.tokens.turn();
-            let told = self.first_open(file.inode).await?;
+            let keeping = asking.as_mut().map(|(asking, mode)| (&mut **asking, *mode));
+            let told = self.first_open(file.inode, keeping).await?;
             if self.count_open(file, asked) {
                 return Ok(told);
             }
@@ -181,8 +244,16 @@ impl Inner {
         state.file.as_ref().filter(|known| known.is_settled()).map(File::ask)
     }
 
-    async fn first_open(&self, inode: InodeId) -> Result<(Attributes, Option<Content>), ClientError> {
-        let ManagerReply { answer, .. } = self.change(inode, &[], ManagerRequest::Open(inode)).await?;
+    async fn first_open(
+        &self,
+        inode: InodeId,
+        asking: Option<(&mut Asking<'_>, TokenMode)>,
+    ) -> Result<(Attributes, Option<Content>), ClientError> {
+        let open = ManagerRequest::Open { inode, keep: asking.as_ref().map(|(_, mode)| *mode) };
+        let ManagerReply { answer, granted, .. } = self.ask(inode, open).await?;
+        if let Some((asking, _)) = asking {
+            asking.take(granted);
+        }
         let told = match answer {
             Answer::Entry(attributes, content) => Ok((attributes, content)),
             Answer::Attributes(attributes) => Ok((attributes, None)),
@@ -198,18 +269,31 @@ impl Inner {
     }
 
     /// A file that this client just made, and that the manager which it asked at that turn holds open for it.
-    pub(crate) async fn opened_new(&self, attributes: Attributes, mut asked: Turn) -> Result<(), ClientError> {
+    pub(crate) async fn opened_new(
+        &self,
+        attributes: Attributes,
+        granted: Option<Grant>,
+        mut asked: Turn,
+    ) -> Result<(), ClientError> {
         let inode = attributes.inode;
+        if let Some(Grant::Inode(token)) = granted
+            && token.inode == inode
+        {
+            self.tokens.slot(inode.slot()).take_made(token, asked);
+        }
         // Where others use the slot too, somebody may have found the new name by now.
         let pin = self.try_pin(inode);
         let file = self.entry(inode);
         while !self.count_open(&file, asked) {
             asked = self.tokens.turn();
-            self.ask(inode, ManagerRequest::Open(inode)).await?;
+            self.ask(inode, ManagerRequest::Open { inode, keep: None }).await?;
         }
         let mut state = lock(&file.state);
-        if pin.is_some() {
-            state.file.get_or_insert_with(File::new_empty);
+        if pin.is_some() && state.file.is_none() {
+            let mut made = File::new_empty();
+            // A program that found it meanwhile may have given it some.
+            made.is_incapable = state.changes == 0;
+            state.file = Some(made);
         }
         // O_TMPFILE: without a name until it is linked.
         state.unlinked = attributes.links == 0;
@@ -239,6 +323,7 @@ impl Inner {
 
     /// The last name of an inode is gone.
     pub(crate) fn unlinked(&self, inode: InodeId) {
+        self.tell_files(&[inode], State::changed);
         let is_alone = self.tokens.slot(inode.slot()).is_whole();
         if let Some(file) = self.find(inode) {
             let mut state = lock(&file.state);

@@ -16,7 +16,6 @@ use protocol::token::{Grant, Token, TokenMode};
 use crate::ClientError;
 use crate::ask::{PATIENCE, PAUSE};
 use crate::client::{Inner, lock};
-use crate::file::File;
 use crate::opens::OpenFile;
 use crate::tokens::{Pinned, SlotTokens, Turn};
 
@@ -72,13 +71,19 @@ impl Tokens {
 
     /// A question about an inode of which the slot knows that it is asked.
     fn asking(&self, inode: InodeId) -> Asking<'_> {
-        Asking { tokens: self, inode, turn: self.turn(), granted: None }
+        Asking { tokens: self, inode, turn: self.turn(), granted: None, is_over: false }
     }
 
     /// Begins to ask for the names of a directory, beside a look at it; unless that is needless.
     pub(crate) fn ask_names(&self, directory: InodeId) -> Option<Asking<'_>> {
         let wants = self.slot(directory.slot()).wants_names(directory);
         wants.then(|| self.asking(directory))
+    }
+
+    /// Begins to ask for a file, beside opening it; unless that is needless.
+    pub(crate) fn ask_file(&self, inode: InodeId) -> Option<Asking<'_>> {
+        let wants = self.slot(inode.slot()).wants_file(inode);
+        wants.then(|| self.asking(inode))
     }
 
     /// How many files and directories were given up so far.
@@ -113,6 +118,7 @@ pub(crate) struct Asking<'a> {
     inode: InodeId,
     turn: Turn,
     granted: Option<Token>,
+    is_over: bool,
 }
 
 impl Asking<'_> {
@@ -122,16 +128,29 @@ impl Asking<'_> {
             self.granted = Some(token);
         }
     }
-}
 
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
+    /// It is over. Whether what was granted is held from now on.
+    pub(crate) fn end(mut self) -> bool {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> bool {
+        if std::mem::replace(&mut self.is_over, true) {
+            return false;
+        }
         let taken = self.tokens.slot(self.inode.slot()).end_ask(self.inode, self.turn, self.granted);
         self.tokens.moved.notify(usize::MAX);
         if taken && self.granted.is_some_and(|token| token.mode == TokenMode::Names) {
             self.tokens.names.fetch_add(1, Ordering::AcqRel);
             self.tokens.many.notify(1);
         }
+        taken
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 
@@ -222,14 +241,13 @@ impl Inner {
         if lock(&file.state).file.is_none() {
             // What is asked while the shape changes may be told from before, and kept behind it.
             let _shape = file.shape.read().await;
+            let unchanging = lock(&file.state).unchanging();
             let reply = self.ask(inode, ManagerRequest::Attributes(inode)).await?;
             let (attributes, content) = crate::names::entry(reply)?;
             if !has_content(attributes.kind) {
                 return Err(ClientError::Invalid);
             }
-            let mut known = File::known(&attributes);
-            known.begin(content);
-            lock(&file.state).file = Some(known);
+            lock(&file.state).know(&attributes, content, unchanging);
         }
         drop(opening);
         Ok((file, pin))

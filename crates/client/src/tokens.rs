@@ -4,7 +4,7 @@
 //! A call *pins* the token that it works under. Pins are short: no call waits for a token while it has one pinned.
 //!
 //! Invariants
-//! 1. A file's content, size and times are in memory (`File`) only while the slot is held whole or the inode by a token.
+//! 1. A file's content and attributes are in memory (`File`) only while the slot is held whole or the inode by a token.
 //! 2. A token goes only while its inode is closed and nobody has it pinned; nobody pins a closed inode.
 //! 3. A grant that was asked for before a manager called the slot back, or asked for claims, is not taken: the answer to that
 //!    did not tell of it.
@@ -27,6 +27,8 @@ pub(crate) struct SlotTokens {
     whole: bool,
     /// The newest call-back, or claim, of the slot.
     called: Turn,
+    /// The newest call-back of what is not held here: its grant may be on its way, beside the answer that tells of a new file.
+    vain: Turn,
     /// It was given up once: the kernel may keep pages from before that nobody knows of.
     was_shared: bool,
     inodes: BTreeMap<InodeId, Held>,
@@ -150,6 +152,30 @@ impl SlotTokens {
         true
     }
 
+    /// Whether a call that opens a file should ask for it beside, as [`SlotTokens::wants_names`] for names.
+    pub(crate) fn wants_file(&mut self, inode: InodeId) -> bool {
+        if self.whole {
+            return false;
+        }
+        let held = self.inodes.entry(inode).or_default();
+        if held.token.is_some() || held.asking || held.called {
+            return false;
+        }
+        (held.asking, held.spoiled) = (true, TokenVersion::default());
+        true
+    }
+
+    /// A file that was made by a question of that turn is granted beside. Not if it may have been called back by now.
+    pub(crate) fn take_made(&mut self, token: Token, asked: Turn) {
+        if self.whole || !self.stands(asked) || self.vain > asked {
+            return;
+        }
+        let held = self.inodes.entry(token.inode).or_default();
+        if held.token.is_none() && !held.asking && !held.called {
+            held.token = Some((token.mode, token.version));
+        }
+    }
+
     /// Whether the names of a directory, and its attributes, are changed by nobody else before this client is asked.
     pub(crate) fn keeps_names(&self, directory: InodeId) -> bool {
         self.whole || self.inodes.get(&directory).is_some_and(|held| held.keeps_names() && !held.called)
@@ -250,10 +276,13 @@ impl SlotTokens {
         held.map(|(inode, (mode, version))| Token { inode, mode, version }).collect()
     }
 
-    /// What the call-back of a grant demands.
-    pub(crate) fn demand(&mut self, inode: InodeId, version: TokenVersion) -> Demand {
+    /// What the call-back of a grant demands, which came at that turn.
+    pub(crate) fn demand(&mut self, inode: InodeId, version: TokenVersion, turn: Turn) -> Demand {
         let whole = self.whole;
-        let Some(held) = self.inodes.get_mut(&inode).filter(|_| !whole) else { return Demand::Nothing };
+        let Some(held) = self.inodes.get_mut(&inode).filter(|_| !whole) else {
+            self.vain = turn;
+            return Demand::Nothing;
+        };
         match held.token {
             _ if held.called => return Demand::Follow,
             Some((_, own)) if own > version => return Demand::Nothing,
@@ -261,7 +290,10 @@ impl SlotTokens {
             _ if held.asking && version > held.spoiled => return Demand::Wait,
             // A newer grant was lost on its way here; the older token stands against the call-back as well.
             Some(_) => {}
-            None => return Demand::Nothing,
+            None => {
+                self.vain = turn;
+                return Demand::Nothing;
+            }
         }
         held.called = true;
         Demand::GiveUp
@@ -341,9 +373,9 @@ mod tests {
     fn asked_and_spoiled(version: u64) -> SlotTokens {
         let mut held = SlotTokens::default();
         assert_eq!(held.pin(INODE, TokenMode::Read), Pinned::Ask);
-        assert_eq!(held.demand(INODE, TokenVersion(version)), Demand::Wait);
+        assert_eq!(held.demand(INODE, TokenVersion(version), Turn(1)), Demand::Wait);
         held.spoil(INODE, TokenVersion(version));
-        assert_eq!(held.demand(INODE, TokenVersion(version)), Demand::Nothing);
+        assert_eq!(held.demand(INODE, TokenVersion(version), Turn(2)), Demand::Nothing);
         held
     }
 
@@ -357,8 +389,19 @@ mod tests {
     #[test]
     fn a_lost_answer_to_an_earlier_question_spoils_no_later_grant() {
         let mut held = asked_and_spoiled(7);
-        assert_eq!(held.demand(INODE, TokenVersion(8)), Demand::Wait, "its answer may be on its way");
+        assert_eq!(held.demand(INODE, TokenVersion(8), Turn(3)), Demand::Wait, "its answer may be on its way");
         held.end_ask(INODE, Turn(0), granted(8));
         assert_eq!(held.mode(INODE), Some(TokenMode::Read));
+    }
+
+    #[test]
+    fn a_new_file_that_is_called_back_before_its_maker_hears_of_it_is_not_kept() {
+        let token = Token { inode: INODE, mode: TokenMode::Write, version: TokenVersion(7) };
+        let mut held = SlotTokens::default();
+        assert_eq!(held.demand(INODE, token.version, Turn(5)), Demand::Nothing);
+        held.take_made(token, Turn(4));
+        assert_eq!(held.mode(INODE), None);
+        held.take_made(token, Turn(5));
+        assert_eq!(held.mode(INODE), Some(TokenMode::Write), "asked behind the call-back");
     }
 }

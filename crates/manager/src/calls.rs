@@ -21,8 +21,9 @@ use crate::manager::Manager;
 use crate::needs;
 use crate::ops::{Done, Operation};
 use crate::start::StartError;
+use crate::state::SlotState;
 use crate::takeover::seal;
-use crate::tokens::{Call, CallBack, Refusal, SlotTokens, What};
+use crate::tokens::{Call, CallBack, GrantBeside, Refusal, SlotTokens, What};
 
 /// How long a request waits for what others hold; then it is answered [`ManagerError::Held`], and asked again.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -92,27 +93,29 @@ impl Manager {
 
     /// Grants `node` a token of a file, after calling back what stands against it; tells the file as it then is.
     pub(crate) async fn token(&self, node: u32, inode: InodeId, mode: TokenMode) -> ManagerAnswer {
+        let granted = self.grant_file(node, inode, mode).await?;
         let look = Operation::Asked(ManagerRequest::Attributes(inode));
-        match self.perform(node, look.clone(), Durability::Replicated).await? {
-            (Done::Answer(Answer::Attributes(attributes) | Answer::Entry(attributes, _)), _)
-                if !has_content(attributes.kind) =>
-            {
-                return Err(ManagerError::Unsupported);
-            }
-            _ => {}
-        }
-        let granted = self.grant(node, inode, mode).await?;
         let (done, end) = self.perform(node, look, Durability::Replicated).await?;
         let Done::Answer(answer) = done else { unreachable!("an asked operation ends with an answer") };
         let journal = end.unwrap_or_else(|| self.writer.end());
         Ok(ManagerReply { granted: Some(granted), ..self.reply_at(answer, journal) })
     }
 
+    /// Opens a file, and grants `node` a token of it as [`Manager::token`] does: whoever opens a file is about to use it.
+    pub(crate) async fn open_and_keep(&self, node: u32, inode: InodeId, mode: TokenMode) -> ManagerAnswer {
+        // Opening says what is wrong; and what others hold it can do without.
+        let granted = self.grant_file(node, inode, mode).await.ok();
+        let open = ManagerRequest::Open { inode, keep: None };
+        let reply = self.ask(node, Operation::Asked(open)).await?;
+        Ok(ManagerReply { granted: reply.granted.or(granted), ..reply })
+    }
+
     /// Looks a name up, or a directory itself, and grants `node` the names of the directory where that can be at once. It is
     /// granted before it is looked: who changes the directory behind the look calls it back.
     pub(crate) async fn look_and_keep(&self, node: u32, directory: InodeId, name: Option<Bytes>) -> ManagerAnswer {
         let (slot, now) = (directory.slot(), self.host().now());
-        let granted = self.table.with(slot, |state| state.tokens.grant_names(node, directory, now)).flatten();
+        let grant = |state: &mut SlotState| state.tokens.grant_beside(node, directory, TokenMode::Names, now);
+        let granted = self.table.with(slot, grant).flatten();
         let is_itself = name.is_none();
         let look = match name {
             Some(name) => ManagerRequest::Lookup { directory, name },
@@ -132,10 +135,44 @@ impl Manager {
             }
             // An error has no room for it.
             untold => {
-                self.table.with(slot, |state| state.tokens.ungrant(node, grant));
-                self.tokens_moved.notify();
+                self.ungrant(node, grant);
                 untold
             }
+        }
+    }
+
+    fn ungrant(&self, node: u32, grant: GrantBeside) {
+        self.table.with(grant.token.inode.slot(), |state| state.tokens.ungrant(node, grant));
+        self.tokens_moved.notify();
+    }
+
+    /// Grants `node` a file that it just made, if nobody has touched that since.
+    pub(crate) async fn keep_made(&self, node: u32, made: &Attributes) -> Option<Grant> {
+        let (inode, now) = (made.inode, self.host().now());
+        let grant = |state: &mut SlotState| state.tokens.grant_beside(node, inode, TokenMode::Write, now);
+        let grant = self.table.with(inode.slot(), grant).flatten()?;
+        let look = Operation::Asked(ManagerRequest::Attributes(inode));
+        match self.perform(node, look, Durability::Replicated).await {
+            Ok((Done::Answer(Answer::Attributes(by_now) | Answer::Entry(by_now, _)), _)) if by_now == *made => {
+                Some(Grant::Inode(grant.token))
+            }
+            _ => {
+                self.ungrant(node, grant);
+                None
+            }
+        }
+    }
+
+    /// Grants `node` an inode that is a file, after calling back what stands against it.
+    async fn grant_file(&self, node: u32, inode: InodeId, mode: TokenMode) -> Result<Grant, ManagerError> {
+        let look = Operation::Asked(ManagerRequest::Attributes(inode));
+        match self.perform(node, look, Durability::Replicated).await? {
+            (Done::Answer(Answer::Attributes(attributes) | Answer::Entry(attributes, _)), _)
+                if !has_content(attributes.kind) =>
+            {
+                Err(ManagerError::Unsupported)
+            }
+            _ => self.grant(node, inode, mode).await,
         }
     }
 

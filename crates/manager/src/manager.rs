@@ -31,6 +31,7 @@ use crate::journal;
 use crate::locking::FileLocks;
 use crate::moments::Moments;
 use crate::moves;
+use crate::needs;
 use crate::newest::Newest;
 use crate::ops::{self, Done, Operation};
 use crate::page::Page;
@@ -249,6 +250,7 @@ impl Manager {
             }
             ManagerRequest::Token { inode, mode } => self.token(node, inode, mode).await,
             ManagerRequest::Look { directory, name } => self.look_and_keep(node, directory, name).await,
+            ManagerRequest::Open { inode, keep: Some(mode) } => self.open_and_keep(node, inode, mode).await,
             ManagerRequest::Greet(log) => self.greet(node, log).await,
             ManagerRequest::Deltas(deltas) => self.deltas(node, deltas).await,
             ManagerRequest::Why(inode) => self.why(node, inode).await,
@@ -471,6 +473,7 @@ impl Manager {
     pub(crate) async fn ask(&self, node: u32, operation: Operation) -> ManagerAnswer {
         let slot = ops::slots(&operation).first().copied();
         let is_once = matches!(operation, Operation::Once(..));
+        let makes_open = needs::makes_open(&operation);
         let (done, end) = self.perform(node, operation, Durability::Replicated).await?;
         if is_once && end.is_none() {
             // It took effect when it was asked before, whose answer may still wait for that to be safe.
@@ -491,9 +494,12 @@ impl Manager {
                 Err(_) => {}
             }
         }
-        let mut reply = self.reply_at(answer, end.unwrap_or_else(|| self.writer.end()));
-        reply.granted = slot.filter(|_| is_whole).map(Grant::Slot);
-        Ok(reply)
+        let granted = match &answer {
+            _ if is_whole => slot.map(Grant::Slot),
+            Answer::Entry(made, _) if makes_open => self.keep_made(node, made).await,
+            _ => None,
+        };
+        Ok(ManagerReply { granted, ..self.reply_at(answer, end.unwrap_or_else(|| self.writer.end())) })
     }
 
     /// Deltas are acknowledged when they are `disk`; no program waits for that (DESIGN §3, order across logs).
@@ -581,7 +587,7 @@ fn only_in_memory(request: &ManagerRequest) -> bool {
             | R::Lock { .. }
             | R::Look { .. }
             | R::Lookup { .. }
-            | R::Open(_)
+            | R::Open { .. }
             | R::Parent(_)
             | R::Pieces { .. }
             | R::ReadLink(_)

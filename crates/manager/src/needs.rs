@@ -7,7 +7,7 @@
 //! | makes an inode | the same | nothing: nobody can know a new inode |
 //! | works on content | and nobody else holds a token that stands against it | |
 //! | looks at an inode | nothing; a file's attributes as above | |
-//! | changes a directory, in whatever way | and nobody else keeps its names | the same |
+//! | changes an inode's record, in whatever way | and nobody else holds anything of it | the same |
 //! | deltas, cleaning, closing | nothing: who sends these holds what it needs, or compares addresses | |
 
 use protocol::file::Attributes;
@@ -37,7 +37,7 @@ fn usage(operation: &Operation) -> Use {
     use ManagerRequest as R;
     let (Operation::Asked(request) | Operation::Once(_, request)) = operation else { return Use::Unnoticed };
     match request {
-        R::Lookup { .. } | R::List { .. } | R::Open(_) | R::Create { .. } | R::CreateUnnamed { .. } => Use::Own,
+        R::Lookup { .. } | R::List { .. } | R::Open { .. } | R::Create { .. } | R::CreateUnnamed { .. } => Use::Own,
         R::SetAttributes(..)
         | R::Link { .. }
         | R::Unlink { .. }
@@ -67,7 +67,13 @@ fn content(operation: &Operation) -> [Option<(InodeId, TokenMode)>; 2] {
     }
 }
 
-/// The inodes that changes are about: of a directory, nobody else may keep the names.
+/// Whether it makes a file that whoever asks has open from then on.
+pub(crate) fn makes_open(operation: &Operation) -> bool {
+    let (Operation::Asked(request) | Operation::Once(_, request)) = operation else { return false };
+    matches!(request, ManagerRequest::Create { open: true, .. } | ManagerRequest::CreateUnnamed { .. })
+}
+
+/// The inodes that changes are about: of these, nobody else may keep attributes, or names.
 fn changed<'a>(keys: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = InodeId> {
     keys.filter_map(|key| match key::subject(key) {
         Some(Subject::Inode(inode)) => Some(inode),
@@ -110,7 +116,7 @@ pub(crate) fn meet(state: &SlotState, need: &Need, node: u32) -> Result<(), Call
     })
 }
 
-/// Whether nobody but `node` keeps the names of a directory that an operation changes. What a part of one over several
+/// Whether nobody but `node` keeps anything of the inodes that an operation changes. What a part of one over several
 /// managers changes is among its needs.
 pub(crate) fn admit_changes(
     held: &[&SlotState],

@@ -146,7 +146,7 @@ fn asked_slots(request: &ManagerRequest) -> Vec<SlotId> {
         | R::SetAttributes(inode, _)
         | R::ReadLink(inode)
         | R::Parent(inode)
-        | R::Open(inode)
+        | R::Open { inode, .. }
         | R::Close(inode)
         | R::Why(inode)
         | R::ListXattrs(inode)
@@ -223,7 +223,7 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         R::ReadLink(inode) => attributes::read_link(tx, *inode),
         R::List { directory, after, limit, attributes } => list::run(tx, *directory, (*after, *limit), *attributes),
         R::Parent(inode) => attributes::parent(tx, *inode),
-        R::Open(inode) => open::run(tx, *inode),
+        R::Open { inode, .. } => open::run(tx, *inode),
         R::Close(inode) => open::close(tx, *inode),
         R::Content { inode, offset, length } => content::run(tx, *inode, *offset, *length),
         R::Deltas(deltas) => deltas::run(tx, deltas),

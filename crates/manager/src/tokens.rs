@@ -13,7 +13,8 @@
 //! 2. Of an inode there is one holder that writes, or any number that read.
 //! 3. While something is called back from a client, nothing is granted to it that the call-back is about: what it asks for
 //!    behind its answer, it gets behind its answer.
-//! 4. Of a directory any number keep the names, and nobody changes these, or its attributes, while another one does.
+//! 4. Of a directory any number keep the names, and nobody changes these while another one does. Nobody changes attributes, of
+//!    a directory or a file, while another one holds anything of it.
 //! 5. Who had to wait for an inode is served in the order of asking: a newcomer takes nothing that somebody waits for.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -101,9 +102,9 @@ pub(crate) struct CallBack {
     pub(crate) version: TokenVersion,
 }
 
-/// A grant of a directory's names.
+/// A grant that stands beside an answer, and waited for nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NamesGrant {
+pub(crate) struct GrantBeside {
     /// What is granted.
     pub(crate) token: Token,
     /// Whether nothing of it was granted to that client before, for all that is known here.
@@ -217,26 +218,33 @@ impl SlotTokens {
         Ok(Grant::Inode(Token { inode, mode, version }))
     }
 
-    /// Grants `node` the names of a directory, in a slot that several use, if nothing stands against it at once.
-    pub(crate) fn grant_names(&mut self, node: u32, directory: InodeId, now: Moment) -> Option<NamesGrant> {
-        let rests = self.resting.get(&directory).is_some_and(|rest| now < rest.until);
+    /// Grants `node` a file, or the names of a directory, in a slot that several use, if nothing stands against it at once.
+    pub(crate) fn grant_beside(
+        &mut self,
+        node: u32,
+        inode: InodeId,
+        mode: TokenMode,
+        now: Moment,
+    ) -> Option<GrantBeside> {
+        let rests = self.resting.get(&inode).is_some_and(|rest| now < rest.until);
         let Sharing::Shared(inodes) = &mut self.sharing else { return None };
         if rests || self.unheard {
             return None;
         }
-        let holders = inodes.entry(directory).or_default();
-        // No directory is written in memory: who asks so takes a file for one.
-        if holders.held.get(&node).is_some_and(|held| held.called || held.mode == TokenMode::Write) {
+        let holders = inodes.entry(inode).or_default();
+        let own = holders.held.get(&node).copied();
+        let is_awaited = mode != TokenMode::Names && !holders.waiting.is_empty();
+        if is_awaited || own.is_some_and(|held| held.called) || holders.conflict(inode, node, mode).is_some() {
             return None;
         }
         self.newest += 1;
-        let (mode, version) = (TokenMode::Names, TokenVersion(self.newest));
-        let before = holders.held.insert(node, Held { mode, version, called: false });
-        Some(NamesGrant { token: Token { inode: directory, mode, version }, is_first: before.is_none() })
+        let (mode, version) = (own.map_or(mode, |held| held.mode.max(mode)), TokenVersion(self.newest));
+        holders.held.insert(node, Held { mode, version, called: false });
+        Some(GrantBeside { token: Token { inode, mode, version }, is_first: own.is_none() })
     }
 
     /// Takes back a grant that nobody was told of. Where the client may believe in an earlier one, that stands.
-    pub(crate) fn ungrant(&mut self, node: u32, NamesGrant { token, is_first }: NamesGrant) {
+    pub(crate) fn ungrant(&mut self, node: u32, GrantBeside { token, is_first }: GrantBeside) {
         let Sharing::Shared(inodes) = &mut self.sharing else { return };
         if !is_first {
             return;
@@ -250,14 +258,14 @@ impl SlotTokens {
         }
     }
 
-    /// Whether `node` may change names in a directory, or its attributes. Nobody keeps the names of what is none.
-    pub(crate) fn admit_change(&self, id: SlotId, node: u32, directory: InodeId) -> Result<(), Call> {
+    /// Whether `node` may change the attributes of an inode, or the names in a directory: whoever holds anything of it keeps
+    /// those.
+    pub(crate) fn admit_change(&self, id: SlotId, node: u32, inode: InodeId) -> Result<(), Call> {
         let Sharing::Shared(inodes) = &self.sharing else { return Ok(()) };
-        let Some(holders) = inodes.get(&directory) else { return Ok(()) };
-        let keeps = |held: &Held| held.mode == TokenMode::Names;
-        match holders.held.iter().find(|&(&holder, held)| holder != node && keeps(held)) {
+        let Some(holders) = inodes.get(&inode) else { return Ok(()) };
+        match holders.held.iter().find(|&(&holder, _)| holder != node) {
             Some((&holder, held)) => {
-                let token = Token { inode: directory, mode: held.mode, version: held.version };
+                let token = Token { inode, mode: held.mode, version: held.version };
                 Err(Call { slot: id, holder, what: What::Inode(token, None) })
             }
             None => Ok(()),

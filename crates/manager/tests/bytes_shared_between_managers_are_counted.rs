@@ -132,7 +132,7 @@ impl Client {
                     let _ = self.ask(file, ManagerRequest::Close(file)).await;
                 } else {
                     let file = self.file()?;
-                    self.ask(file, ManagerRequest::Open(file)).await.ok()?;
+                    self.ask(file, ManagerRequest::Open { inode: file, keep: None }).await.ok()?;
                     self.open.push(file);
                 }
             }

@@ -390,7 +390,7 @@ fn what_is_only_remembered_is_granted_under_a_lease() {
                 ManagerRequest::Lock { inode, lock, wait: false, ticket: 0 },
                 ManagerRequest::Unlock { inode, lock },
                 ManagerRequest::Token { inode, mode: TokenMode::Read },
-                ManagerRequest::Open(inode),
+                ManagerRequest::Open { inode, keep: None },
             ];
             let to = Address { node: MANAGERS[0], port: Port(MANAGER_PORT) };
             for holds in [false, true] {

@@ -88,8 +88,13 @@ pub enum ManagerRequest {
     },
     /// The directory that holds this one.
     Parent(InodeId),
-    /// The caller's node holds the inode open: it outlives its last name.
-    Open(InodeId),
+    /// The caller's node holds the inode open: it outlives its last name. Answered with `Entry`.
+    Open {
+        /// The inode.
+        inode: InodeId,
+        /// And leave to do this with it in memory, as behind `Token`, if that can be had.
+        keep: Option<TokenMode>,
+    },
     /// The caller's node no longer holds the inode open.
     Close(InodeId),
     /// Leave to keep a file in memory, or to change it there (DESIGN §6). Answered with `Entry` when nobody else holds what

@@ -18,9 +18,10 @@ pub enum TokenMode {
     /// To keep a directory's names, those that are not there included, and its attributes. Many may hold it; who changes
     /// any of that has it called back from all others first.
     Names,
-    /// To keep content, size and times in memory. Many may hold it.
+    /// To keep content and attributes of a file in memory. Many may hold it; who changes any of that has it called back from
+    /// all others first.
     Read,
-    /// To change them in memory. Nobody else holds anything then.
+    /// To change content, size and times in memory, too. Nobody else holds anything then.
     Write,
 }
 

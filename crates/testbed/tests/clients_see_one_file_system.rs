@@ -41,7 +41,7 @@ use client::{Client, ClientError, WriteAt};
 use history::{NOTHING, Register};
 use host::sim::{self, Dice, NetworkOptions, Verdict, World};
 use machines::{MANAGERS, Machines};
-use protocol::file::{Caller, Kind, NewInode, SetAttributes};
+use protocol::file::{Attributes, Caller, Kind, NewInode, SetAttributes};
 use protocol::id::InodeId;
 use protocol::manager::MANAGER_PORT;
 use protocol::token::CLIENT_PORT;
@@ -51,7 +51,7 @@ const CELLS: u64 = 6;
 const CELL_BYTES: u64 = 200;
 /// Two of the deeds of a program.
 const READ: u64 = 4;
-const PAUSE: u64 = 11;
+const PAUSE: u64 = 13;
 /// No call takes longer: it asks up to three questions, of which each is given up after 40 seconds.
 const CALL_MAX: Duration = Duration::from_secs(120);
 
@@ -60,6 +60,7 @@ struct Shared {
     inode: InodeId,
     cells: Vec<Register>,
     size: Register,
+    owner: Register,
 }
 
 struct Story {
@@ -107,13 +108,15 @@ impl Program {
             let file = self.dice.below(self.loose.len() as u64) as usize;
             // All else waits for the others.
             let is_parting = self.told.lock().unwrap().parting == Some(self.node);
-            let deed = if is_parting { *self.dice.pick(&[READ, PAUSE]).unwrap() } else { self.dice.below(12) };
+            let deed = if is_parting { *self.dice.pick(&[READ, PAUSE]).unwrap() } else { self.dice.below(PAUSE + 1) };
             let outcome = match deed {
                 0..=3 => self.write(file).await,
                 READ..=7 => self.read(file).await,
                 8 => self.resize(file).await,
                 9 => self.look(file).await,
                 10 => self.fsync(file).await,
+                11 => self.give(file).await,
+                12 => self.open(file).await,
                 PAUSE.. => {
                     let pause = Duration::from_micros(self.dice.below(1 << 20));
                     let world = self.told.lock().unwrap().world.clone();
@@ -193,6 +196,18 @@ impl Program {
         Ok(())
     }
 
+    /// So is the owner: nothing but attributes tells it.
+    async fn give(&mut self, file: usize) -> Result<(), ClientError> {
+        let (value, inode) = (self.value(), self.inode(file));
+        let begin = now(&self.told);
+        self.told.lock().unwrap().files[file].owner.begin(value, self.node, begin);
+        let set = SetAttributes { uid: Some(value as u32), ..SetAttributes::default() };
+        self.client.set_attributes(inode, set).await?;
+        let end = now(&self.told);
+        self.told.lock().unwrap().files[file].owner.end(value, end);
+        Ok(())
+    }
+
     async fn look(&mut self, file: usize) -> Result<(), ClientError> {
         let inode = self.inode(file);
         let begin = now(&self.told);
@@ -200,10 +215,28 @@ impl Program {
             true => self.client.attributes(inode).await?,
             false => self.client.lookup(InodeId::ROOT, Bytes::from(format!("file-{file}"))).await?,
         };
+        self.saw(file, &attributes, begin);
+        Ok(())
+    }
+
+    /// For a moment.
+    async fn open(&mut self, file: usize) -> Result<(), ClientError> {
+        let inode = self.inode(file);
+        let begin = now(&self.told);
+        let opened = self.client.open(inode).await;
+        if let Ok(attributes) = &opened {
+            self.saw(file, attributes, begin);
+            self.client.close(inode).await;
+        }
+        opened.map(drop)
+    }
+
+    fn saw(&self, file: usize, attributes: &Attributes, begin: u64) {
         let time = begin..now(&self.told);
         let value = attributes.size - CELLS * CELL_BYTES;
-        self.told.lock().unwrap().files[file].size.read(value, self.node, time);
-        Ok(())
+        let file = &mut self.told.lock().unwrap().files[file];
+        file.size.read(value, self.node, time.clone());
+        file.owner.read(u64::from(attributes.uid), self.node, time);
     }
 
     async fn fsync(&mut self, file: usize) -> Result<(), ClientError> {
@@ -229,7 +262,7 @@ async fn make_files(client: &Client, count: u64) -> Vec<Shared> {
         client.write(inode, WriteAt::Offset(0), zeros).await.expect("there is room");
         client.fsync(inode, false).await.expect("it is stored");
         let cells = (0..CELLS).map(|_| Register::default()).collect();
-        files.push(Shared { inode, cells, size: Register::default() });
+        files.push(Shared { inode, cells, size: Register::default(), owner: Register::default() });
     }
     files
 }
@@ -310,8 +343,10 @@ async fn tell_a_story(world: World, harm: Harm, calls: &Cell<u64>, failed: &Cell
             let wrong = register.contradiction();
             assert!(wrong.is_none(), "seed {}, file {number}, cell {cell}: {}", world.seed(), wrong.unwrap());
         }
-        let wrong = file.size.contradiction();
-        assert!(wrong.is_none(), "seed {}, size of file {number}: {}", world.seed(), wrong.unwrap());
+        for (what, register) in [("size", &file.size), ("owner", &file.owner)] {
+            let wrong = register.contradiction();
+            assert!(wrong.is_none(), "seed {}, {what} of file {number}: {}", world.seed(), wrong.unwrap());
+        }
     }
     calls.set(calls.get() + told.calls);
     failed.set(failed.get() + told.failed);

@@ -140,7 +140,7 @@ impl State {
                 self.journal += 1;
                 Ok(Answer::Removed(Some((inode, 0))))
             }
-            R::Open(inode) => {
+            R::Open { inode, .. } => {
                 // What has lost its name while nobody had it open is gone.
                 if !self.open.contains(&inode) && !self.names.values().any(|&named| named == inode) {
                     return Err(ManagerError::Stale);

@@ -45,7 +45,7 @@ impl Call {
     pub(super) async fn open(self, open_flags: u32) -> Outcome {
         let flags = OpenFlags(open_flags);
         let pages = if self.client().keeps_pages(self.inode) { Pages::Keep } else { Pages::Drop };
-        let mut attributes = self.client().open(self.inode).await?;
+        let mut attributes = self.client().open_to(self.inode, flags.first_use()).await?;
         // A read that managers do not know of yet counts, too.
         self.shared.access_times.overlay(&mut attributes);
         let past_pages = flags.appends() && !self.may_have_capabilities().await;

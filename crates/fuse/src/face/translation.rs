@@ -5,6 +5,7 @@ use std::time::Duration;
 use client::AllocateMode;
 use protocol::file::{self, Kind};
 use protocol::manager::{RenameMode, XattrMode};
+use protocol::token::TokenMode;
 
 use crate::Errno;
 use crate::attributes::{Attributes, Device};
@@ -43,6 +44,7 @@ const NANOSECONDS: i64 = 1_000_000_000;
 
 // Flags of open(2), in the generic encoding but for the one that ARM moved.
 const ACCESS_MODE: u32 = 0o3;
+const WRITE_ONLY: u32 = 0o1;
 const APPEND: u32 = 0o2000;
 const DATA_SYNC: u32 = 0o10_000;
 const DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
@@ -56,6 +58,11 @@ impl OpenFlags {
     /// Opened for reading alone.
     pub(crate) fn only_reads(self) -> bool {
         self.0 & ACCESS_MODE == 0
+    }
+
+    /// What is likely to be done first.
+    pub(crate) fn first_use(self) -> TokenMode {
+        if self.0 & ACCESS_MODE == WRITE_ONLY { TokenMode::Write } else { TokenMode::Read }
     }
 
     /// Reads leave the access time alone.

@@ -464,7 +464,7 @@ impl Trial {
                 self.model.nodes.remove(&inode);
             }
         } else {
-            self.bench.ask(ManagerRequest::Open(inode)).unwrap();
+            self.bench.ask(ManagerRequest::Open { inode, keep: None }).unwrap();
             self.model.open.insert(inode);
         }
     }

@@ -93,7 +93,7 @@ fn an_orphan_is_found_and_freed_after_a_crash() {
 fn what_is_being_freed_gets_no_new_user() {
     let mut bench = Bench::new();
     let inode = file(&mut bench, b"file");
-    let (open, close) = (ManagerRequest::Open(inode), ManagerRequest::Close(inode));
+    let (open, close) = (ManagerRequest::Open { inode, keep: None }, ManagerRequest::Close(inode));
     let link = ManagerRequest::Link { inode, directory: InodeId::ROOT, name: Bytes::from_static(b"again") };
     bench.ask(ManagerRequest::Deltas(deltas(inode, 1, 200))).unwrap();
     bench.ask(ManagerRequest::Unlink { directory: InodeId::ROOT, name: Bytes::from_static(b"file") }).unwrap();

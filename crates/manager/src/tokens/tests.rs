@@ -38,7 +38,7 @@ struct Play {
     dice: Dice,
     now: Moment,
     grants: u64,
-    /// Directories that were changed.
+    /// How often attributes were changed.
     changes: u64,
 }
 
@@ -86,9 +86,14 @@ impl Play {
     }
 
     fn look(&mut self, node: u32) {
-        let Some(grant) = self.tokens.grant_names(node, directory(self.dice.below(2)), self.now) else { return };
+        let (asked, mode) = match self.dice.below(3) {
+            0 => (inode(self.dice.below(3)), TokenMode::Read),
+            1 => (inode(self.dice.below(3)), TokenMode::Write),
+            _ => (directory(self.dice.below(2)), TokenMode::Names),
+        };
+        let Some(grant) = self.tokens.grant_beside(node, asked, mode, self.now) else { return };
         let token = grant.token;
-        assert_eq!(token.mode, TokenMode::Names);
+        assert!(token.inode == asked && token.mode >= mode);
         self.grants += 1;
         match self.dice.below(5) {
             // There was no room in the answer, or it is lost.
@@ -98,15 +103,15 @@ impl Play {
         }
     }
 
-    /// A name is made in a directory, if nobody else keeps its names.
+    /// A name is made in a directory, or a file gets another owner, if nobody else holds anything of it.
     fn change(&mut self, node: u32) {
-        let changed = directory(self.dice.below(2));
+        let changed = if self.dice.coin() { directory(self.dice.below(2)) } else { inode(self.dice.below(3)) };
         let admitted = self.tokens.admit(SLOT, node).and_then(|()| self.tokens.admit_change(SLOT, node, changed));
         match admitted {
             Ok(()) => {
                 let mut others = self.clients.iter().filter(|(other, _)| **other != node);
                 let keeps = |client: &Believer| client.whole || client.inodes.contains_key(&changed);
-                assert!(others.all(|(_, client)| !keeps(client)), "{changed:?} changes, and somebody keeps its names");
+                assert!(others.all(|(_, client)| !keeps(client)), "{changed:?} changes, and somebody keeps it");
                 self.changes += 1;
             }
             Err(call) => self.call_back(node, call),
@@ -186,33 +191,40 @@ fn a_directory_that_was_called_back_rests() {
     let mut tokens = SlotTokens::default();
     let file = inode(0);
     assert_eq!(tokens.grant(SLOT, 1, file, TokenMode::Read), Ok(Grant::Slot(SLOT)));
-    assert_eq!(tokens.grant_names(1, directory(0), START), None, "it has the slot");
+    assert_eq!(tokens.grant_beside(1, directory(0), TokenMode::Names, START), None, "it has the slot");
     let Err(call) = tokens.admit(SLOT, 2) else { panic!("the slot is taken") };
     let begun = tokens.begin(call, START).expect("nobody calls yet");
     tokens.given_up(begun, &[]);
-    assert!(tokens.grant_names(1, directory(0), START).is_some());
-    assert!(tokens.grant_names(2, directory(0), START).is_some(), "many keep them");
+    assert!(tokens.grant_beside(1, directory(0), TokenMode::Names, START).is_some());
+    assert!(tokens.grant_beside(2, directory(0), TokenMode::Names, START).is_some(), "many keep them");
     assert_eq!(tokens.admit_change(SLOT, 3, directory(1)), Ok(()), "another one");
     while let Err(call) = tokens.admit_change(SLOT, 2, directory(0)) {
         assert_eq!(call.holder, 1);
         let begun = tokens.begin(call, START).expect("nobody calls yet");
-        assert_eq!(tokens.grant_names(1, directory(0), START), None, "it is called back");
+        assert_eq!(tokens.grant_beside(1, directory(0), TokenMode::Names, START), None, "it is called back");
         tokens.given_up(begun, &[]);
     }
     let mut now = START;
     for length in [1, 2, 4, 8, 16, 30, 30].map(|tenths| REST_MIN * tenths) {
-        assert_eq!(tokens.grant_names(1, directory(0), now + length - REST_MIN / 2), None, "it rests");
+        assert_eq!(
+            tokens.grant_beside(1, directory(0), TokenMode::Names, now + length - REST_MIN / 2),
+            None,
+            "it rests"
+        );
         now = now + length;
-        assert!(tokens.grant_names(1, directory(0), now).is_some());
+        assert!(tokens.grant_beside(1, directory(0), TokenMode::Names, now).is_some());
         let Err(call) = tokens.admit_change(SLOT, 2, directory(0)) else { panic!("it is kept") };
         let begun = tokens.begin(call, now).expect("nobody calls yet");
         tokens.given_up(begun, &[]);
     }
-    assert!(tokens.grant_names(1, directory(0), now + 2 * REST_MAX).is_some());
+    assert!(tokens.grant_beside(1, directory(0), TokenMode::Names, now + 2 * REST_MAX).is_some());
     let Err(call) = tokens.admit_change(SLOT, 2, directory(0)) else { panic!("it is kept") };
     let begun = tokens.begin(call, now + 2 * REST_MAX).expect("nobody calls yet");
     tokens.given_up(begun, &[]);
-    assert!(tokens.grant_names(1, directory(0), now + 2 * REST_MAX + REST_MIN).is_some(), "it was left alone for long");
+    assert!(
+        tokens.grant_beside(1, directory(0), TokenMode::Names, now + 2 * REST_MAX + REST_MIN).is_some(),
+        "it was left alone for long"
+    );
 }
 
 #[test]
