@@ -26,7 +26,7 @@ use tracing::{error, warn};
 
 use super::blocking;
 use super::buffers::{Buffer, BufferPool};
-use super::fuse_ring::{self, EntryMemory, Rings, Shape};
+use super::fuse_ring::{self, EntryMemory, Rings, Shape, asking};
 use super::gate::{Gate, Passage};
 use super::guard;
 use super::mount::{self, MountError, UnmountError, Users};
@@ -298,14 +298,16 @@ impl Mount {
     /// Unmounts. A mount in use stays, unless its users are to be dismissed.
     pub fn unmount(&self, users: Users) -> Result<(), UnmountError> {
         self.leaving.store(true, Ordering::Release);
-        let unmounted = mount::unmount(&self.path, users);
+        let unmount = || mount::unmount(&self.path, users);
+        let is_used = |outcome: &Result<(), UnmountError>| matches!(outcome, Err(UnmountError::InUse(_)));
+        let unmounted = asking::again_while_asked(&self.path, unmount, is_used);
         self.leaving.store(unmounted.is_ok(), Ordering::Release);
         unmounted
     }
 
     /// Whether programs use it.
     pub fn is_used(&self) -> bool {
-        !self.has_ended() && mount::is_used(&self.path)
+        !self.has_ended() && asking::again_while_asked(&self.path, || mount::is_used(&self.path), |is_used| *is_used)
     }
 
     /// Whether this daemon unmounts by itself.
