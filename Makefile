@@ -25,6 +25,8 @@ check:           ## the gate: format, lints, tidy; never writes
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	@$(CARGO) test --quiet --workspace --test tidy
+	@$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	@RUSTFLAGS='--cfg fuzzing -Dwarnings' $(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
 
 fix:             ## what the gate can repair by itself
 	@$(CARGO) fmt --all

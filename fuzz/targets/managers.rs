@@ -19,6 +19,7 @@ use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 use protocol::manager::{
     CloneRange, Deltas, MANAGER_PORT, ManagerAnswer, ManagerRequest, Moved, Rename, RenameMode, XattrMode,
 };
+use protocol::token::TokenMode;
 use testbed::{Parts, Shape, Site};
 
 const REQUESTS_MAX: usize = 24;
@@ -187,7 +188,10 @@ fn of_the_rest(feed: &mut Feed<'_>, choice: u8) -> ManagerRequest {
             ManagerRequest::SetXattr { inode, name, value, mode: XattrMode::Either, clear_set_gid: feed.choice(2) == 0 }
         }
         18 => ManagerRequest::List { directory: inode, after: feed.number(), limit: feed.word(), attributes: true },
-        19 => ManagerRequest::Open(inode),
+        19 => {
+            let keep = [None, Some(TokenMode::Read), Some(TokenMode::Write)];
+            ManagerRequest::Open { inode, keep: keep[usize::from(feed.choice(3))] }
+        }
         20 => ManagerRequest::Close(inode),
         21 => ManagerRequest::Lock { inode, lock: lock(feed), wait: false, ticket: feed.number() },
         22 => ManagerRequest::Unlock { inode, lock: lock(feed) },

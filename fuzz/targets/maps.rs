@@ -129,7 +129,8 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         19 => RegistryRequest::MemberWhole(GroupId(feed.word()), TargetId(feed.word())),
         17 => RegistryRequest::RenameTarget(TargetId(feed.word()), feed.number().to_string()),
         _ => {
-            let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed, TargetState::New][usize::from(feed.choice(4))];
+            let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed, TargetState::New]
+                [usize::from(feed.choice(4))];
             RegistryRequest::SetTarget(TargetId(feed.word()), state)
         }
     }
