@@ -145,7 +145,7 @@ impl StripeScan<'_> {
         if offset < self.window_start || offset + length > window_end {
             self.next = if offset > window_end { WINDOW_BEHIND } else { self.next };
             let size = length.max(self.next.min(self.length - offset));
-            self.next = (2 * self.next).min(WINDOW_MAX.max(self.next));
+            self.next = self.next.saturating_mul(2).min(WINDOW_MAX.max(self.next));
             let address = |length| LogAddress { log: self.log, stripe: self.number, offset, length };
             self.window = match self.reader.read(address(size)).await {
                 // What is asked for may lie before what cannot be read.

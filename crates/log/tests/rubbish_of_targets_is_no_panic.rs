@@ -92,6 +92,23 @@ fn a_mark_at_the_end_of_all_offsets() {
 }
 
 #[test]
+fn a_stripe_said_to_be_longer_than_any() {
+    for end in [u32::MAX, u32::MAX / 2 + 2, 1 << 31] {
+        run(1, async |world, host| {
+            let (fakes, cluster, log) = a_log(&world, &host).await;
+            let length = recovery::seal(&cluster, log).await.expect("all answer");
+            for target in 0..3 {
+                let mut store = fakes.stores[target].lock().unwrap();
+                store.fragments.values_mut().for_each(|fragment| fragment.header.previous_end = end);
+            }
+            let reader = LogReader::new(cluster.clone());
+            let _ = recovery::scan(&reader, log, Position::START..length, Bodies::All, &mut |_| {}).await;
+            use_it(&cluster, log).await;
+        });
+    }
+}
+
+#[test]
 fn a_log_complete_before_it_was_begun() {
     run(1, async |world, host| {
         let (fakes, cluster, log) = a_log(&world, &host).await;
