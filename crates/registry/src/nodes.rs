@@ -44,8 +44,9 @@ pub(crate) fn add(
     let is_former = |node, other| former == Some(node) || is_alike(other, &name, &address);
     let alike: Vec<u32> =
         maps.nodes.iter().filter(|&(&node, other)| is_former(node, other)).map(|(&node, _)| node).collect();
-    if let Some((node, other)) = alike.iter().map(|node| (node, &maps.nodes[node])).find(|(_, other)| other.session > 0)
-    {
+    // Slots are given to who has begun, and never to be left without a manager.
+    let is_begun = |node: u32| maps.nodes[&node].session > 0 || maps.slots.values().any(|slots| slots.node == node);
+    if let Some((node, other)) = alike.iter().find(|&&node| is_begun(node)).map(|node| (node, &maps.nodes[node])) {
         return Err(RegistryError::InUse(taken(*node, other, &name)));
     }
     for former in alike {
@@ -451,6 +452,24 @@ mod tests {
             assert!(matches!(&refused, Err(RegistryError::InUse(why)) if why.contains(advice)), "{refused:?}");
             assert_eq!(maps, before);
         }
+    }
+
+    #[test]
+    fn who_manages_slots_is_nobodys_former_attempt() {
+        let mut maps = cluster(1);
+        let add = |name: &str| RegistryRequest::AddNode {
+            name: name.into(),
+            address: "10.0.0.2:1".into(),
+            stores: true,
+            invitation: None,
+        };
+        assert_eq!(step(&mut maps, add("b")), Ok(Outcome::Node(2)));
+        assert_eq!(step(&mut maps, add("b")), Ok(Outcome::Node(3)), "the first attempt came to nothing");
+        let epoch = maps.epoch.0;
+        let set = RegistryRequest::SetSlots { first: 10, last: 19, node: 3, base: None, logs: Vec::new(), epoch };
+        assert_eq!(step(&mut maps, set), Ok(Outcome::Maps));
+        assert!(matches!(step(&mut maps, add("c")), Err(RegistryError::InUse(_))));
+        assert_eq!((maps.verify(), maps.slot(10).node), (Ok(()), 3));
     }
 
     #[test]
