@@ -277,8 +277,8 @@ impl Config {
     }
 }
 
-/// Sizes are smaller: no disk holds 10¹⁸ bytes.
-const SIZE_END: u128 = 1_000_000_000_000_000_000;
+/// No disk holds more. Of the largest unit it is a whole number: what is a size is one when it is shown, too, and rounded.
+const SIZE_MAX: u128 = 900_000 << 40;
 
 impl std::str::FromStr for Size {
     type Err = String;
@@ -303,7 +303,7 @@ impl std::str::FromStr for Size {
                 (number.parse::<f64>().map_err(refused)? * (1u64 << shift) as f64) as u128
             }
         };
-        if bytes >= SIZE_END {
+        if bytes > SIZE_MAX {
             return Err(format!("\"{text}\" is more than any disk holds"));
         }
         Ok(Size(bytes as u64))
@@ -368,6 +368,9 @@ mod tests {
         assert_eq!(read("2 TiB"), Ok(Size(2 << 40)));
         assert_eq!(read("44099960909996044"), Ok(Size(44_099_960_909_996_044)), "more digits than a double has");
         assert!(read(&"9".repeat(60)).is_err());
+        let largest = Size((900_000 << 40) - 1);
+        assert_eq!((read(&largest.0.to_string()), largest.to_string()), (Ok(largest), "900000 TiB".into()));
+        assert!(read("900000 TiB").is_ok() && read("900001 TiB").is_err());
         assert!(read("many").is_err() && read("5 parsecs").is_err() && read("").is_err() && read("1e99").is_err());
         assert_eq!((Size(64 << 20).to_string(), Size(3 << 29).to_string()), ("64 MiB".into(), "1.5 GiB".into()));
     }
