@@ -1,4 +1,5 @@
-//! What goes on beside the callers: writing out what is old or much, sending deltas, asking targets for their room.
+//! What goes on beside the callers: writing out what is old or much, sending deltas, forgetting files, asking targets for
+//! their room.
 //! Awaits.
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use protocol::storage::{Durability, TargetStat};
 use crate::ClientError;
 use crate::client::{Inner, lock};
 use crate::flush::gone;
-use crate::opens::OpenFile;
+use crate::opens::{KNOWN_MANY, OpenFile};
 use crate::outbox::Sending;
 use crate::space::{OPEN_STRIPES, margin, usable};
 
@@ -35,9 +36,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const BREATH: Duration = Duration::from_millis(5);
 /// Before so many stripes of the log others know that they are complete and behind the mark.
 const UNTOLD_MAX: u64 = 3;
-/// Files are looked at more often while more than these are known: some kilobytes each, which no setting counts.
-const KNOWN_MANY: usize = 8192;
-/// How often then. A look costs some microseconds for a hundred files.
+/// How often files are looked at while many are known. A look costs some microseconds for a hundred files.
 const TICK_MANY: Duration = Duration::from_millis(100);
 /// So many files are recorded together.
 const FILES_MAX: usize = 64;
@@ -54,8 +53,9 @@ struct Told {
 impl Inner {
     /// Begins what goes on until the client stops.
     pub(crate) fn begin_background(self: Arc<Self>) {
-        let writer = self.clone();
+        let (writer, teller) = (self.clone(), self.clone());
         self.host.clone().spawn(async move { writer.write_out_forever().await });
+        self.host.clone().spawn(async move { teller.tell_forgotten_forever().await });
         self.host.clone().spawn(async move { self.send_forever().await });
     }
 

@@ -226,7 +226,7 @@ impl Inner {
     }
 
     /// Gives up the names of all directories whenever they are many: they take memory, here and at their managers, and nobody
-    /// says when what lies above needs one no more. Managers are not told: they call back in vain.
+    /// says when what lies above needs one no more.
     async fn watch_names(&self, above: Arc<dyn Above>) {
         loop {
             self.tokens.names_are_many().await;
@@ -237,7 +237,7 @@ impl Inner {
             let called: Vec<InodeId> = slots.flat_map(|slot| self.tokens.slot(slot).call_all_names()).collect();
             above.forget_directories(called.clone()).await;
             self.tokens.lose();
-            called.into_iter().for_each(|inode| self.tokens.slot(inode.slot()).reopen(inode, Kept::Nothing));
+            self.forgotten.add(called.into_iter().filter_map(|inode| self.tokens.slot(inode.slot()).end_call(inode)));
             self.tokens.moved.notify(usize::MAX);
         }
     }

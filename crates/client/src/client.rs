@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use event_listener::Event;
 use host::{Host, NodeId};
@@ -14,6 +15,7 @@ use protocol::storage::Room;
 
 use crate::ClientError;
 use crate::cache::Cache;
+use crate::forgotten::Forgotten;
 use crate::held_locks::OwnLocks;
 use crate::heritage::Heritage;
 use crate::journals::Journals;
@@ -33,13 +35,21 @@ pub struct ClientOptions {
     pub dirty_bytes: usize,
     /// Directories whose names are kept above, about; beyond that all are given up, and granted anew as they are used.
     pub names_max: usize,
+    /// How long a file that others may use, too, is known after its last use.
+    pub kept: Duration,
     /// How the client's log is written.
     pub log: WriterOptions,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        ClientOptions { cache_bytes: 64 << 20, dirty_bytes: 64 << 20, names_max: 50_000, log: WriterOptions::default() }
+        ClientOptions {
+            cache_bytes: 64 << 20,
+            dirty_bytes: 64 << 20,
+            names_max: 50_000,
+            kept: Duration::from_secs(30),
+            log: WriterOptions::default(),
+        }
     }
 }
 
@@ -59,6 +69,7 @@ pub(crate) struct Inner {
     pub(crate) numbers: CallNumbers,
     pub(crate) cache: Cache,
     pub(crate) tokens: Tokens,
+    pub(crate) forgotten: Forgotten,
     /// Taken after a slot's tokens, never before.
     pub(crate) locks: Mutex<OwnLocks>,
     /// An owner has given locks up.
@@ -75,6 +86,8 @@ pub(crate) struct Inner {
     pub(crate) budget: Budget,
     /// Held while a manager is answered.
     pub(crate) answering: Arc<async_lock::RwLock<()>>,
+    /// How long files are known after their last use.
+    pub(crate) kept: Duration,
     tickets: AtomicU64,
     stopped: AtomicBool,
 }
@@ -126,6 +139,7 @@ impl Client {
             numbers: CallNumbers::default(),
             cache: Cache::new(options.cache_bytes),
             tokens: Tokens::new(options.names_max),
+            forgotten: Forgotten::default(),
             locks: Mutex::default(),
             locks_moved: Event::new(),
             greeted: Mutex::default(),
@@ -135,6 +149,7 @@ impl Client {
             outbox_filled: Event::new(),
             budget: Budget::new(options.dirty_bytes as u64),
             answering: Arc::default(),
+            kept: options.kept,
             tickets: AtomicU64::new(tickets),
             stopped: AtomicBool::new(false),
         });
@@ -184,6 +199,7 @@ impl Inner {
         self.outbox_filled.notify(usize::MAX);
         self.budget.wake();
         self.tokens.moved.notify(usize::MAX);
+        self.forgotten.wake();
     }
 
     pub(crate) fn is_stopped(&self) -> bool {

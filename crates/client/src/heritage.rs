@@ -13,7 +13,7 @@ use log::Rest;
 use protocol::address::Position;
 use protocol::file::Lock;
 use protocol::id::{InodeId, LogId, SLOT_COUNT, SlotId};
-use protocol::token::{Claims, Token};
+use protocol::token::{Claims, Token, TokenMode};
 use serde::{Deserialize, Serialize};
 
 use crate::ClientError;
@@ -123,7 +123,13 @@ impl Inner {
         }
         shared.into_iter().for_each(|slot| self.tokens.slot(slot).inherit_shared());
         slots.into_iter().for_each(|slot| self.tokens.slot(slot).inherit_whole());
-        tokens.into_iter().for_each(|token| self.tokens.slot(token.inode.slot()).inherit(token));
+        for token in tokens {
+            self.tokens.slot(token.inode.slot()).inherit(token);
+            if token.mode != TokenMode::Names {
+                // So that it is forgotten some day.
+                self.entry(token.inode);
+            }
+        }
         let mut own = lock(&self.locks);
         locks.into_iter().for_each(|(inode, lock)| own.inherit(inode, lock));
     }

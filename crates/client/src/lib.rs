@@ -37,6 +37,7 @@ mod client;
 mod error;
 mod file;
 mod flush;
+mod forgotten;
 mod held_locks;
 mod heritage;
 mod journals;

@@ -1,7 +1,9 @@
 //! Open files, and the table of all files that this client knows something about. Awaits.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use host::Moment;
 use protocol::address::Position;
 use protocol::file::{Attributes, Content};
 use protocol::id::InodeId;
@@ -16,6 +18,10 @@ use crate::pins::Asking;
 use crate::tokens::Turn;
 use crate::whole::whole;
 
+/// Files are looked at more often while more than these are known, and none is kept that nobody needs: some kilobytes each,
+/// which no setting counts.
+pub(crate) const KNOWN_MANY: usize = 8192;
+
 /// A file that is open, or has something that a manager does not know yet.
 pub(crate) struct OpenFile {
     pub(crate) inode: InodeId,
@@ -24,6 +30,8 @@ pub(crate) struct OpenFile {
     /// Held while the first open or the last close is told, so that a manager hears of them in order.
     pub(crate) opening: async_lock::Mutex<()>,
     pub(crate) state: Mutex<State>,
+    /// Somebody has asked for it since it was looked whether it is in use.
+    is_used: AtomicBool,
 }
 
 /// What is known of it.
@@ -43,6 +51,8 @@ pub(crate) struct State {
     abandoned: bool,
     /// What went wrong in the background and nobody was told yet.
     pub(crate) failed: Option<ClientError>,
+    /// When it was last found to be in use.
+    used: Moment,
 }
 
 impl State {
@@ -125,7 +135,28 @@ impl State {
 impl OpenFile {
     fn new(inode: InodeId, state: State) -> OpenFile {
         let (shape, opening) = (async_lock::RwLock::new(()), async_lock::Mutex::new(()));
-        OpenFile { inode, shape, opening, state: Mutex::new(state) }
+        OpenFile { inode, shape, opening, state: Mutex::new(state), is_used: AtomicBool::new(true) }
+    }
+
+    /// It, for somebody who uses it.
+    fn noted(self: &Arc<Self>) -> Arc<OpenFile> {
+        self.is_used.store(true, Ordering::Relaxed);
+        self.clone()
+    }
+
+    /// Whether somebody has it open or works on it, or a manager does not know all of it. Notes when it was used.
+    fn is_needed(self: &Arc<Self>, acknowledged: Position, now: Moment) -> bool {
+        let mut state = lock(&self.state);
+        if let Some(file) = &mut state.file {
+            file.settle(acknowledged);
+        }
+        let is_settled = state.file.as_ref().is_none_or(File::is_settled);
+        // Only the table holds it: whoever works on it holds it too.
+        let is_needed = !is_settled || state.opens > 0 || Arc::strong_count(self) > 1;
+        if self.is_used.swap(false, Ordering::Relaxed) || is_needed {
+            state.used = now;
+        }
+        is_needed
     }
 
     /// Just behind the newest record with deltas of it.
@@ -366,36 +397,36 @@ impl Inner {
 
     /// The file, if this client knows something about it.
     pub(crate) fn find(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
-        lock(&self.files).get(&inode).cloned()
+        lock(&self.files).get(&inode).map(OpenFile::noted)
     }
 
     pub(crate) fn entry(&self, inode: InodeId) -> Arc<OpenFile> {
         let mut files = lock(&self.files);
-        files.entry(inode).or_insert_with(|| Arc::new(OpenFile::new(inode, State::default()))).clone()
+        files.entry(inode).or_insert_with(|| Arc::new(OpenFile::new(inode, State::default()))).noted()
     }
 
-    /// Forgets files that nobody has open and about which managers know everything. Whoever asked a manager about one before
-    /// that was so, and has the answer behind this, sees that files were given up, and asks again.
+    /// Forgets files that nobody has open and about which managers know everything. Where others use the slot, too, those that
+    /// were used lately are kept, if they are not too many: who opens them again then asks its manager less. Whoever asked a
+    /// manager about one before that was so, and has the answer behind this, sees that files were given up, and asks again.
     pub(crate) fn sweep(&self) {
-        let acknowledged = lock(&self.outbox).acknowledged();
+        let (acknowledged, now) = (lock(&self.outbox).acknowledged(), self.host.now());
         let mut files = lock(&self.files);
-        self.tokens.lose();
-        let mut dropped = Vec::new();
+        let are_many = files.len() > KNOWN_MANY;
+        let mut forgotten = Vec::new();
         files.retain(|&inode, file| {
-            let mut state = lock(&file.state);
-            if let Some(file) = &mut state.file {
-                file.settle(acknowledged);
+            if file.is_needed(acknowledged, now) {
+                return true;
             }
-            let is_settled = state.file.as_ref().is_none_or(File::is_settled);
-            // Only the table holds it: whoever works on it holds it too.
-            let is_kept = !is_settled || state.opens > 0 || Arc::strong_count(file) > 1;
+            let mut tokens = self.tokens.slot(inode.slot());
+            let is_recent = tokens.mode(inode).is_some() && now.since(lock(&file.state).used) < self.kept;
+            let is_kept = is_recent && !are_many || tokens.is_busy(inode);
             if !is_kept {
-                dropped.push(inode);
+                self.tokens.lose();
+                forgotten.extend(tokens.forget(inode));
             }
             is_kept
         });
-        for inode in dropped {
-            self.tokens.slot(inode.slot()).forget(inode);
-        }
+        drop(files);
+        self.forgotten.add(forgotten);
     }
 }

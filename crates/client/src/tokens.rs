@@ -182,7 +182,7 @@ impl SlotTokens {
     }
 
     /// Begins to give up the names of all directories: those that no manager calls back just now. In the end,
-    /// [`SlotTokens::reopen`].
+    /// [`SlotTokens::end_call`].
     pub(crate) fn call_all_names(&mut self) -> Vec<InodeId> {
         let kept = self.inodes.iter_mut().filter(|(_, held)| held.keeps_names() && !held.called);
         let call = |(&inode, held): (&InodeId, &mut Held)| {
@@ -190,6 +190,13 @@ impl SlotTokens {
             inode
         };
         kept.map(call).collect()
+    }
+
+    /// Nothing of what was called without a manager's asking is in memory any more: as [`SlotTokens::forget`].
+    pub(crate) fn end_call(&mut self, inode: InodeId) -> Option<Token> {
+        let held = self.inodes.get_mut(&inode).expect("what is called back is known");
+        held.called = false;
+        self.forget(inode)
     }
 
     /// As [`SlotTokens::pin`] to read, but asks nobody: none if nothing is held.
@@ -337,14 +344,19 @@ impl SlotTokens {
         }
     }
 
-    /// Nothing of the inode is in memory any more: its token need not be kept. The manager asks for it in vain.
-    pub(crate) fn forget(&mut self, inode: InodeId) {
-        if let Some(held) = self.inodes.get_mut(&inode).filter(|held| held.pins() == 0 && !held.called) {
-            held.token = None;
-            if held.is_idle() {
-                self.inodes.remove(&inode);
-            }
+    /// Whether a call works on the inode or asks for it, or it is being called back: it is not to be forgotten now.
+    pub(crate) fn is_busy(&self, inode: InodeId) -> bool {
+        self.inodes.get(&inode).is_some_and(|held| held.pins() > 0 || held.called || held.asking)
+    }
+
+    /// Nothing of the inode is in memory any more: its token, if there is one, need not be kept, and its manager can be told.
+    pub(crate) fn forget(&mut self, inode: InodeId) -> Option<Token> {
+        let held = self.inodes.get_mut(&inode)?;
+        let forgotten = held.token.take();
+        if held.is_idle() {
+            self.inodes.remove(&inode);
         }
+        forgotten.map(|(mode, version)| Token { inode, mode, version })
     }
 }
 

@@ -187,6 +187,7 @@ fn memory(parts: &Parts) -> Value {
         "process": process::memory_bytes(), "cached": client.bytes_cached, "cached_max": config.cache.0 - config.dirty.0,
         "dirty": client.bytes_dirty, "dirty_max": config.dirty.0, "inodes": client.inodes,
         "metadata": parts.roles.manager.bytes_resident(), "metadata_max": config.metadata.0,
+        "tokens": parts.roles.manager.tokens_held(),
     })
 }
 

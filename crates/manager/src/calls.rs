@@ -15,7 +15,7 @@ use protocol::intention::Admission;
 use protocol::manager::{Answer, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, has_content};
 use protocol::maps::{LogState, Maps, Writer};
 use protocol::storage::Durability;
-use protocol::token::{Ahead, CLIENT_PORT, Claims, ClientAnswer, ClientRequest, Grant, TokenMode};
+use protocol::token::{Ahead, CLIENT_PORT, Claims, ClientAnswer, ClientRequest, Grant, Token, TokenMode};
 
 use crate::manager::Manager;
 use crate::needs;
@@ -334,6 +334,21 @@ impl Manager {
             }
         }
         Ok(self.reply_at(Answer::Done, self.writer.end()))
+    }
+
+    /// A client says that it has nothing of these any more.
+    pub(crate) fn forgotten(&self, node: u32, tokens: &[Token]) -> ManagerReply {
+        for &token in tokens {
+            self.table.with(token.inode.slot(), |state| state.tokens.forgotten(node, token));
+        }
+        self.tokens_moved.notify();
+        self.reply_at(Answer::Done, self.writer.end())
+    }
+
+    /// How many tokens clients hold, for all that is known here: what they take of memory goes by that.
+    pub fn tokens_held(&self) -> u64 {
+        let held = |slot: &SlotId| self.table.with(*slot, |state| state.tokens.held()).unwrap_or_default();
+        self.table.mine().iter().map(held).sum()
     }
 
     /// Locks and open files of clients whose log is sealed are nobody's. Their tokens go when somebody wants them.

@@ -251,6 +251,7 @@ impl Manager {
             ManagerRequest::Token { inode, mode } => self.token(node, inode, mode).await,
             ManagerRequest::Look { directory, name } => self.look_and_keep(node, directory, name).await,
             ManagerRequest::Open { inode, keep: Some(mode) } => self.open_and_keep(node, inode, mode).await,
+            ManagerRequest::Forgotten(tokens) => Ok(self.forgotten(node, &tokens)),
             ManagerRequest::Greet(log) => self.greet(node, log).await,
             ManagerRequest::Deltas(deltas) => self.deltas(node, deltas).await,
             ManagerRequest::Why(inode) => self.why(node, inode).await,

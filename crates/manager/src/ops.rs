@@ -249,6 +249,7 @@ fn ask(tx: &mut Transaction<'_>, request: &ManagerRequest) -> Result<Done, Stop>
         | R::TestLock { .. }
         | R::Token { .. }
         | R::Look { .. }
+        | R::Forgotten(_)
         | R::Greet(_)
         | R::UnlockAll { .. }
         | R::Flush(..)

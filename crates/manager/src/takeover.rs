@@ -25,7 +25,7 @@ use futures_util::stream::{self, StreamExt};
 use log::recovery::{self, Bodies, Scanned};
 use log::{Cluster, LogReader, ReadError, SealError};
 use protocol::address::{LogAddress, Position};
-use protocol::id::{LogId, SLOT_COUNT, SlotId, StripeNumber};
+use protocol::id::{LogId, MapEpoch, SLOT_COUNT, SlotId, StripeNumber};
 use protocol::manager::ManagerRequest;
 use protocol::maps::{LogState, Maps, SlotEntry, SlotLog};
 use protocol::record::RecordKind;
@@ -190,14 +190,12 @@ impl Manager {
         let mut recovered = Recovered::default();
         recovered.recover(sources, &run).await?;
         let _one = self.imaging.lock().await;
-        if !self.list_own_log(&run).await? {
-            return Ok(());
-        }
+        let Some(epoch) = self.list_own_log(&run).await? else { return Ok(()) };
         let _still = self.replaying.lock().await;
         let mut intentions = recovered.intentions;
         let state = |(id, slot)| {
             let intentions = intentions.remove(&id).unwrap_or_default();
-            SlotState { intentions, tokens: SlotTokens::unheard(), ..SlotState::new(id, slot) }
+            SlotState { intentions, tokens: SlotTokens::unheard(epoch), ..SlotState::new(id, slot) }
         };
         let states = recovered.slots.into_iter().map(state).collect();
         let logs = run.logs.iter().map(|listed| listed.log).collect();
@@ -228,9 +226,10 @@ impl Manager {
         self.tokens_moved.notify();
     }
 
-    /// Adds our log to the list of a run of slots. False when the registry says that something else changed first. An answer
-    /// that is lost is not taken for a refusal: slots that are listed with our log are ours, and that log is not dead.
-    async fn list_own_log(&self, run: &SlotRange) -> Result<bool, StartError> {
+    /// Adds our log to the list of a run of slots; the epoch of maps by which they are ours. None when the registry says that
+    /// something else changed first. An answer that is lost is not taken for a refusal: slots that are listed with our log
+    /// are ours, and that log is not dead.
+    async fn list_own_log(&self, run: &SlotRange) -> Result<Option<MapEpoch>, StartError> {
         let node = self.host().node().0;
         let own = SlotLog { log: self.writer.log(), from: self.writer.end() };
         let listed = SlotRange { logs: run.logs.iter().copied().chain([own]).collect(), ..run.clone() };
@@ -239,10 +238,10 @@ impl Manager {
             let known = self.cluster.refresh().await;
             let maps = self.cluster.maps();
             if is_proposed && listed.lies_in(&maps, node) {
-                return Ok(true);
+                return Ok(Some(maps.epoch));
             }
             if known.is_ok() && !run.lies_in(&maps, node) {
-                return Ok(false);
+                return Ok(None);
             }
             if let Err(error) = known
                 && (!is_proposed || self.stopping.load(Ordering::Relaxed))
@@ -254,7 +253,8 @@ impl Manager {
             let request = RegistryRequest::SetSlots { first, last, node, base, logs: listed.logs.clone(), epoch };
             is_proposed = true;
             match self.cluster.registry(request).await {
-                Ok(_) => return Ok(true),
+                // Only what was true of these very maps is changed.
+                Ok(_) => return Ok(Some(maps.epoch)),
                 // Refused for newer maps, which may have to come yet.
                 Err(RegistryError::Lost) => {
                     if self.cluster.refresh().await.is_ok_and(|known| known.epoch == maps.epoch) {

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use host::Moment;
-use protocol::id::{InodeId, SlotId};
+use protocol::id::{InodeId, MapEpoch, SlotId};
 use protocol::token::{Grant, Token, TokenMode, TokenVersion};
 
 /// More clients than this wait for one inode only by asking again.
@@ -135,9 +135,11 @@ impl Holders {
 }
 
 impl SlotTokens {
-    /// Of a slot that arrives: until all clients have said what they hold, nothing is done that one could notice.
-    pub(crate) fn unheard() -> SlotTokens {
-        SlotTokens { unheard: true, ..SlotTokens::default() }
+    /// Of a slot that arrives by maps of that epoch: until all clients have said what they hold, nothing is done that one
+    /// could notice.
+    pub(crate) fn unheard(epoch: MapEpoch) -> SlotTokens {
+        let newest = TokenVersion::behind(epoch).0;
+        SlotTokens { unheard: true, newest, ..SlotTokens::default() }
     }
 
     /// All have said it.
@@ -383,6 +385,27 @@ impl SlotTokens {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The client has nothing of this any more. It may have asked anew since, and been granted more; and what is being called
+    /// back ends with the answer to that.
+    pub(crate) fn forgotten(&mut self, node: u32, token: Token) {
+        let Sharing::Shared(inodes) = &mut self.sharing else { return };
+        let Some(holders) = inodes.get_mut(&token.inode) else { return };
+        if holders.held.get(&node).is_some_and(|held| held.version == token.version && !held.called) {
+            holders.held.remove(&node);
+        }
+        if holders.is_idle() {
+            inodes.remove(&token.inode);
+        }
+    }
+
+    /// How many tokens of inodes are held.
+    pub(crate) fn held(&self) -> u64 {
+        match &self.sharing {
+            Sharing::Shared(inodes) => inodes.values().map(|holders| holders.held.len() as u64).sum(),
+            Sharing::Free | Sharing::Whole { .. } => 0,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::id::{InodeId, LogId, SlotId, StripeNumber};
 use crate::intention::{Admission, Fetch, Fetched, IntentionId, Outcome, Prepare, Settle};
 use crate::maps::View;
 use crate::once::Once;
-use crate::token::{Grant, TokenMode};
+use crate::token::{Grant, Token, TokenMode};
 
 /// What a manager is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -113,6 +113,9 @@ pub enum ManagerRequest {
         /// The name. None: the directory itself.
         name: Option<Bytes>,
     },
+    /// The client has nothing of these in memory any more, and nobody asked it for them. What was granted since, and what is
+    /// being called back, stays as it is. May be told again, and late.
+    Forgotten(Vec<Token>),
     /// The first word of a client to a manager: it writes this log, and whatever its node held in an earlier life is void
     /// once the logs of that life are sealed and replayed.
     Greet(LogId),

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::file::{Lock, Time};
-use crate::id::{InodeId, LogId, SlotId};
+use crate::id::{InodeId, LogId, MapEpoch, SlotId};
 
 /// The port that clients answer on.
 pub const CLIENT_PORT: u16 = 5;
@@ -25,9 +25,18 @@ pub enum TokenMode {
     Write,
 }
 
-/// Counts the grants of a slot, so that a call-back says which grant it means.
+/// Names a grant: the same is never given twice for one slot, whoever manages it, and a later one is larger. Begins with the
+/// epoch of maps by which its manager took the slot over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct TokenVersion(pub u64);
+
+impl TokenVersion {
+    /// Before all that a manager grants which takes a slot over by maps of this epoch, and behind all that was granted there
+    /// earlier.
+    pub fn behind(epoch: MapEpoch) -> TokenVersion {
+        TokenVersion(epoch.0 << 32)
+    }
+}
 
 /// A token of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +57,9 @@ pub enum Grant {
     /// One inode.
     Inode(Token),
 }
+
+/// So many tokens that were forgotten are told at a time: some hundred kilobytes.
+pub const FORGOTTEN_MAX: usize = 5000;
 
 /// What a manager asks of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -15,6 +15,8 @@ mod deaths;
 mod dentries;
 #[path = "many_clients/file_locks.rs"]
 mod file_locks;
+#[path = "many_clients/forgotten.rs"]
+mod forgotten;
 #[path = "many_clients/history.rs"]
 mod history;
 #[path = "many_clients/kernel.rs"]

@@ -1,6 +1,6 @@
 //! The tokens of one slot against clients that believe what they are told: random questions, answers that come late, call-backs
-//! that fail, or end when their client is dead and its next life holds the same. Nobody ever believes to hold what stands
-//! against another's belief.
+//! that fail, or end when their client is dead and its next life holds the same; clients that forget, which is heard late and
+//! twice; managers that take over. Nobody ever believes to hold what stands against another's belief.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,8 +31,12 @@ struct Believer {
 struct Play {
     tokens: SlotTokens,
     clients: BTreeMap<u32, Believer>,
-    /// Call-backs under way, each with the life that is asked.
-    calls: Vec<(CallBack, u32)>,
+    /// The map that gave the slot to its manager.
+    epoch: u64,
+    /// Call-backs under way, each with the life that is asked, and when its manager took over.
+    calls: Vec<(CallBack, u32, u64)>,
+    /// What clients told that they forgot.
+    forgotten: Vec<(u32, Token)>,
     /// One of so many clients that could die does.
     health: u64,
     dice: Dice,
@@ -40,17 +44,38 @@ struct Play {
     grants: u64,
     /// How often attributes were changed.
     changes: u64,
+    /// How often a token was forgotten that the manager knew of.
+    drops: u64,
 }
 
 impl Play {
+    fn new(seed: u64) -> Play {
+        Play {
+            tokens: SlotTokens::default(),
+            clients: BTreeMap::new(),
+            epoch: 0,
+            calls: Vec::new(),
+            forgotten: Vec::new(),
+            health: 1 + seed % 8,
+            dice: Dice::new(seed),
+            now: START,
+            grants: 0,
+            changes: 0,
+            drops: 0,
+        }
+    }
+
     fn step(&mut self) {
         let node = self.dice.below(4) as u32;
         let inode = inode(self.dice.below(3));
         self.now = self.now + Duration::from_millis(self.dice.below(200));
-        match self.dice.below(14) {
+        match self.dice.below(18) {
             0..=5 => self.ask(node, inode),
             10 | 11 => self.look(node),
             12 | 13 => self.change(node),
+            14 | 15 => self.forget(node),
+            16 => self.hear(),
+            17 if self.dice.below(8) == 0 => self.take_over(),
             6 | 7 => self.answer(),
             8 => {
                 if self.dice.below(self.health) == 0 {
@@ -121,7 +146,37 @@ impl Play {
     fn call_back(&mut self, node: u32, call: Call) {
         assert_ne!(call.holder, node);
         let life = self.clients.entry(call.holder).or_default().life;
-        self.calls.extend(self.tokens.begin(call, self.now).map(|begun| (begun, life)));
+        self.calls.extend(self.tokens.begin(call, self.now).map(|begun| (begun, life, self.epoch)));
+    }
+
+    fn forget(&mut self, node: u32) {
+        let client = self.clients.entry(node).or_default();
+        let inodes: Vec<InodeId> = client.inodes.keys().copied().collect();
+        if let Some(forgotten) = self.dice.pick(&inodes).and_then(|inode| client.inodes.remove(inode)) {
+            self.forgotten.push((node, forgotten));
+        }
+    }
+
+    /// Something that was forgotten is told, perhaps not for the first time, and perhaps to another manager.
+    fn hear(&mut self) {
+        let Some(&(node, token)) = self.dice.pick(&self.forgotten) else { return };
+        let before = self.tokens.held();
+        self.tokens.forgotten(node, token);
+        self.drops += before - self.tokens.held();
+    }
+
+    /// Another manager takes the slot over: it knows what clients tell it.
+    fn take_over(&mut self) {
+        self.epoch += 1;
+        self.tokens = SlotTokens::unheard(MapEpoch(self.epoch));
+        for (&node, client) in &self.clients {
+            if client.whole {
+                self.tokens.claim_slot(node);
+            } else {
+                client.inodes.values().for_each(|&token| self.tokens.claim(node, token));
+            }
+        }
+        self.tokens.heard();
     }
 
     /// A call-back is answered, or comes to nothing.
@@ -130,17 +185,18 @@ impl Play {
             return;
         }
         let at = self.dice.below(self.calls.len() as u64) as usize;
-        let (begun @ CallBack { call, version }, life) = self.calls.swap_remove(at);
+        let (begun @ CallBack { call, version }, life, epoch) = self.calls.swap_remove(at);
         let client = self.clients.entry(call.holder).or_default();
         let mut remaining = Vec::new();
         match call.what {
             // It may have answered before it died.
             _ if client.life != life => {}
             What::Slot => {
-                client.whole = false;
-                let mode = if self.dice.coin() { TokenMode::Read } else { TokenMode::Write };
-                let kept = Token { inode: inode(self.dice.below(3)), mode, version };
-                client.inodes.insert(kept.inode, kept);
+                if std::mem::take(&mut client.whole) {
+                    let mode = if self.dice.coin() { TokenMode::Read } else { TokenMode::Write };
+                    let kept = Token { inode: inode(self.dice.below(3)), mode, version };
+                    client.inodes.insert(kept.inode, kept);
+                }
                 remaining.extend(client.inodes.values().copied());
             }
             What::Inode(token, None) => drop(client.inodes.remove(&token.inode)),
@@ -148,7 +204,9 @@ impl Play {
                 client.inodes.entry(token.inode).and_modify(|held| held.mode = held.mode.min(mode));
             }
         }
-        if self.dice.below(6) == 0 {
+        if epoch != self.epoch {
+            // Its manager is gone.
+        } else if self.dice.below(6) == 0 {
             self.tokens.not_given_up(begun);
         } else {
             self.tokens.given_up(begun, &remaining);
@@ -175,15 +233,16 @@ impl Play {
 
 #[test]
 fn no_two_clients_believe_what_cannot_both_be() {
-    let (mut grants, mut changes) = (0, 0);
+    let (mut grants, mut changes, mut drops) = (0, 0, 0);
     for seed in 0..1000 {
-        let (tokens, clients, health, dice) = (SlotTokens::default(), BTreeMap::new(), 1 + seed % 8, Dice::new(seed));
-        let mut play = Play { tokens, clients, calls: Vec::new(), health, dice, now: START, grants: 0, changes: 0 };
+        let mut play = Play::new(seed);
         (0..400).for_each(|_| play.step());
         grants += play.grants;
         changes += play.changes;
+        drops += play.drops;
     }
-    assert!(grants > 4000 && changes > 4000, "{grants} {changes}");
+    println!("{grants} grants, {changes} changes, {drops} forgotten");
+    assert!(grants > 4000 && changes > 4000 && drops > 1000, "{grants} {changes} {drops}");
 }
 
 #[test]

@@ -211,11 +211,14 @@ impl Machines {
         let forgets_names = !self.world.seed().is_multiple_of(3);
         // In half of the worlds the names of so few directories are kept that all are given up time and again.
         let names_max = if self.world.seed().is_multiple_of(2) { 2 } else { 50_000 };
+        // And in half of them files are forgotten soon after they were used.
+        let kept = if self.world.seed() % 4 < 2 { Duration::ZERO } else { ClientOptions::default().kept };
         let started = self.world.spawn(&host, async move {
             let cluster = Cluster::connect(starting.clone(), STORE).await.expect("the registry answers");
             cluster.lease_by(Box::new(own));
             let reader = LogReader::new(cluster.clone());
-            let options = ClientOptions { cache_bytes: 1 << 20, dirty_bytes: 1 << 20, names_max, ..Default::default() };
+            let sizes = ClientOptions { cache_bytes: 1 << 20, dirty_bytes: 1 << 20, ..Default::default() };
+            let options = ClientOptions { names_max, kept, ..sizes };
             let client = Client::start(cluster, reader, options).await.expect("the client starts");
             let (kernel, above) = Kernel::mount(client.clone(), starting, forgets_names);
             client.answer_managers(above);
