@@ -1,7 +1,7 @@
 """Small files that another machine made: milliseconds for each call, by one program after the other.
 
 Host 1 makes files of 1,000 bytes in ten directories; hosts 2 and 3 read and look at them, host 2 writes them anew and makes
-more beside them, and host 1 reads those. Links carry what --rate says, with no delay of their own: what is counted is round
+more beside them, and host 1 reads those; in the end host 1 removes what host 3 read a while ago. Links carry what --rate says, with no delay of their own: what is counted is round
 trips and what managers and clients do for each, as between machines in one room. No paper has a figure of this; an NFS client
 takes two or three calls to read such a file (LOOKUP or OPEN, READ, CLOSE).
 """
@@ -14,6 +14,9 @@ from experiments.report import median
 
 CONTENT = os.urandom(1000)
 DIRECTORIES = 10
+# Seconds. Files that others may use are kept for half a minute after their last use, and when they were read is told after as long.
+SOON = 5
+LONG = 75
 
 
 def add(subparsers):
@@ -61,22 +64,28 @@ def measure(lab, count, name):
     """Milliseconds for each file, by what was done."""
     first, second, third = (Tree(lab, host, f"{name}-made-by-1", count) for host in (1, 2, 3))
     mine, theirs = (Tree(lab, host, f"{name}-made-by-2", count) for host in (2, 1))
-    first.make_directories()
-    theirs.make_directories()
+    old, used = (Tree(lab, host, f"{name}-left-alone", count) for host in (1, 3))
+    for tree in (first, theirs, old):
+        tree.make_directories()
     figures = {}
+    old.make()
+    used.read()
     steps = [
-        ("1 makes", first.make),
-        ("2 reads", second.read),
-        ("2 reads again", second.read),
-        ("2 stats", second.stat),
-        ("3 reads", third.read),
-        ("2 writes anew", second.rewrite),
-        ("1 reads those", first.read),
-        ("2 makes more", mine.make),
-        ("1 reads more", theirs.read),
-        ("2 removes all", lambda: (second.unlink(), mine.unlink())),
+        (0, "1 makes", first.make),
+        (0, "2 reads", second.read),
+        (0, "2 reads again", second.read),
+        (0, "2 stats", second.stat),
+        (SOON, "2 reads again soon", second.read),
+        (0, "3 reads", third.read),
+        (0, "2 writes anew", second.rewrite),
+        (0, "1 reads those", first.read),
+        (0, "2 makes more", mine.make),
+        (0, "1 reads more", theirs.read),
+        (0, "2 removes all", lambda: (second.unlink(), mine.unlink())),
+        (LONG, "1 removes old ones", old.unlink),
     ]
-    for what, step in steps:
+    for pause, what, step in steps:
+        time.sleep(pause)
         start = time.monotonic()
         step()
         figures[what] = (time.monotonic() - start) * 1e3 / count

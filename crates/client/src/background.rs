@@ -1,6 +1,5 @@
 //! What goes on beside the callers: writing out what is old or much, sending deltas, forgetting files, asking targets for
-//! their room.
-//! Awaits.
+//! their room. Awaits.
 
 use std::collections::BTreeMap;
 use std::pin::pin;

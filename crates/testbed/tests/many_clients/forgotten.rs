@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::ClientOptions;
+use client::{ClientOptions, WriteAt};
 use host::sim::{self, Verdict};
 use protocol::file::SetAttributes;
 use protocol::id::InodeId;
@@ -16,6 +16,8 @@ use super::machines::Machines;
 use super::plain;
 
 const FILES: u64 = 20;
+/// More than lives in an inode.
+const BYTES: usize = 1000;
 
 #[test]
 fn what_clients_forgot_is_not_called_back() {
@@ -34,6 +36,7 @@ fn what_clients_forgot_is_not_called_back() {
             for number in 0..FILES {
                 let name = Bytes::from(format!("file-{number}"));
                 let inode = making.create_open(InodeId::ROOT, name, plain()).await.expect("the name is new").inode;
+                making.write(inode, WriteAt::End, Bytes::from(vec![7; BYTES])).await.expect("there is room");
                 making.close(inode).await;
                 files.push(inode);
             }
@@ -45,7 +48,8 @@ fn what_clients_forgot_is_not_called_back() {
             let read = async move {
                 for inode in used {
                     reading.open(inode).await.expect("it is there");
-                    reading.read(inode, 0, 10).await.expect("it can be read");
+                    let bytes = reading.read(inode, 0, BYTES as u32).await.expect("it can be read").concat();
+                    assert_eq!(bytes, vec![7; BYTES]);
                     reading.close(inode).await;
                 }
             };
