@@ -12,7 +12,7 @@ use protocol::storage::StoredFragment;
 
 use crate::Cluster;
 use crate::decode;
-use crate::fetch::read_prefix;
+use crate::fetch::{Refusal, read_prefix};
 use crate::image::Image;
 
 /// What was read of one stripe.
@@ -22,8 +22,10 @@ pub(crate) struct Gathered {
     pub(crate) image: Image,
     /// Fragments of which not all bytes were given, or verify, by run and part.
     pub(crate) damaged: Vec<(RunNumber, Part, TargetId)>,
-    /// Targets that did not answer: of what they hold nobody knows anything now.
+    /// Targets that did not answer, or could not read: of what they hold nobody knows anything now.
     pub(crate) silent: BTreeSet<TargetId>,
+    /// Those of them that did not answer: what they hold may be as good as ever.
+    pub(crate) unheard: BTreeSet<TargetId>,
 }
 
 /// A fragment as far as its checksums vouch for it.
@@ -43,6 +45,9 @@ pub(crate) async fn gather(cluster: &Cluster, held: &[(TargetId, StoredFragment)
     let mut gathered = Gathered::default();
     let silent = reads.iter().filter(|(.., bytes)| bytes.is_err()).map(|(target, ..)| *target);
     gathered.silent = silent.collect();
+    let unheard =
+        reads.iter().filter(|(.., bytes)| matches!(bytes, Err(Refusal::Silent(_)))).map(|(target, ..)| *target);
+    gathered.unheard = unheard.collect();
     let read = |(target, fragment, bytes): (_, _, Result<_, _>)| {
         let bytes = bytes.unwrap_or_default();
         Read { target, fragment, bytes }

@@ -315,8 +315,10 @@ impl Whole {
     fn problems(&self) -> Vec<Problem> {
         let missing = missing(&self.maps, &self.header, &self.lengths, &self.held).into_iter().map(Problem::Missing);
         let id = |part| FragmentId { part, ..self.header.id };
-        let damaged = self.gathered.damaged.iter();
-        let damaged = damaged.map(|&(_, part, target)| Problem::Checksum(Damage { id: id(part), target }));
+        let damaged = self.gathered.damaged.iter().map(|&(_, part, target)| {
+            let damage = Damage { id: id(part), target };
+            if self.gathered.unheard.contains(&target) { Problem::Missing(damage) } else { Problem::Checksum(damage) }
+        });
         missing.chain(damaged).collect()
     }
 
@@ -396,14 +398,21 @@ async fn mend(cluster: &Cluster, whole: &Whole, problems: Vec<Problem>, repair: 
     let Some(fence) = epoch_of(&whole.maps, log) else { return };
     for problem in problems {
         let damage = problem.damage();
+        // Nothing is known to be wrong there.
+        if whole.gathered.unheard.contains(&damage.target) {
+            continue;
+        }
         let Some(content) = whole.content(damage.id.part) else {
             repair.beyond += 1;
             continue;
         };
         if !matches!(problem, Problem::Missing(_)) {
-            // Only deleting makes way for right bytes. The stripe has k other fragments, or there would be no content.
+            // Only deleting makes way for right bytes. The stripe has k other fragments, or there would be no content. A
+            // target that does not answer may delete later, and what was written by then would go with it.
             let request = StorageRequest::Delete { stripes: vec![(log, stripe)] };
-            let _ = cluster.ask(damage.target, request).await;
+            if cluster.ask(damage.target, request).await.is_err() {
+                continue;
+            }
         }
         if write(cluster, whole, damage, fence, content.into()).await {
             repair.mended += 1;

@@ -8,9 +8,10 @@ use host::Host;
 use host::sim::{Verdict, World, run};
 use log::{
     Appended, BodyPart, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions, recovery,
-    stripes,
+    stripes::{self, StripeState},
 };
 use protocol::fragment::FragmentId;
+use protocol::id::TargetId;
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room, StorageRequest, ToTarget};
@@ -130,5 +131,57 @@ fn what_is_not_heard_of_is_not_made_anew() {
             world.dismiss_judge();
             assert_eq!(stored(&fakes), before, "with targets {one} and {other} unheard");
         }
+    });
+}
+
+#[test]
+fn what_is_read_in_vain_is_not_deleted() {
+    run(12, async |world, host| {
+        let fakes = Fakes::new(&world, 6, 1, 16 << 10);
+        let (writer, _) = write(&fakes, &host).await;
+        let cluster = fakes.cluster(&host).await;
+        recovery::seal(&cluster, writer.log()).await.expect("all targets answer");
+        let before = stored(&fakes);
+        // It tells what it holds, and then no more: what it is sent by then it takes late.
+        world.judge_messages(|passing| match passing.message.peek().downcast_ref::<ToTarget>() {
+            Some(ToTarget { target: TargetId(0), request: StorageRequest::Read { .. } }) => Verdict::Lose,
+            Some(ToTarget { request, .. }) if matches!(request, StorageRequest::Delete { .. }) => panic!("{request:?}"),
+            _ => Verdict::Pass,
+        });
+        for StripeState { log, number, length, .. } in stripes::list(&cluster, Some(writer.log())).await {
+            assert!(stripes::refill(&cluster, log, number, length).await.is_ok());
+            assert!(stripes::repair(&cluster, log, number).await.is_ok());
+        }
+        assert_eq!(stored(&fakes), before);
+    });
+}
+
+#[test]
+fn what_may_be_deleted_late_is_not_written_before() {
+    run(13, async |world, host| {
+        let fakes = Fakes::new(&world, 6, 1, 16 << 10);
+        let (writer, _) = write(&fakes, &host).await;
+        let cluster = fakes.cluster(&host).await;
+        recovery::seal(&cluster, writer.log()).await.expect("all targets answer");
+        let whole = stored(&fakes);
+        let rotten = rot(&fakes, 0);
+        // The target stands still for a while, once it has been read.
+        let late = Duration::from_secs(40);
+        world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
+            Some(ToTarget { request: StorageRequest::Delete { .. }, .. }) => Verdict::Delay(late),
+            _ => Verdict::Pass,
+        });
+        let all = stripes::list(&cluster, Some(writer.log())).await;
+        for StripeState { log, number, length, .. } in &all {
+            let made = stripes::refill(&cluster, *log, *number, *length).await.expect("all can be read");
+            assert_eq!(made.mended, 0);
+        }
+        world.sleep(late).await;
+        world.dismiss_judge();
+        let mut mended = 0;
+        for StripeState { log, number, length, .. } in &all {
+            mended += stripes::refill(&cluster, *log, *number, *length).await.expect("all can be read").mended as u64;
+        }
+        assert_eq!((mended, stored(&fakes)), (rotten, whole));
     });
 }
