@@ -2,7 +2,7 @@
 
 use protocol::file::{Attributes, SetAttributes};
 use protocol::id::InodeId;
-use protocol::manager::{ManagerReply, ManagerRequest};
+use protocol::manager::{ManagerError, ManagerReply, ManagerRequest};
 use protocol::token::TokenMode;
 
 use crate::ClientError;
@@ -100,6 +100,14 @@ impl Inner {
         }
     }
 
+    /// As [`Inner::completed`], of an inode that was changed: that took effect, whatever became of the inode since.
+    pub(crate) async fn completed_change(&self, attributes: Attributes, lost: u64) -> Result<Attributes, ClientError> {
+        match self.completed(attributes, lost).await {
+            Err(ClientError::Manager(ManagerError::Stale | ManagerError::NotFound)) => Ok(attributes),
+            other => other,
+        }
+    }
+
     /// Takes in what managers acknowledged.
     pub(crate) fn settle(&self, file: &OpenFile) {
         let acknowledged = lock(&self.outbox).acknowledged();
@@ -120,7 +128,7 @@ impl Inner {
             }
         };
         let (attributes, _) = entry(reply)?;
-        self.completed(attributes, lost).await
+        self.completed_change(attributes, lost).await
     }
 
     /// Pins an inode to change its content; nothing, if it has none.

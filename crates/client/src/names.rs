@@ -71,7 +71,7 @@ impl Client {
             inner.linked(inode);
             match reply.answer {
                 Answer::Entry(attributes, _) | Answer::Attributes(attributes) => {
-                    inner.completed(attributes, lost).await
+                    inner.completed_change(attributes, lost).await
                 }
                 _ => inner.attributes(inode).await,
             }
