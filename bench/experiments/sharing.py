@@ -1,9 +1,10 @@
 """Small files that another machine made: milliseconds for each call, by one program after the other.
 
 Host 1 makes files of 1,000 bytes in ten directories; hosts 2 and 3 read and look at them, host 2 writes them anew and makes
-more beside them, and host 1 reads those; in the end host 1 removes what host 3 read a while ago. Links carry what --rate says, with no delay of their own: what is counted is round
-trips and what managers and clients do for each, as between machines in one room. No paper has a figure of this; an NFS client
-takes two or three calls to read such a file (LOOKUP or OPEN, READ, CLOSE).
+more beside them, and host 1 reads those; in the end host 1 removes what host 3 read a while ago. Links carry what --rate
+says, with no delay of their own: what is counted is round trips and what managers and clients do for each, as between
+machines in one room. No paper has a figure of this; an NFS client takes two or three calls to read such a file (LOOKUP or
+OPEN, READ, CLOSE).
 """
 
 import os
@@ -14,7 +15,8 @@ from experiments.report import median
 
 CONTENT = os.urandom(1000)
 DIRECTORIES = 10
-# Seconds. Files that others may use are kept for half a minute after their last use, and when they were read is told after as long.
+# Seconds. Files that others may use are kept for half a minute after their last use, and when they were read is told after
+# as long, which is a use.
 SOON = 5
 LONG = 75
 

@@ -8,12 +8,14 @@ use std::time::Duration;
 use event_listener::Event;
 use futures_util::future::join_all;
 use protocol::manager::ManagerRequest;
-use protocol::token::{FORGOTTEN_MAX, Token};
+use protocol::token::Token;
 
 use crate::client::{Inner, lock};
 
 /// How long they are gathered: nobody waits for them.
 const GATHER: Duration = Duration::from_secs(1);
+/// So many are told at a time: some hundred kilobytes.
+const TOLD_MAX: usize = 5000;
 /// More are not remembered until they are told: what is left out is called back in vain some day.
 const UNTOLD_MAX: usize = 200_000;
 
@@ -59,7 +61,7 @@ impl Inner {
                 by_manager.entry(self.manager_of(token.inode)).or_default().push(token);
             }
             let tell = by_manager.into_iter().map(async |(manager, tokens)| {
-                for part in tokens.chunks(FORGOTTEN_MAX) {
+                for part in tokens.chunks(TOLD_MAX) {
                     if self.ask_node(manager, ManagerRequest::Forgotten(part.to_vec())).await.is_err() {
                         return;
                     }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use host::Host;
 use host::sim::{Verdict, World, run};
 use log::{
-    Appended, BodyPart, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions, recovery,
+    Appended, BodyPart, Cluster, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions,
+    recovery,
     stripes::{self, StripeState},
 };
 use protocol::fragment::FragmentId;
-use protocol::id::TargetId;
+use protocol::id::{LogId, TargetId};
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room, StorageRequest, ToTarget};
@@ -33,6 +34,15 @@ async fn write(fakes: &Fakes, host: &Host) -> (LogWriter, Vec<(Appended, Vec<u8>
     writer.commit(writer.end(), Durability::Disk).await.unwrap();
     writer.close().await.unwrap();
     (writer, records)
+}
+
+/// One on six targets that is sealed.
+async fn a_sealed_log(world: &World, host: &Host) -> (Fakes, Cluster, LogId) {
+    let fakes = Fakes::new(world, 6, 1, 16 << 10);
+    let (writer, _) = write(&fakes, host).await;
+    let cluster = fakes.cluster(host).await;
+    recovery::seal(&cluster, writer.log()).await.expect("all targets answer");
+    (fakes, cluster, writer.log())
 }
 
 /// Flips a bit in each fragment of a target, and returns how many.
@@ -109,11 +119,8 @@ fn what_is_beyond_repair_is_counted_and_left_alone() {
 #[test]
 fn what_is_not_heard_of_is_not_made_anew() {
     run(11, async |world, host| {
-        let fakes = Fakes::new(&world, 6, 1, 16 << 10);
-        let (writer, _) = write(&fakes, &host).await;
-        let cluster = fakes.cluster(&host).await;
-        recovery::seal(&cluster, writer.log()).await.expect("all targets answer");
-        let all = stripes::list(&cluster, Some(writer.log())).await;
+        let (fakes, cluster, log) = a_sealed_log(&world, &host).await;
+        let all = stripes::list(&cluster, Some(log)).await;
         assert!(all.iter().any(|stripe| stripe.ended));
         let before = stored(&fakes);
         for (one, other) in (0..6).flat_map(|one| (0..one).map(move |other| (one, other))) {
@@ -137,10 +144,7 @@ fn what_is_not_heard_of_is_not_made_anew() {
 #[test]
 fn what_is_read_in_vain_is_not_deleted() {
     run(12, async |world, host| {
-        let fakes = Fakes::new(&world, 6, 1, 16 << 10);
-        let (writer, _) = write(&fakes, &host).await;
-        let cluster = fakes.cluster(&host).await;
-        recovery::seal(&cluster, writer.log()).await.expect("all targets answer");
+        let (fakes, cluster, log) = a_sealed_log(&world, &host).await;
         let before = stored(&fakes);
         // It tells what it holds, and then no more: what it is sent by then it takes late.
         world.judge_messages(|passing| match passing.message.peek().downcast_ref::<ToTarget>() {
@@ -148,7 +152,7 @@ fn what_is_read_in_vain_is_not_deleted() {
             Some(ToTarget { request, .. }) if matches!(request, StorageRequest::Delete { .. }) => panic!("{request:?}"),
             _ => Verdict::Pass,
         });
-        for StripeState { log, number, length, .. } in stripes::list(&cluster, Some(writer.log())).await {
+        for StripeState { log, number, length, .. } in stripes::list(&cluster, Some(log)).await {
             assert!(stripes::refill(&cluster, log, number, length).await.is_ok());
             assert!(stripes::repair(&cluster, log, number).await.is_ok());
         }
@@ -159,10 +163,7 @@ fn what_is_read_in_vain_is_not_deleted() {
 #[test]
 fn what_may_be_deleted_late_is_not_written_before() {
     run(13, async |world, host| {
-        let fakes = Fakes::new(&world, 6, 1, 16 << 10);
-        let (writer, _) = write(&fakes, &host).await;
-        let cluster = fakes.cluster(&host).await;
-        recovery::seal(&cluster, writer.log()).await.expect("all targets answer");
+        let (fakes, cluster, log) = a_sealed_log(&world, &host).await;
         let whole = stored(&fakes);
         let rotten = rot(&fakes, 0);
         // The target stands still for a while, once it has been read.
@@ -171,7 +172,7 @@ fn what_may_be_deleted_late_is_not_written_before() {
             Some(ToTarget { request: StorageRequest::Delete { .. }, .. }) => Verdict::Delay(late),
             _ => Verdict::Pass,
         });
-        let all = stripes::list(&cluster, Some(writer.log())).await;
+        let all = stripes::list(&cluster, Some(log)).await;
         for StripeState { log, number, length, .. } in &all {
             let made = stripes::refill(&cluster, *log, *number, *length).await.expect("all can be read");
             assert_eq!(made.mended, 0);

@@ -58,9 +58,6 @@ pub enum Grant {
     Inode(Token),
 }
 
-/// So many tokens that were forgotten are told at a time: some hundred kilobytes.
-pub const FORGOTTEN_MAX: usize = 5000;
-
 /// What a manager asks of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ClientRequest {
