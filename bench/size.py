@@ -2,12 +2,17 @@
 """Whether cost stays flat as a Dazzle file system grows: rates, memory and restart time at several sizes.
 
     size.py DAZZLE DIR MOUNT [--sizes N,N,...] [--one N] [--rounds N]
+    size.py --plain DIR [--sizes N,N,...] [--rounds N]
 
 DIR is the directory of a file system that is up on MOUNT, best an empty one. It is filled with files of 1 KiB, 1,000 to a
-directory, up to each of --sizes; then, in --rounds rounds: 10,000 files are created in fresh directories, the kernel's
-caches dropped, and they are looked up and stat'ed in another order ("fresh"); as many others from anywhere are, too ("any").
-Medians are told. Then the daemon is killed with SIGKILL and started again. At last --one files go into one directory; the
-rates of each tenth are told. Prints a markdown table.
+directory, up to each of --sizes. Then, in --rounds rounds, each time after the kernel's caches were dropped: 10,000 files
+that were just created in fresh directories are looked up in another order ("fresh"), those of ten directories in any order
+("ten directories"), and 10,000 from anywhere ("anywhere"). The last is told in lookups, of directories on the way as of
+files, since the more files there are, the more directories 10,000 of them lie in. Medians are told. Then the daemon is
+killed with SIGKILL and started again, and all files are looked at once, so that what was in memory is there again. At last
+--one files go into one directory; the rates of each tenth are told. Prints a markdown table.
+
+With --plain the same goes on in a directory of another file system, for comparison: there are only rates.
 """
 
 import argparse
@@ -73,6 +78,18 @@ class Fill:
         directory, name = divmod(number, PER_DIRECTORY)
         return os.path.join(self.root, f"many/{directory // 1000}/{directory % 1000}/{name}")
 
+    def of_directories(self, count):
+        """All files of so many directories, in any order."""
+        directories = random.sample(range(self.count // PER_DIRECTORY), count)
+        paths = [self.path(directory * PER_DIRECTORY + number) for directory in directories for number in range(PER_DIRECTORY)]
+        random.shuffle(paths)
+        return paths
+
+    def walk(self):
+        """Looks at every file once."""
+        for number in range(self.count):
+            os.stat(self.path(number))
+
     def grow(self, count):
         """Two processes make directories and files up to `count`."""
         directories = range(self.count // PER_DIRECTORY, count // PER_DIRECTORY)
@@ -101,9 +118,12 @@ def probe(root, name, fill):
     random.Random(1).shuffle(paths)
     fresh = rate(os.stat, paths)
     forget()
+    near = rate(os.stat, fill.of_directories(PROBE // PER_DIRECTORY))
+    forget()
     # Each once: what the kernel remembers from a moment ago is no answer of ours, and of few files it would be many.
-    anywhere = [fill.path(number) for number in random.sample(range(fill.count), min(PROBE, fill.count))]
-    return created, fresh, rate(os.stat, anywhere)
+    numbers = random.sample(range(fill.count), min(PROBE, fill.count))
+    lookups = 1 + len({number // PER_DIRECTORY for number in numbers}) / len(numbers)
+    return created, fresh, near, lookups * rate(os.stat, [fill.path(number) for number in numbers])
 
 
 def restart_seconds(daemon, path):
@@ -125,17 +145,20 @@ def row(*cells):
 
 def many(arguments, daemon, root):
     """One row for each size."""
-    row("files", "fill/s", "create/s", "stat fresh/s", "stat any/s", "daemon", "its metadata", "inodes it knows", "up after kill -9")
-    row("---:", *["---:"] * 8)
+    columns = ["files", "fill/s", "create/s", "stat fresh/s", "stat of ten directories/s", "lookups anywhere/s"]
+    columns += ["daemon", "its metadata", "inodes it knows", "up after kill -9"] if daemon else []
+    row(*columns)
+    row(*["---:"] * len(columns))
     fill = Fill(root)
     for size in arguments.sizes:
         filled = fill.grow(size)
         figures = [probe(root, f"probe-{size}-{number}", fill) for number in range(arguments.rounds)]
-        created, fresh, anywhere = (statistics.median(column) for column in zip(*figures))
-        memory = daemon.status()["memory"]
-        seconds = restart_seconds(daemon, fill.path(0))
-        rates = (f"{figure:,.0f}" for figure in (filled, created, fresh, anywhere))
-        row(f"{size:,}", *rates, *told(memory), f"{seconds:.1f} s")
+        medians = (statistics.median(column) for column in zip(*figures))
+        cells = [f"{size:,}", *(f"{figure:,.0f}" for figure in (filled, *medians))]
+        if daemon:
+            cells += [*told(daemon.status()["memory"]), f"{restart_seconds(daemon, fill.path(0)):.1f} s"]
+            fill.walk()
+        row(*cells)
 
 
 def one(arguments, daemon, root):
@@ -162,20 +185,23 @@ def one(arguments, daemon, root):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("dazzle")
-    parser.add_argument("dir")
-    parser.add_argument("mount")
+    parser.add_argument("dazzle", nargs="?")
+    parser.add_argument("dir", nargs="?")
+    parser.add_argument("mount", nargs="?")
+    parser.add_argument("--plain", metavar="DIR")
     parser.add_argument("--sizes", default="10000,100000,1000000,5000000")
     parser.add_argument("--one", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
+    if (arguments.mount is None) == (arguments.plain is None):
+        parser.error("give DAZZLE, DIR and MOUNT, or --plain DIR")
     arguments.sizes = [int(size) for size in arguments.sizes.split(",") if size]
-    daemon = Daemon(arguments.dazzle, arguments.dir, arguments.mount)
-    root = os.path.join(arguments.mount, "size")
+    daemon = None if arguments.plain else Daemon(arguments.dazzle, arguments.dir, arguments.mount)
+    root = os.path.join(arguments.plain or arguments.mount, "size")
     os.mkdir(root)
     if arguments.sizes:
         many(arguments, daemon, root)
-    if arguments.one:
+    if arguments.one and daemon:
         one(arguments, daemon, root)
 
 
