@@ -5,18 +5,14 @@ mod cluster;
 
 use std::time::Duration;
 
-use cluster::Cluster;
+use cluster::{Cluster, open, until};
 use host::NodeId;
-use host::sim::{self, DiskFaults, DiskOptions, Stop, World};
+use host::sim::{self, DiskFaults, DiskOptions, Stop};
 use protocol::checksum::crc;
 use protocol::id::TargetId;
-use protocol::maps::{Drain, NodeState, Writer};
+use protocol::maps::{Drain, NodeState};
 use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
 use registry::{Life, Registry, RegistryStart, Session};
-
-fn open(node: u32) -> RegistryRequest {
-    RegistryRequest::OpenLog { node, writer: Writer::Client }
-}
 
 #[test]
 fn one_node_starts_at_once_and_keeps_what_it_acknowledged() {
@@ -123,16 +119,6 @@ fn a_node_that_is_drained_gives_its_vote_and_its_slots_away_and_is_forgotten() {
         world.crash(NodeId(staying[1]), Stop::PowerLoss);
         on.answer(open(staying[0])).await.expect("two of three agree");
     });
-}
-
-async fn until(world: &World, what: &str, is_so: impl Fn() -> bool) {
-    for _ in 0..300 {
-        if is_so() {
-            return;
-        }
-        world.sleep(Duration::from_millis(100)).await;
-    }
-    panic!("after 30 s: not {what}");
 }
 
 #[test]

@@ -6,18 +6,14 @@ mod cluster;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cluster::Cluster;
+use cluster::{Cluster, open, until};
 use host::NodeId;
 use host::sim::{self, Stop, World};
 use protocol::id::LogId;
-use protocol::maps::{NodeState, Writer};
-use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
+use protocol::maps::NodeState;
+use protocol::registry::{LEASE, RegistryError, RegistryReply};
 use registry::RegistryStart;
 use registry::promotion::PromotionError;
-
-fn open(node: u32) -> RegistryRequest {
-    RegistryRequest::OpenLog { node, writer: Writer::Client }
-}
 
 /// Opens a log where `node` is; its number.
 async fn opened(cluster: &Cluster, node: u32) -> Option<LogId> {
@@ -259,14 +255,4 @@ async fn try_promoting(world: &World, cluster: &Cluster, node: u32, off: &[u32])
 async fn start(world: &World, cluster: &Cluster, node: u32) -> Result<(), RegistryStart> {
     let host = world.host(NodeId(node));
     world.spawn(&host, cluster.clone().run(host.clone())).await.expect("nobody stops it while it starts")
-}
-
-async fn until(world: &World, what: &str, is_so: impl Fn() -> bool) {
-    for _ in 0..300 {
-        if is_so() {
-            return;
-        }
-        world.sleep(Duration::from_millis(100)).await;
-    }
-    panic!("after 30 s: not {what}");
 }

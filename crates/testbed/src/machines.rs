@@ -195,6 +195,20 @@ impl Machines {
         on.cluster.refresh().await.expect("the registry never fails");
         Tally::of(&on.cluster.maps(), &stripes::list(&on.cluster, None).await)
     }
+
+    /// Waits until all that is stored is as safe as it can be.
+    ///
+    /// # Panics
+    /// When that takes five minutes.
+    pub async fn until_safe(&self, on: &Machine) {
+        for _ in 0..60 {
+            if self.tally(on).await.bytes_exposed.is_empty() {
+                return;
+            }
+            self.world.sleep(Duration::from_secs(5)).await;
+        }
+        panic!("{:?}, {:?}", self.tally(on).await, on.cleaner.status());
+    }
 }
 
 fn options() -> TargetOptions {

@@ -11,9 +11,12 @@
 //! The workload may be dropped at any moment: of the operation that was under way, either outcome is right.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::time::Duration;
 
 use bytes::Bytes;
 use client::{Client, ClientError, WriteAt};
+use futures_util::future::{Either, select};
 use host::sim::{Dice, Stop, World};
 use protocol::file::{Caller, Kind, NewInode, SetAttributes};
 use protocol::id::InodeId;
@@ -67,6 +70,26 @@ impl Witness {
     /// What it has seen so far.
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// One life: does up to `most` operations until done, or until some moment in the midst of it; then sometimes lets work in
+    /// the background run, so that crashes meet it too. Whether it came to its end.
+    pub async fn live(&mut self, world: &World, client: &Client, dice: &mut Dice, most: u64) -> bool {
+        let (mut chance, count) = (world.dice(), dice.below(most));
+        {
+            let work = pin!(self.work(world, client, &mut chance, count));
+            let cut = if dice.coin() { some_time(dice) * 8 } else { Duration::from_secs(3600) };
+            match select(work, pin!(world.sleep(cut))).await {
+                Either::Left((worked, _)) => worked.expect("a healthy node does what it is asked"),
+                Either::Right(_) => return false,
+            }
+        }
+        match dice.below(4) {
+            0 => {}
+            1 | 2 => world.sleep(some_time(dice)).await,
+            _ => world.sleep(Duration::from_millis(dice.below(20_000))).await,
+        }
+        true
     }
 
     /// Does `count` random operations, some of them after a pause.

@@ -6,13 +6,10 @@
 //! story has, `DAZZLE_SEED` replays one.
 
 use std::cell::Cell;
-use std::pin::pin;
-use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use host::Host;
 use host::sim::{self, Dice, DiskOptions, SimDisk, Stop, World};
-use testbed::{Counts, Parts, Shape, Site, Witness, some_time};
+use testbed::{Counts, Shape, Site, Witness};
 
 const LIVES: u64 = 3;
 
@@ -75,35 +72,15 @@ async fn lives(world: World, host: Host, story: Story) -> Counts {
     for _ in 0..LIVES {
         let stop = story.stop.unwrap_or(if dice.coin() { Stop::Kill } else { Stop::PowerLoss });
         harm.before_a_life(&site, &mut dice);
-        live(&world, (&mut witness, story.work), &parts, &mut dice).await;
+        if witness.live(&world, &parts.client, &mut dice, story.work).await && dice.coin() {
+            parts.audit().await;
+        }
         harm.before_a_start(&site, &mut dice);
         parts = site.crash(stop, &mut dice).await;
         witness.testify(&parts.client, stop).await;
         parts.audit().await;
     }
     witness.counts()
-}
-
-/// Works until done, or until some moment in the midst of it; then sometimes lets work in the background run, so that
-/// crashes meet it too.
-async fn live(world: &World, (witness, work): (&mut Witness, u64), parts: &Parts, dice: &mut Dice) {
-    let (mut chance, count) = (world.dice(), dice.below(work));
-    {
-        let work = pin!(witness.work(world, &parts.client, &mut chance, count));
-        let cut = if dice.coin() { some_time(dice) * 8 } else { Duration::from_secs(3600) };
-        match select(work, pin!(world.sleep(cut))).await {
-            Either::Left((worked, _)) => worked.expect("a healthy node does what it is asked"),
-            Either::Right(_) => return,
-        }
-    }
-    match dice.below(4) {
-        0 => {}
-        1 | 2 => world.sleep(some_time(dice)).await,
-        _ => world.sleep(Duration::from_millis(dice.below(20_000))).await,
-    }
-    if dice.coin() {
-        parts.audit().await;
-    }
 }
 
 /// Does harm to disks, as its story says.

@@ -7,15 +7,12 @@
 //! replays one.
 
 use std::cell::Cell;
-use std::pin::pin;
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 use host::Host;
 use host::sim::{self, Dice, SimDisk, Stop, World};
 use roles::rebuild::NotRebuilt;
-use testbed::{Counts, Parts, Shape, Site, Witness, some_time};
+use testbed::{Counts, Shape, Site, Witness};
 
 const LIVES: u64 = 4;
 const SPACES: [&str; 3] = ["registry.0", "registry.1", "registry.log"];
@@ -132,7 +129,7 @@ async fn lives(world: World, host: Host, mut story: Story) -> (Counts, u64) {
     let mut witness = Witness::new();
     let (mut old, mut rebuilt) = (copy(&site.disks()[0]).await, 0);
     for life in 0..LIVES {
-        live(&world, (&mut witness, story.work), &parts, &mut dice).await;
+        witness.live(&world, &parts.client, &mut dice, story.work).await;
         let stop = if dice.coin() { Stop::Kill } else { Stop::PowerLoss };
         site.reboot(stop);
         if story.losses > 0 && dice.coin() {
@@ -159,24 +156,6 @@ async fn lives(world: World, host: Host, mut story: Story) -> (Counts, u64) {
         parts.audit().await;
     }
     (witness.counts(), rebuilt)
-}
-
-/// Works until done, or until some moment in the midst of it; then sometimes lets work in the background run.
-async fn live(world: &World, (witness, work): (&mut Witness, u64), parts: &Parts, dice: &mut Dice) {
-    let (mut chance, count) = (world.dice(), dice.below(work));
-    {
-        let work = pin!(witness.work(world, &parts.client, &mut chance, count));
-        let cut = if dice.coin() { some_time(dice) * 8 } else { Duration::from_secs(3600) };
-        match select(work, pin!(world.sleep(cut))).await {
-            Either::Left((worked, _)) => worked.expect("a healthy node does what it is asked"),
-            Either::Right(_) => return,
-        }
-    }
-    match dice.below(4) {
-        0 => {}
-        1 | 2 => world.sleep(some_time(dice)).await,
-        _ => world.sleep(Duration::from_millis(dice.below(20_000))).await,
-    }
 }
 
 fn any_shape(dice: &mut Dice) -> Shape {

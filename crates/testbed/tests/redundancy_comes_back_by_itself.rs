@@ -16,17 +16,6 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// Waits until all that is stored is as safe as it can be.
-async fn until_safe(world: &World, machines: &Machines, on: &Machine) {
-    for _ in 0..60 {
-        if machines.tally(on).await.bytes_exposed.is_empty() {
-            return;
-        }
-        world.sleep(Duration::from_secs(5)).await;
-    }
-    panic!("{:?}, {:?}", machines.tally(on).await, on.cleaner.status());
-}
-
 async fn until_whole(world: &World, machines: &Machines, on: &Machine) {
     for _ in 0..60 {
         if machines.maps().targets.values().all(|target| target.state == TargetState::Whole) {
@@ -57,7 +46,7 @@ fn the_first_machine_may_be_lost_after_others_joined() {
                 all.push(machines.join(machine).await);
             }
             files.write(&client, &mut dice, 6).await;
-            until_safe(&world, &machines, &all[0]).await;
+            machines.until_safe(&all[0]).await;
             assert!(copied(&all.iter().collect::<Vec<_>>()) > 0, "what was there before was laid anew");
             machines.die(0, Stop::PowerLoss);
             files.verify(&world, &machines.client(1, &all[1]).await).await;
@@ -74,7 +63,7 @@ fn what_is_just_as_safe_stays_where_it_is() {
         let (second, third) = (machines.join(1).await, machines.join(2).await);
         let client = machines.client(0, &first).await;
         Files::default().write(&client, &mut dice, 8).await;
-        until_safe(&world, &machines, &first).await;
+        machines.until_safe(&first).await;
         let before = copied(&[&first, &second, &third]);
         let fourth = machines.join(3).await;
         world.sleep(5 * MINUTE).await;
@@ -97,7 +86,7 @@ fn a_machine_that_comes_back_is_made_whole() {
         files.write(&client, &mut dice, 8).await;
         let _again = machines.come_back(2).await;
         until_whole(&world, &machines, &first).await;
-        until_safe(&world, &machines, &first).await;
+        machines.until_safe(&first).await;
         machines.die(0, Stop::PowerLoss);
         files.verify(&world, &machines.client(1, &second).await).await;
     });
@@ -120,7 +109,7 @@ fn what_lay_on_disks_that_come_back_empty_is_made_again_by_all_machines() {
         for machine in [&first, &second, &again] {
             assert!(machine.rebuilder.status().stripes_here > 0, "all take part: {:?}", first.rebuilder.status());
         }
-        until_safe(&world, &machines, &first).await;
+        machines.until_safe(&first).await;
         machines.die(0, Stop::PowerLoss);
         files.verify(&world, &machines.client(1, &second).await).await;
     });
@@ -136,14 +125,14 @@ fn without_a_machine_that_stays_away_redundancy_comes_back_on_those_that_are_lef
         let client = machines.client(0, &first).await;
         let mut files = Files::default();
         files.write(&client, &mut dice, 30).await;
-        until_safe(&world, &machines, &first).await;
+        machines.until_safe(&first).await;
         let before = copied(&[&first, &second]);
         machines.die(2, Stop::Kill);
         world.sleep(MINUTE).await;
         assert_eq!(copied(&[&first, &second]), before, "a machine that reboots comes back");
         assert!(!machines.tally(&first).await.bytes_exposed.is_empty());
         world.sleep(MINUTE).await;
-        until_safe(&world, &machines, &first).await;
+        machines.until_safe(&first).await;
         let laid = [&first, &second].map(|machine| machine.cleaner.status().bytes_laid_anew);
         assert!(laid.iter().all(|&bytes| bytes > 0), "all take part: {laid:?}");
         machines.die(0, Stop::PowerLoss);
@@ -161,7 +150,7 @@ async fn with_one_lost(world: &World, dice: &mut Dice) -> (Machines, Vec<Machine
     let client = machines.client(0, &all[0]).await;
     let mut files = Files::default();
     files.write(&client, dice, 30).await;
-    until_safe(world, &machines, &all[0]).await;
+    machines.until_safe(&all[0]).await;
     machines.die(5, Stop::PowerLoss);
     drop(all.pop());
     // Logs that are still written go on elsewhere.
@@ -187,7 +176,7 @@ async fn until_replaced(world: &World, machines: &Machines, on: &Machine) {
         let is_replaced = maps.groups.values().any(|group| !group.former.is_empty());
         let mut newcomers = maps.groups.values().flat_map(|group| &group.newcomers);
         if is_replaced && !newcomers.any(|target| maps.targets[target].serves()) {
-            until_safe(world, machines, on).await;
+            machines.until_safe(on).await;
             return;
         }
         world.sleep(Duration::from_secs(5)).await;
@@ -219,7 +208,7 @@ fn who_comes_back_when_others_have_its_places_keeps_nothing_of_them() {
             assert_eq!((state.astray, state.missing), (vec![], vec![]), "{} of {}", state.number.0, state.log.0);
         }
         files.write(&machines.client(3, &all[3]).await, &mut dice, 6).await;
-        until_safe(&world, &machines, &all[0]).await;
+        machines.until_safe(&all[0]).await;
         machines.die(dice.below(4) as usize, Stop::PowerLoss);
         files.verify(&world, &machines.client(4, &all[4]).await).await;
     });
@@ -259,7 +248,7 @@ fn what_a_former_member_brings_back_is_used_where_it_is_all_there_is() {
         files.verify(&world, &machines.client(5, &again).await).await;
         if let Some(returned) = returned {
             until_whole(&world, &machines, &all[0]).await;
-            until_safe(&world, &machines, &all[0]).await;
+            machines.until_safe(&all[0]).await;
             machines.die(0, Stop::PowerLoss);
             files.verify(&world, &machines.client(second, &returned).await).await;
         }

@@ -187,7 +187,7 @@ fn a_dead_machine_is_replaced_by_an_empty_one() {
         files.write(&client, &mut dice, 4).await;
         let whole = |state: TargetState| matches!(state, TargetState::Whole | TargetState::Removed);
         assert!(machines.maps().targets.values().all(|target| whole(target.state)));
-        until_safe(&world, &machines, &first).await;
+        machines.until_safe(&first).await;
         machines.die(0, Stop::PowerLoss);
         files.verify(&world, &machines.client(1, &second).await).await;
     });
@@ -225,7 +225,7 @@ fn what_another_cleaned_while_the_first_was_away_does_not_stay_behind() {
         files.write(&machines.client(0, &first).await, &mut dice, 10).await;
         machines.die(0, Stop::Kill);
         world.sleep(Duration::from_secs(30)).await;
-        until_safe(&world, &machines, &second).await;
+        machines.until_safe(&second).await;
         assert!(second.cleaner.status().bytes_copied > 0, "it did what the first one does else");
         let first = machines.come_back(0).await;
         let leaving = targets_of(&machines, 3);
@@ -233,14 +233,4 @@ fn what_another_cleaned_while_the_first_was_away_does_not_stay_behind() {
         take_away(&world, &machines, &first, &leaving).await;
         files.verify(&world, &machines.client(1, &second).await).await;
     });
-}
-
-async fn until_safe(world: &World, machines: &Machines, on: &Machine) {
-    for _ in 0..60 {
-        if machines.tally(on).await.bytes_exposed.is_empty() {
-            return;
-        }
-        world.sleep(Duration::from_secs(5)).await;
-    }
-    panic!("{:?}, {:?}", machines.tally(on).await, on.cleaner.status());
 }

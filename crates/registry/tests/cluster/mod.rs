@@ -8,7 +8,7 @@ use std::time::Duration;
 use host::sim::{DiskOptions, SimDisk, World};
 use host::{Disk, Host, NodeId};
 use protocol::id::TargetId;
-use protocol::maps::TargetEntry;
+use protocol::maps::{TargetEntry, Writer};
 use protocol::registry::{RegistryReply, RegistryRequest};
 use registry::evidence::Evidence;
 use registry::promotion::{self, PromotionError};
@@ -28,6 +28,25 @@ struct Member {
     /// Of its present life.
     registry: Option<Arc<Registry>>,
     session: Option<Session>,
+}
+
+/// What a node asks to write a log.
+pub fn open(node: u32) -> RegistryRequest {
+    RegistryRequest::OpenLog { node, writer: Writer::Client }
+}
+
+/// Waits for what is to come.
+///
+/// # Panics
+/// When it does not come within half a minute.
+pub async fn until(world: &World, what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..300 {
+        if is_so() {
+            return;
+        }
+        world.sleep(Duration::from_millis(100)).await;
+    }
+    panic!("after 30 s: not {what}");
 }
 
 impl Cluster {
