@@ -1,7 +1,12 @@
-"""Each client makes 2,048 files of 1 KiB in a directory of its own: all together on N hosts, and with few or many managers.
+"""Each client makes 2,048 files of 1 KiB in a directory of its own: few or many of them in one cluster, on N hosts each with
+its own, and with few or many managers.
 
 As xFS figures 10 and 13. All begin at a barrier; each ends with an fsync of its last file, which makes durable all that its
 host logged before, and of its directory.
+
+* clients       one cluster, of whose hosts ever more have a client that makes files: xFS figure 10, where 32 machines store and
+                manage however many clients there are
+* hosts         clusters of ever more hosts, each with a client. One host alone has nobody to send anything to
 
 * first writer  each host makes its directory itself: so it lies in a slot that this host manages (xFS 3.2.4)
 * switching     a host picked by a hash of the name makes it: so it is managed anywhere (Slice 3.2, with probability 1). The
@@ -10,9 +15,9 @@ host logged before, and of its directory.
 
 Files are opened by their path, so that each create looks up the directories above, the root among them, which another host
 manages; or with --relative only in the open directory. A create counts as local when the slot of the file that it made (the
-upper 12 bits of its inode number) is managed by the host that made it, whatever its path cost. To reach: the rate of all
-grows by 0.8 of N until the cores are full. From then on processor time for each create is what tells: where it stays as it
-was on one host, more cores would give more creates.
+upper 12 bits of its inode number) is managed by the host that made it, whatever its path cost. To reach: the rate of N
+clients is 0.8 N of that of one until the cores are full. From then on processor time for each create is what tells: where it
+stays as it was with one client, more cores would give more creates.
 """
 
 import os
@@ -26,7 +31,8 @@ CONTENT = os.urandom(1024)
 
 
 def add(subparsers):
-    parser = subparsers.add_parser("creates", help="N clients make small files on N hosts; and with fewer managers")
+    parser = subparsers.add_parser("creates", help="many clients make small files: few in a large cluster, N on N hosts, and with fewer managers")
+    parser.add_argument("--clients", default="1,2,4,8", help="on as many hosts as the last of these; empty: not")
     parser.add_argument("--hosts", default="1,2,4,8,12", help="how many, one laboratory after the other")
     parser.add_argument("--managers", default="1,2,4,8,12", help="of as many machines as the last of these; empty: not")
     parser.add_argument("--files", type=int, default=2048, help="by each client")
@@ -64,9 +70,9 @@ def local_part(lab, paths):
     return local / total
 
 
-def measure(lab, name, policy, arguments):
-    """One repetition."""
-    hosts = lab.numbers()
+def measure(lab, name, policy, arguments, clients=None):
+    """One repetition, with so many clients, or one on each host."""
+    hosts = lab.numbers()[:clients]
     pick = random.Random(name).choice
     os.mkdir(os.path.join(lab.mount(1), name))
     for host in hosts:
@@ -82,14 +88,14 @@ def measure(lab, name, policy, arguments):
     return figure
 
 
-def several(arguments, report, lab, policy, **more):
+def several(arguments, report, lab, policy, clients=None, **more):
     """All repetitions."""
     figures = []
     lab.wait_until_placed()
     for number in range(arguments.repeat):
-        name = f"creates-{policy.replace(' ', '-')}-{number}"
-        figures.append(measure(lab, name, policy, arguments))
-        report.note(policy=policy, repetition=number, machines=len(lab.numbers()), **more, **figures[-1])
+        name = f"creates-{policy.replace(' ', '-')}-{clients or 'all'}-{number}"
+        figures.append(measure(lab, name, policy, arguments, clients))
+        report.note(policy=policy, repetition=number, machines=len(lab.numbers()), clients=clients, **more, **figures[-1])
     return figures
 
 
@@ -105,8 +111,25 @@ def cells(figures, one):
 HEAD = ["all together", "× the first", "cores busy", "daemons' cpu each", "machine's cpu each", "× the first", "local"]
 
 
+def grow(arguments, report):
+    """One cluster, and ever more clients in it."""
+    counts = [int(count) for count in arguments.clients.split(",") if count]
+    if not counts:
+        return
+    report.head(f"clients on {max(counts)} hosts", *HEAD)
+    first = None
+    with Laboratory(arguments, max(counts)) as lab:
+        for count in counts:
+            figures = several(arguments, report, lab, "first writer", clients=count)
+            first = first or (median(figures, "rate"), median(figures, "machine_us"))
+            report.row(count, *cells(figures, first))
+    report.say("")
+
+
 def scale(arguments, report):
     """On N hosts, by either policy."""
+    if not arguments.hosts:
+        return
     report.head("hosts", "directories by", *HEAD)
     first = {}
     for count in [int(count) for count in arguments.hosts.split(",") if count]:
@@ -135,5 +158,6 @@ def spread(arguments, report):
 def run(arguments, report):
     how = "relative to the directory" if arguments.relative else "by path"
     report.say(f"{arguments.files} files by each client, {how}, links of {arguments.rate}, medians of {arguments.repeat}\n")
+    grow(arguments, report)
     scale(arguments, report)
     spread(arguments, report)
