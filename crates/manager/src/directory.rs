@@ -138,9 +138,19 @@ impl Transaction<'_> {
         Ok(record)
     }
 
-    /// What a name stands for.
+    /// What a name stands for. Few directories were ever split: what lies in the directory's own slot is found without a look
+    /// at its parts.
     pub(crate) fn find(&self, directory: InodeId, name: &[u8]) -> Result<Option<Found>, Stop> {
+        let home = directory.slot();
+        if let Some(found) = self.find_in(home, directory, name)? {
+            return Ok(Some(found));
+        }
         let slot = self.part_of_name(directory, name)?.slot;
+        if slot == home { Ok(None) } else { self.find_in(slot, directory, name) }
+    }
+
+    /// What a name stands for, if it lies in this slot.
+    fn find_in(&self, slot: SlotId, directory: InodeId, name: &[u8]) -> Result<Option<Found>, Stop> {
         let (first, last) = cookies(name);
         let end = key::entry(directory, last + 1);
         let mut from = key::entry(directory, first);
