@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether cost stays flat as a Dazzle file system grows: rates, memory and restart time at several sizes.
 
-    size.py DAZZLE DIR MOUNT [--sizes N,N,...] [--one N] [--rounds N]
+    size.py DAZZLE DIR MOUNT [--sizes N,N,...] [--one N] [--rounds N] [--metadata MIB]
     size.py --plain DIR [--sizes N,N,...] [--rounds N]
 
 DIR is the directory of a file system that is up on MOUNT, best an empty one. It is filled with files of 1 KiB, 1,000 to a
@@ -10,7 +10,8 @@ that were just created in fresh directories are looked up in another order ("fre
 ("ten directories"), and 10,000 from anywhere ("anywhere"). The last is told in lookups, of directories on the way as of
 files, since the more files there are, the more directories 10,000 of them lie in. Medians are told. Then the daemon is
 killed with SIGKILL and started again, and all files are looked at once, so that what was in memory is there again. At last
---one files go into one directory; the rates of each tenth are told. Prints a markdown table.
+--one files go into one directory; the rates of each tenth are told. Prints a markdown table. --metadata has the daemon keep
+less metadata in memory than it would.
 
 With --plain the same goes on in a directory of another file system, for comparison: there are only rates.
 """
@@ -192,11 +193,14 @@ def main():
     parser.add_argument("--sizes", default="10000,100000,1000000,5000000")
     parser.add_argument("--one", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--metadata", type=int, metavar="MIB")
     arguments = parser.parse_args()
-    if (arguments.mount is None) == (arguments.plain is None):
-        parser.error("give DAZZLE, DIR and MOUNT, or --plain DIR")
+    if (arguments.mount is None) == (arguments.plain is None) or arguments.plain and arguments.metadata:
+        parser.error("give DAZZLE, DIR and MOUNT, or --plain DIR without --metadata")
     arguments.sizes = [int(size) for size in arguments.sizes.split(",") if size]
     daemon = None if arguments.plain else Daemon(arguments.dazzle, arguments.dir, arguments.mount)
+    if arguments.metadata:
+        daemon.restart_with(metadata=arguments.metadata)
     root = os.path.join(arguments.plain or arguments.mount, "size")
     os.mkdir(root)
     if arguments.sizes:

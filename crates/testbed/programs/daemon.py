@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 
@@ -25,6 +26,18 @@ class Daemon:
         os.kill(pid, signal.SIGKILL)
         # The lock is free when the process has ended.
         subprocess.run(["flock", os.path.join(self.directory, "lock"), "true"], check=True)
+
+    def restart_with(self, **sizes):
+        """Starts it anew with settings that are sizes, in MiB."""
+        self.kill()
+        path = os.path.join(self.directory, "dazzle.toml")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        for name, size in sizes.items():
+            text = re.sub(rf"^{name} = .*$", f'{name} = "{size} MiB"', text, flags=re.MULTILINE)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.up()
 
     def check(self):
         done = subprocess.run([self.dazzle, "check", self.directory], capture_output=True, text=True, check=False)

@@ -11,7 +11,6 @@ the end every file must be as it was made.
 
 import argparse
 import os
-import re
 import signal
 import sys
 import time
@@ -19,26 +18,13 @@ import time
 from daemon import Broken, Daemon
 
 MIB = 1 << 20
-# The least that settings may say.
-CACHE, DIRTY, METADATA = 48 * MIB, 32 * MIB, 16 * MIB
+# The least that settings may say, in MiB.
+CACHE, DIRTY, METADATA = 48, 32, 16
 # What docs/limits.md says that the daemon takes beside its settings.
 BESIDE = 128 * MIB
 PER_DIRECTORY = 200
 # Lives in the inode, as an attribute of this size does.
 CONTENT_SIZE, ATTRIBUTE_SIZE = 400, 1500
-
-
-def limit(daemon):
-    """Starts the daemon anew with little memory."""
-    daemon.kill()
-    path = os.path.join(daemon.directory, "dazzle.toml")
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    for name, size in (("cache", CACHE), ("dirty", DIRTY), ("metadata", METADATA)):
-        text = re.sub(rf'^{name} = .*$', f'{name} = "{size // MIB} MiB"', text, flags=re.MULTILINE)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    daemon.up()
 
 
 def path(root, number):
@@ -78,7 +64,7 @@ class Watch:
     def look(self):
         memory = self.daemon.status()["memory"]
         self.most = max(self.most, memory, key=lambda memory: memory["process"])
-        if memory["process"] > CACHE + METADATA + BESIDE:
+        if memory["process"] > (CACHE + METADATA) * MIB + BESIDE:
             told = ", ".join(f"{name} {size if name == 'inodes' else f'{size // MIB} MiB'}" for name, size in memory.items())
             raise Broken(f"the daemon takes more memory than its settings and {BESIDE // MIB} MiB: {told}")
 
@@ -124,7 +110,7 @@ def main():
     parser.add_argument("--files", type=int, default=40_000)
     arguments = parser.parse_args()
     daemon = Daemon(arguments.dazzle, arguments.dir, arguments.mount)
-    limit(daemon)
+    daemon.restart_with(cache=CACHE, dirty=DIRTY, metadata=METADATA)
     root = os.path.join(arguments.mount, "memory")
     os.mkdir(root)
     watch = Watch(daemon)
