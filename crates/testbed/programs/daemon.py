@@ -34,7 +34,9 @@ class Daemon:
         with open(path, encoding="utf-8") as file:
             text = file.read()
         for name, size in sizes.items():
-            text = re.sub(rf"^{name} = .*$", f'{name} = "{size} MiB"', text, flags=re.MULTILINE)
+            text, found = re.subn(rf"^{name} = .*$", f'{name} = "{size} MiB"', text, flags=re.MULTILINE)
+            if found != 1:
+                raise Broken(f"{path} has {name} {found} times")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         self.up()
