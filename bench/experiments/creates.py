@@ -31,7 +31,7 @@ CONTENT = os.urandom(1024)
 
 
 def add(subparsers):
-    parser = subparsers.add_parser("creates", help="clients make small files: some in one cluster, N on N hosts, with fewer managers")
+    parser = subparsers.add_parser("creates", help="small files by clients of one cluster, of N hosts, with few managers")
     parser.add_argument("--clients", default="1,2,4,8", help="on as many hosts as the last of these; empty: not")
     parser.add_argument("--hosts", default="1,2,4,8,12", help="how many, one laboratory after the other")
     parser.add_argument("--managers", default="1,2,4,8,12", help="of as many machines as the last of these; empty: not")
