@@ -139,6 +139,11 @@ pub(crate) fn is_of_intention(key: &[u8]) -> bool {
     matches!(subject(key), Some(Subject::Prepared(_) | Subject::Decided(_)))
 }
 
+/// No key of an inode is less, and all keys of what a slot keeps beside its inodes are.
+pub(crate) fn first_of_inodes() -> Key {
+    key(1, 0, &[])
+}
+
 /// An inode's attributes and inline content.
 pub(crate) fn inode(inode: InodeId) -> Key {
     key(inode.0, INODE, &[])

@@ -36,6 +36,7 @@ mod entry;
 mod exposed;
 mod extent;
 mod flight;
+mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod handover;

@@ -1,25 +1,25 @@
 //! A slot: sorted records in pages, of which some are in memory (DESIGN §5, slot state).
 //!
 //! Invariants
-//! 1. Frames are keyed by the lowest key that may be in them; the first frame's is empty. Together they cover all keys.
+//! 1. A frame's page holds the keys from the frame's lowest to before the next frame's.
 //! 2. A frame that is not resident is stored, and what is stored is its content, but for the changes that wait for it.
 //! 3. A frame that is dirty is resident.
 //! 4. Changes wait only at frames that are not resident, all of them from a journal that was rolled; no new ones begin to
 //!    wait once the slot is used.
 //! 5. `resident` is the sum of the memory of all resident pages.
 
+#[cfg(test)]
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::address::LogAddress;
 use protocol::id::{LogId, SlotId, StripeNumber};
 
-use crate::key::Key;
+use crate::frames::{Frame, Frames};
+use crate::key::{self, Key};
 use crate::page::{PAGE_SIZE, Page};
 use crate::telling::KeptPage;
-use crate::transaction::Changes;
 
 /// A page with fewer bytes than this joins a neighbour.
 const TINY_SIZE: usize = PAGE_SIZE / 8;
@@ -40,29 +40,6 @@ pub struct PageId {
 /// A record: its key and its value.
 pub(crate) type KeyValue<'a> = (&'a [u8], &'a [u8]);
 
-/// One page's place in a slot.
-struct Frame {
-    page: Option<Arc<Page>>,
-    stored: Option<LogAddress>,
-    /// What a journal changed in the content that is stored.
-    waiting: Changes,
-    dirty: bool,
-    /// The slot's change that came last here, so that an image knows whether it is still the newest.
-    version: u64,
-    /// Used since the evictor's hand came by. A cell, because looking is use.
-    used: Cell<bool>,
-}
-
-impl Frame {
-    fn fresh(page: Page) -> Frame {
-        Frame { page: Some(Arc::new(page)), dirty: true, used: Cell::new(true), ..Frame::cold(None) }
-    }
-
-    fn cold(stored: Option<LogAddress>) -> Frame {
-        Frame { page: None, stored, waiting: Changes::new(), dirty: false, version: 0, used: Cell::new(false) }
-    }
-}
-
 /// A page as an image found it.
 pub(crate) struct PageCopy {
     pub(crate) low: Key,
@@ -74,7 +51,7 @@ pub(crate) struct PageCopy {
 /// One of the 4096 shares of the inode space, in memory.
 pub(crate) struct Slot {
     id: SlotId,
-    frames: BTreeMap<Key, Frame>,
+    frames: Frames,
     resident: usize,
     dirty: usize,
     /// Counts all changes.
@@ -87,25 +64,15 @@ pub(crate) struct Slot {
 impl Slot {
     /// A slot without records.
     pub(crate) fn empty(id: SlotId) -> Slot {
-        let first = Frame { dirty: false, ..Frame::fresh(Page::default()) };
-        Slot::new(id, BTreeMap::from([(Key::new(), first)]))
+        Slot::from_index(id, [])
     }
 
     /// A slot as an image's index describes it, nothing resident.
     pub(crate) fn from_index(id: SlotId, index: impl IntoIterator<Item = (Key, LogAddress)>) -> Slot {
-        let frames: BTreeMap<_, _> =
-            index.into_iter().map(|(low, address)| (low, Frame::cold(Some(address)))).collect();
-        let mut slot = Slot::new(id, frames);
-        if !slot.frames.contains_key(&[][..]) {
-            slot.frames.insert(Key::new(), Frame { dirty: false, ..Frame::fresh(Page::default()) });
-        }
-        slot
-    }
-
-    fn new(id: SlotId, frames: BTreeMap<Key, Frame>) -> Slot {
+        let cold = |(low, address)| Frame::cold(low, Some(address));
         Slot {
             id,
-            frames,
+            frames: Frames::new(index.into_iter().map(cold).collect()),
             resident: 0,
             dirty: 0,
             changes: 0,
@@ -126,14 +93,13 @@ impl Slot {
 
     /// Whether it has no record and no page.
     pub(crate) fn is_empty(&self) -> bool {
-        self.frames.len() == 1
-            && self.frames.values().all(|frame| frame.page.as_ref().is_some_and(|page| page.count() == 0))
+        self.frames.count() == 1
+            && self.frames.iter().all(|frame| frame.page.as_ref().is_some_and(|page| page.count() == 0))
     }
 
     /// The value of `key`.
     pub(crate) fn value(&self, key: &[u8]) -> Result<Option<&[u8]>, PageId> {
-        let (low, frame) = self.frame(key);
-        Ok(self.page(low, frame)?.value(key))
+        Ok(self.page(self.frames.covering(key))?.value(key))
     }
 
     /// The first record from `from` on, before `end`.
@@ -143,18 +109,17 @@ impl Slot {
         if from >= end {
             return Ok(None);
         }
-        let (low, frame) = self.frame(from);
-        let page = self.page(low, frame)?;
-        let index = page.find(from).unwrap_or_else(|index| index);
-        if let Some(record) = page.record(index) {
-            return Ok((record.0 < end).then_some(record));
-        }
-        for (low, frame) in self.frames.range::<[u8], _>((Excluded(low.as_slice()), Excluded(end))) {
-            if let Some(record) = self.page(low, frame)?.record(0) {
-                return Ok((record.0 < end).then_some(record));
+        let mut at = self.frames.covering(from);
+        let page = self.page(at)?;
+        let mut found = page.record(page.find(from).unwrap_or_else(|index| index));
+        while found.is_none() {
+            at += 1;
+            if at == self.frames.count() || *self.frames[at].low >= *end {
+                return Ok(None);
             }
+            found = self.page(at)?.record(0);
         }
-        Ok(None)
+        Ok(found.filter(|(key, _)| *key < end))
     }
 
     /// The records from `from` on, before `end`, one after the other. Ends with `Err` at a page that is not in memory.
@@ -163,9 +128,7 @@ impl Slot {
         from: &'a [u8],
         end: &'a [u8],
     ) -> impl Iterator<Item = Result<KeyValue<'a>, PageId>> {
-        let (first, _) = self.frame(from);
-        let within = || self.frames.range::<[u8], _>((Included(first.as_slice()), Excluded(end)));
-        let mut frames = (from < end).then(within).into_iter().flatten();
+        let (mut at, count) = (self.frames.covering(from), self.frames.count());
         let (mut page, mut index): (Option<&Page>, usize) = (None, 0);
         std::iter::from_fn(move || {
             loop {
@@ -173,8 +136,11 @@ impl Slot {
                     index += 1;
                     return (record.0 < end).then_some(Ok(record));
                 }
-                let (low, frame) = frames.next()?;
-                match self.page(low, frame) {
+                if from >= end || at == count || *self.frames[at].low >= *end {
+                    return None;
+                }
+                at += 1;
+                match self.page(at - 1) {
                     Ok(next) => (page, index) = (Some(next), next.find(from).unwrap_or_else(|index| index)),
                     Err(missing) => return Some(Err(missing)),
                 }
@@ -184,8 +150,7 @@ impl Slot {
 
     /// Whether the page of `key` is in memory, so that [`Slot::apply`] can change it.
     pub(crate) fn ready(&self, key: &[u8]) -> Result<(), PageId> {
-        let (low, frame) = self.frame(key);
-        self.page(low, frame).map(|_| ())
+        self.page(self.frames.covering(key)).map(drop)
     }
 
     /// Puts a record, or removes it.
@@ -193,8 +158,8 @@ impl Slot {
     /// # Panics
     /// When its page is not in memory: the operation did not make [`Slot::ready`] of it.
     pub(crate) fn apply(&mut self, key: &[u8], value: Option<&[u8]>) {
-        let (low, frame) =
-            self.frames.range_mut::<[u8], _>((Unbounded, Included(key))).next_back().expect("frames cover");
+        let at = self.frames.covering(key);
+        let frame = &mut self.frames[at];
         let page = frame.page.as_mut().expect("changed pages are in memory");
         // Before it is copied: a copy takes no more than it must, the page that was counted may have.
         let memory = page.memory();
@@ -208,19 +173,17 @@ impl Slot {
         frame.used.set(true);
         let (size, count) = (page.size(), page.count());
         if size > PAGE_SIZE && count > 1 {
-            let low = low.clone();
-            self.split(&low, key);
+            self.split(at, key);
         } else if value.is_none() && size < TINY_SIZE {
-            let low = low.clone();
-            self.join(&low);
+            self.join(at);
         }
     }
 
     /// Puts a record, or removes it, as a journal says: at once where the page is in memory, and else when it comes. So a slot
     /// is taken over without reading its pages.
     pub(crate) fn roll(&mut self, key: &[u8], value: Option<&[u8]>) {
-        let (_, frame) =
-            self.frames.range_mut::<[u8], _>((Unbounded, Included(key))).next_back().expect("frames cover");
+        let at = self.frames.covering(key);
+        let frame = &mut self.frames[at];
         if frame.page.is_some() {
             return self.apply(key, value);
         }
@@ -230,13 +193,14 @@ impl Slot {
 
     /// A page for which changes wait: load it.
     pub(crate) fn wanted(&self) -> Option<PageId> {
-        let (low, frame) = self.frames.iter().find(|(_, frame)| !frame.waiting.is_empty())?;
-        self.page(low, frame).err()
+        let at = self.frames.iter().position(|frame| !frame.waiting.is_empty())?;
+        self.page(at).err()
     }
 
     /// Puts the content of a cold page in place, with the changes that waited for it. Content that came too late is dropped.
     pub(crate) fn fill(&mut self, id: &PageId, page: Page) {
-        let Some(frame) = self.frames.get_mut(&id.low) else { return };
+        let Some(at) = self.frames.at(&id.low) else { return };
+        let frame = &mut self.frames[at];
         if frame.page.is_some() || frame.stored != Some(id.address) {
             return;
         }
@@ -257,7 +221,7 @@ impl Slot {
     /// Drops clean pages that were not used since the last call; marks the others as not used. Returns the bytes freed.
     pub(crate) fn evict(&mut self) -> usize {
         let mut freed = 0;
-        for frame in self.frames.values_mut().filter(|frame| !frame.dirty && frame.stored.is_some()) {
+        for frame in self.frames.iter_mut().filter(|frame| !frame.dirty && frame.stored.is_some()) {
             if !frame.used.replace(false)
                 && let Some(page) = frame.page.take()
             {
@@ -274,8 +238,8 @@ impl Slot {
     /// When changes wait for a page: what is stored of it lacks them. Load what [`Slot::wanted`] names first.
     pub(crate) fn copies(&self) -> Vec<PageCopy> {
         assert!(self.wanted().is_none(), "an image has all changes");
-        let copy = |(low, frame): (&Key, &Frame)| PageCopy {
-            low: low.clone(),
+        let copy = |frame: &Frame| PageCopy {
+            low: frame.low.clone(),
             changed: frame.page.clone().filter(|_| frame.dirty).map(|page| (page, frame.version)),
             stored: frame.stored,
         };
@@ -288,19 +252,19 @@ impl Slot {
             (Some(page), _) => KeptPage::Here(page.clone()),
             (None, stored) => KeptPage::Stored(stored.expect("what is not resident is stored"), frame.waiting.clone()),
         };
-        self.frames.values().map(keep).collect()
+        self.frames.iter().map(keep).collect()
     }
 
     /// Makes the next image store anew what lies in these stripes.
     pub(crate) fn renew(&mut self, stripes: &BTreeSet<(LogId, StripeNumber)>) -> Result<(), PageId> {
         // Its index is written anew with any change.
         self.changes += 1;
-        for (low, frame) in &mut self.frames {
+        for frame in self.frames.iter_mut() {
             let Some(address) = frame.stored.filter(|at| !frame.dirty && stripes.contains(&(at.log, at.stripe))) else {
                 continue;
             };
             if frame.page.is_none() {
-                return Err(PageId { slot: self.id, low: low.clone(), address });
+                return Err(PageId { slot: self.id, low: frame.low.clone(), address });
             }
             frame.dirty = true;
             frame.version = self.changes;
@@ -311,10 +275,9 @@ impl Slot {
 
     /// The content of the page `low` as of `version` is stored at `address`.
     pub(crate) fn stored(&mut self, low: &[u8], version: u64, address: LogAddress) {
-        if let Some(frame) = self.frames.get_mut(low)
-            && frame.dirty
-            && frame.version == version
-        {
+        let Some(at) = self.frames.at(low) else { return };
+        let frame = &mut self.frames[at];
+        if frame.dirty && frame.version == version {
             frame.dirty = false;
             frame.stored = Some(address);
             self.dirty -= 1;
@@ -327,56 +290,49 @@ impl Slot {
         }
     }
 
-    fn frame(&self, key: &[u8]) -> (&Key, &Frame) {
-        self.frames
-            .range::<[u8], _>((Unbounded, Included(key)))
-            .next_back()
-            .expect("the first frame covers the lowest key")
-    }
-
-    fn page<'a>(&self, low: &Key, frame: &'a Frame) -> Result<&'a Page, PageId> {
+    fn page(&self, at: usize) -> Result<&Page, PageId> {
+        let frame = &self.frames[at];
         frame.used.set(true);
         frame.page.as_deref().ok_or_else(|| PageId {
             slot: self.id,
-            low: low.clone(),
+            low: frame.low.clone(),
             address: frame.stored.expect("what is not resident is stored"),
         })
     }
 
-    /// Splits the page `low`, into which `key` just came. Keys that come in ascending order leave full pages behind.
-    fn split(&mut self, low: &[u8], key: &[u8]) {
-        let frame = self.frames.get_mut(low).expect("the caller found it");
-        let page = Arc::make_mut(frame.page.as_mut().expect("the caller changed it"));
+    /// Splits a page, into which `key` just came. Keys that come in ascending order leave full pages behind. What the slot
+    /// keeps beside its inodes goes apart from them: keys that begin alike are found sooner.
+    fn split(&mut self, at: usize, key: &[u8]) {
+        let page = Arc::make_mut(self.frames[at].page.as_mut().expect("the caller changed it"));
         let memory = page.memory();
         let last = page.count() - 1;
-        let at = if page.find(key) == Ok(last) { last } else { page.count() / 2 };
-        let upper = page.split_off(at);
+        let beside = page.find(&key::first_of_inodes()).unwrap_or_else(|index| index);
+        let middle = if page.find(key) == Ok(last) { last } else { page.count() / 2 };
+        let upper = page.split_off(if (1..=last).contains(&beside) { beside } else { middle });
         self.resident = self.resident + page.memory() + upper.memory() - memory;
-        let upper_low = upper.record(0).expect("the upper half is not empty").0.to_vec();
-        self.frames.insert(upper_low, Frame { version: self.changes, ..Frame::fresh(upper) });
+        let low = upper.record(0).expect("the upper part is not empty").0.to_vec();
+        self.frames.insert(Frame { version: self.changes, ..Frame::fresh(low, upper) });
         self.dirty += 1;
     }
 
-    /// Joins the tiny page `low` with the one behind it, if that is in memory; an empty page just goes.
-    fn join(&mut self, low: &[u8]) {
+    /// Joins a tiny page with the one behind it, if that is in memory; an empty page just goes.
+    fn join(&mut self, at: usize) {
         let size = |frame: &Frame| frame.page.as_ref().map(|page| (page.size(), page.count()));
-        let (tiny, count) = size(&self.frames[low]).expect("the caller changed it");
-        if count == 0 && !low.is_empty() {
-            let frame = self.frames.remove(low).expect("found above");
+        let (tiny, count) = size(&self.frames[at]).expect("the caller changed it");
+        if count == 0 && at > 0 {
+            let frame = self.frames.remove(at);
             self.resident -= frame.page.map_or(0, |page| page.memory());
             self.dirty -= 1;
             return;
         }
-        let next = self.frames.range::<[u8], _>((Excluded(low), Unbounded)).next();
-        let Some((next_low, Some((next_size, _)))) = next.map(|(low, frame)| (low.clone(), size(frame))) else {
-            return;
-        };
+        let is_last = at + 1 == self.frames.count();
+        let Some((next_size, _)) = (!is_last).then(|| size(&self.frames[at + 1])).flatten() else { return };
         if tiny + next_size > JOINED_SIZE_MAX {
             return;
         }
-        let next = self.frames.remove(&next_low).expect("found above");
+        let next = self.frames.remove(at + 1);
         let next_page = next.page.expect("its size was known");
-        let frame = self.frames.get_mut(low).expect("found above");
+        let frame = &mut self.frames[at];
         let page = Arc::make_mut(frame.page.as_mut().expect("its size was known"));
         let memory = page.memory() + next_page.memory();
         page.append(&next_page);
