@@ -1,13 +1,15 @@
 //! A page: a sorted run of records, packed into one heap, so that a record costs its bytes and fourteen more.
 //!
 //! Who has many files looks into pages that no processor's cache holds, and waits for memory at each step of a search. So a
-//! piece of each key lies beside its offset, all of them next to each other, and most searches look at one record only.
+//! piece of each key lies beside its offset, all of them next to each other, and some of these pieces lie in the page itself:
+//! most searches look at a few neighbouring places, and then at one record.
 //!
 //! Invariants
 //! 1. `order` holds the heap offset of every record, in strictly ascending key order.
 //! 2. `dead` counts the heap bytes that no offset names; a page whose heap is mostly dead is packed anew.
 //! 3. All keys begin with `prefix`. Beside each offset lie the four bytes of the key behind that, with zeros for what the key
 //!    lacks; so they never descend.
+//! 4. `marks` are the tags of as many records, the first of so many equal shares of the order.
 
 use std::cmp::Ordering;
 
@@ -24,6 +26,8 @@ const COUNT_SIZE: usize = 4;
 
 /// What the keys of a page have in common counts up to here: nearly all of it in a page of files, of names, or of live bytes.
 const PREFIX_MAX: usize = 23;
+/// As many marks as a line of a processor's cache holds: of a full page, a share between two is two or three lines.
+const MARKS: usize = 16;
 
 /// A sorted run of records.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +36,7 @@ pub(crate) struct Page {
     order: Vec<Place>,
     dead: usize,
     prefix: Prefix,
+    marks: [u32; MARKS],
 }
 
 /// Where a record is.
@@ -108,10 +113,35 @@ impl Page {
             Ordering::Equal => {}
         }
         let tag = self.prefix.tag(key);
-        let from = self.order.partition_point(|place| place.tag < tag);
-        let alike = self.order[from..].partition_point(|place| place.tag == tag);
-        let found = self.order[from..from + alike].binary_search_by(|place| self.key(place.start as usize).cmp(key));
+        let from = self.first_from(tag);
+        let compare = |place: &Place| self.key(place.start as usize).cmp(key);
+        // Most often it is the first of those with its tag, or would be.
+        match self.order.get(from).filter(|place| place.tag == tag).map(compare) {
+            Some(Ordering::Equal) => return Ok(from),
+            Some(Ordering::Greater) | None => return Err(from),
+            Some(Ordering::Less) => {}
+        }
+        let alike = self.order[from..].iter().take_while(|place| place.tag == tag).count();
+        let found = self.order[from..from + alike].binary_search_by(compare);
         found.map(|index| from + index).map_err(|index| from + index)
+    }
+
+    /// The index of the first record whose tag is not below this one.
+    fn first_from(&self, tag: u32) -> usize {
+        let share = self.marks.partition_point(|&mark| mark < tag);
+        let from = share.checked_sub(1).map_or(0, |below| self.marked(below));
+        let to = self.marked(share);
+        // All of the share, for it is small: so its lines are waited for together.
+        from + self.order[from..to].iter().filter(|place| place.tag < tag).count()
+    }
+
+    /// The index of the record that a mark is of; behind the last mark, the end.
+    fn marked(&self, mark: usize) -> usize {
+        self.count() * mark / MARKS
+    }
+
+    fn mark(&mut self) {
+        self.marks = std::array::from_fn(|mark| self.order.get(self.marked(mark)).map_or(0, |place| place.tag));
     }
 
     /// The value of `key`.
@@ -146,6 +176,7 @@ impl Page {
                 self.admit(key);
                 let place = Place { tag: self.prefix.tag(key), start: self.push(key, value) };
                 self.order.insert(index, place);
+                self.mark();
             }
         }
         self.pack_if_sparse();
@@ -157,6 +188,7 @@ impl Page {
             let start = self.order.remove(index).start as usize;
             let (key, value) = self.lengths(start);
             self.dead += LENGTHS_SIZE + key + value;
+            self.mark();
             self.pack_if_sparse();
         }
     }
@@ -237,7 +269,7 @@ impl Page {
         if !cursor.is_empty() {
             return Err(Damaged("page end"));
         }
-        let mut page = Page { heap: heap.to_vec(), order, dead: 0, prefix: Prefix::default() };
+        let mut page = Page { heap: heap.to_vec(), order, dead: 0, ..Page::default() };
         page.find_prefix();
         Ok(page)
     }
@@ -254,7 +286,7 @@ impl Page {
 
     /// Finds out what all keys have in common, which is what the first and the last have, and tags them by the rest.
     fn find_prefix(&mut self) {
-        let (Some(first), Some(last)) = (self.order.first(), self.order.last()) else { return };
+        let (Some(first), Some(last)) = (self.order.first(), self.order.last()) else { return self.mark() };
         self.prefix = Prefix::common(self.key(first.start as usize), self.key(last.start as usize));
         self.tag_behind_prefix();
     }
@@ -263,6 +295,7 @@ impl Page {
         let mut order = std::mem::take(&mut self.order);
         order.iter_mut().for_each(|place| place.tag = self.prefix.tag(self.key(place.start as usize)));
         self.order = order;
+        self.mark();
     }
 
     fn lengths(&self, start: usize) -> (usize, usize) {
