@@ -3,15 +3,18 @@
 use bytes::Bytes;
 use protocol::file::Kind;
 use protocol::id::InodeId;
-use protocol::manager::Answer;
+use protocol::manager::{Answer, ManagerError};
 
 use super::Done;
 use crate::inode::Inode;
 use crate::transaction::{Stop, Transaction};
 
 pub(super) fn run(tx: &mut Transaction<'_>, directory: InodeId, name: &Bytes) -> Result<Done, Stop> {
-    tx.directory(directory)?;
-    let found = tx.found(directory, name)?;
+    let Some(found) = tx.find(directory, name)? else {
+        // Only now: what has a name is a directory, and its record lies in a page of its own.
+        tx.directory(directory)?;
+        return Err(ManagerError::NotFound.into());
+    };
     let record = tx.inode(found.inode)?;
     entry(tx, found.inode, &record)
 }
