@@ -5,13 +5,13 @@
     size.py --plain DIR [--sizes N,N,...] [--rounds N]
 
 DIR is the directory of a file system that is up on MOUNT, best an empty one. It is filled with files of 1 KiB, 1,000 to a
-directory, up to each of --sizes. Then, in --rounds rounds, each time after the kernel's caches were dropped: 10,000 files
-that were just created in fresh directories are looked up in another order ("fresh"), those of ten directories in any order
-("ten directories"), and 10,000 from anywhere ("anywhere"). The last is told in lookups, of directories on the way as of
-files, since the more files there are, the more directories 10,000 of them lie in. Medians are told. Then the daemon is
-killed with SIGKILL and started again, and all files are looked at once, so that what was in memory is there again. At last
---one files go into one directory; the rates of each tenth are told. Prints a markdown table. --metadata has the daemon keep
-less metadata in memory than it would.
+directory, up to each of --sizes. Then, in --rounds rounds, each time after the kernel's caches were dropped, and the file
+system has heard what the kernel forgot thereby: 10,000 files that were just created in fresh directories are looked up in
+another order ("fresh"), those of ten directories in any order ("ten directories"), and 10,000 from anywhere ("anywhere").
+The last is told in lookups, of directories on the way as of files, since the more files there are, the more directories
+10,000 of them lie in. Medians are told. Then the daemon is killed with SIGKILL and started again, and all files are looked
+at once, so that what was in memory is there again. At last --one files go into one directory; the rates of each tenth are
+told. Prints a markdown table. --metadata has the daemon keep less metadata in memory than it would.
 
 With --plain the same goes on in a directory of another file system, for comparison: there are only rates.
 """
@@ -27,6 +27,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from daemon import Daemon  # noqa: E402
 
 PROBE = 10_000
+# Of what the kernel drops it tells the file system behind the drop, for a tenth of a second here.
+HEARD_SECONDS = 0.5
 PER_DIRECTORY = 1_000
 CONTENT = os.urandom(1024)
 
@@ -50,6 +52,7 @@ def forget():
     os.sync()
     with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
         file.write("2")
+    time.sleep(HEARD_SECONDS)
 
 
 def in_parallel(works):
