@@ -5,13 +5,13 @@
     size.py --plain DIR [--sizes N,N,...] [--rounds N]
 
 DIR is the directory of a file system that is up on MOUNT, best an empty one. It is filled with files of 1 KiB, 1,000 to a
-directory, up to each of --sizes. Then, in --rounds rounds, each time after the kernel's caches were dropped, and the file
-system has heard what the kernel forgot thereby: 10,000 files that were just created in fresh directories are looked up in
-another order ("fresh"), those of ten directories in any order ("ten directories"), and 10,000 from anywhere ("anywhere").
-The last is told in lookups, of directories on the way as of files, since the more files there are, the more directories
-10,000 of them lie in. Medians are told. Then the daemon is killed with SIGKILL and started again, and all files are looked
-at once, so that what was in memory is there again. At last --one files go into one directory; the rates of each tenth are
-told. Prints a markdown table. --metadata has the daemon keep less metadata in memory than it would.
+directory, up to each of --sizes. When the daemon rests, there are --rounds rounds, each time after the kernel's caches were
+dropped, and the file system has heard what the kernel forgot thereby: 10,000 files that were just created in fresh
+directories are looked up in another order ("fresh"), those of ten directories in any order ("ten directories"), and 10,000
+from anywhere ("anywhere"). The last is told in lookups, of directories on the way as of files, since the more files there
+are, the more directories 10,000 of them lie in. Medians are told. Then the daemon is killed with SIGKILL and started again,
+and all files are looked at once, so that what was in memory is there again. At last --one files go into one directory; the
+rates of each tenth are told. Prints a markdown table. --metadata has the daemon keep less metadata in memory than it would.
 
 With --plain the same goes on in a directory of another file system, for comparison: there are only rates.
 """
@@ -138,6 +138,16 @@ def restart_seconds(daemon, path):
     return time.perf_counter() - start
 
 
+def rest(daemon):
+    """Waits until the daemon has done what it does behind a fill: it uses less than a twentieth of a processor."""
+    second = os.sysconf("SC_CLK_TCK")
+    before, used = 0, second
+    while used > second // 20:
+        time.sleep(1)
+        now = daemon.processor_time()
+        before, used = now, now - before
+
+
 def told(memory):
     """Cells about the daemon's memory."""
     return [f"{memory['process'] >> 20} MiB", f"{memory['metadata'] >> 20} MiB", f"{memory['inodes']:,}"]
@@ -156,6 +166,8 @@ def many(arguments, daemon, root):
     fill = Fill(root)
     for size in arguments.sizes:
         filled = fill.grow(size)
+        if daemon:
+            rest(daemon)
         figures = [probe(root, f"probe-{size}-{number}", fill) for number in range(arguments.rounds)]
         medians = (statistics.median(column) for column in zip(*figures))
         cells = [f"{size:,}", *(f"{figure:,.0f}" for figure in (filled, *medians))]

@@ -20,10 +20,18 @@ class Daemon:
     def up(self):
         subprocess.run([self.dazzle, "up", self.directory], check=True, stdout=subprocess.DEVNULL)
 
-    def kill(self):
+    def process(self):
         with open(os.path.join(self.directory, "lock"), encoding="ascii") as lock:
-            pid = int(lock.read())
-        os.kill(pid, signal.SIGKILL)
+            return int(lock.read())
+
+    def processor_time(self):
+        """What it has used, in ticks of the clock."""
+        with open(f"/proc/{self.process()}/stat", encoding="ascii") as stat:
+            times = stat.read().rsplit(")", 1)[1].split()
+        return int(times[11]) + int(times[12])
+
+    def kill(self):
+        os.kill(self.process(), signal.SIGKILL)
         # The lock is free when the process has ended.
         subprocess.run(["flock", os.path.join(self.directory, "lock"), "true"], check=True)
 
