@@ -4,7 +4,8 @@
 //! lowest key lies beside those of its neighbours, long enough to tell the names of one directory apart.
 //!
 //! Invariants
-//! 1. `lows` and `frames` are as long as each other, and `lows` holds the piece of each frame's lowest key.
+//! 1. `lows` and `frames` are as long as each other, and `lows` holds the piece of each frame's lowest key. `marks` are of
+//!    these.
 //! 2. Lowest keys strictly ascend, and the first is empty: every key is covered.
 
 use std::cell::Cell;
@@ -14,8 +15,12 @@ use std::sync::Arc;
 use protocol::address::LogAddress;
 
 use crate::key::Key;
+use crate::marks::Marks;
 use crate::page::Page;
 use crate::transaction::Changes;
+
+/// Two lines of a processor's cache: of a slot with as many pages squared, a share between two marks is no more.
+const MARKS: usize = 8;
 
 /// One page's place in a slot.
 pub(crate) struct Frame {
@@ -46,6 +51,7 @@ impl Frame {
 
 /// All frames of a slot.
 pub(crate) struct Frames {
+    marks: Marks<u128, MARKS>,
     lows: Vec<u128>,
     frames: Vec<Frame>,
 }
@@ -58,7 +64,10 @@ impl Frames {
         if frames.first().is_none_or(|frame| !frame.low.is_empty()) {
             frames.insert(0, Frame { dirty: false, ..Frame::fresh(Key::new(), Page::default()) });
         }
-        Frames { lows: frames.iter().map(|frame| piece(&frame.low)).collect(), frames }
+        let lows = frames.iter().map(|frame| piece(&frame.low)).collect();
+        let mut frames = Frames { marks: Marks::default(), lows, frames };
+        frames.mark();
+        frames
     }
 
     /// How many.
@@ -69,7 +78,8 @@ impl Frames {
     /// Where the frame is in whose page a key would be.
     pub(crate) fn covering(&self, key: &[u8]) -> usize {
         let piece = piece(key);
-        let behind = self.lows.partition_point(|&low| low <= piece);
+        let share = self.marks.share(self.count(), |low| low <= piece);
+        let behind = share.start + self.lows[share].partition_point(|&low| low <= piece);
         // Of those with the same piece some may lie behind the key. The first frame never does.
         (0..behind).rfind(|&at| self.lows[at] < piece || *self.frames[at].low <= *key).expect("frames cover all keys")
     }
@@ -85,13 +95,19 @@ impl Frames {
         assert!(self.frames[at - 1].low < frame.low, "a lowest key is of one frame");
         self.lows.insert(at, piece(&frame.low));
         self.frames.insert(at, frame);
+        self.mark();
     }
 
     /// Takes a frame out: the one before it covers its keys.
     pub(crate) fn remove(&mut self, at: usize) -> Frame {
         assert!(at > 0, "the first frame covers the lowest keys");
         self.lows.remove(at);
+        self.mark();
         self.frames.remove(at)
+    }
+
+    fn mark(&mut self) {
+        self.marks = Marks::of(self.lows.len(), |at| self.lows[at]);
     }
 
     /// All, in order.

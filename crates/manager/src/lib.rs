@@ -50,6 +50,7 @@ mod locking;
 mod locks;
 mod manager;
 mod map;
+mod marks;
 mod moments;
 mod moves;
 mod needs;

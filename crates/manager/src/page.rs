@@ -9,11 +9,12 @@
 //! 2. `dead` counts the heap bytes that no offset names; a page whose heap is mostly dead is packed anew.
 //! 3. All keys begin with `prefix`. Beside each offset lie the four bytes of the key behind that, with zeros for what the key
 //!    lacks; so they never descend.
-//! 4. `marks` are the tags of as many records, the first of so many equal shares of the order.
+//! 4. `marks` are of the tags.
 
 use std::cmp::Ordering;
 
 use crate::encoding::{Cursor, Damaged, VERSION};
+use crate::marks::Marks;
 
 /// A page that holds more bytes than this is split. A look at one record that is not in memory reads a page, and what does
 /// not fit into memory costs by that; a slot's index has an entry for each. Small in tests, so that there are many.
@@ -36,7 +37,7 @@ pub(crate) struct Page {
     order: Vec<Place>,
     dead: usize,
     prefix: Prefix,
-    marks: [u32; MARKS],
+    marks: Marks<u32, MARKS>,
 }
 
 /// Where a record is.
@@ -128,20 +129,13 @@ impl Page {
 
     /// The index of the first record whose tag is not below this one.
     fn first_from(&self, tag: u32) -> usize {
-        let share = self.marks.partition_point(|&mark| mark < tag);
-        let from = share.checked_sub(1).map_or(0, |below| self.marked(below));
-        let to = self.marked(share);
+        let share = self.marks.share(self.count(), |mark| mark < tag);
         // All of the share, for it is small: so its lines are waited for together.
-        from + self.order[from..to].iter().filter(|place| place.tag < tag).count()
-    }
-
-    /// The index of the record that a mark is of; behind the last mark, the end.
-    fn marked(&self, mark: usize) -> usize {
-        self.count() * mark / MARKS
+        share.start + self.order[share].iter().filter(|place| place.tag < tag).count()
     }
 
     fn mark(&mut self) {
-        self.marks = std::array::from_fn(|mark| self.order.get(self.marked(mark)).map_or(0, |place| place.tag));
+        self.marks = Marks::of(self.count(), |index| self.order[index].tag);
     }
 
     /// The value of `key`.
