@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Whether cost stays flat as a Dazzle file system grows: rates, memory and restart time at several sizes.
 
-    size.py DAZZLE DIR MOUNT [--sizes N,N,...] [--one N] [--rounds N] [--metadata MIB]
-    size.py --plain DIR [--sizes N,N,...] [--rounds N]
+    size.py DAZZLE DIR MOUNT [--sizes N,N,...] [--one N] [--rounds N] [--metadata MIB] [--loose]
+    size.py --plain DIR [--sizes N,N,...] [--rounds N] [--loose]
 
 DIR is the directory of a file system that is up on MOUNT, best an empty one. It is filled with files of 1 KiB, 1,000 to a
 directory, up to each of --sizes. When the daemon rests, there are --rounds rounds, each time after the kernel's caches were
@@ -14,9 +14,13 @@ and all files are looked at once, so that what was in memory is there again. At 
 rates of each tenth are told. Prints a markdown table. --metadata has the daemon keep less metadata in memory than it would.
 
 With --plain the same goes on in a directory of another file system, for comparison: there are only rates.
+
+Who asks stays on one processor, unless --loose: where the kernel moves it at an answer to another one that is idle, and that
+one must be woken, as in some virtual machines, every call takes twice as long, of few files as of many.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import statistics
@@ -45,6 +49,16 @@ def rate(work, items):
     for item in items:
         work(item)
     return len(items) / (time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def staying(is_loose):
+    """On one processor, unless `is_loose`."""
+    everywhere = os.sched_getaffinity(0)
+    if not is_loose:
+        os.sched_setaffinity(0, {max(everywhere)})
+    yield
+    os.sched_setaffinity(0, everywhere)
 
 
 def forget():
@@ -168,7 +182,8 @@ def many(arguments, daemon, root):
         filled = fill.grow(size)
         if daemon:
             rest(daemon)
-        figures = [probe(root, f"probe-{size}-{number}", fill) for number in range(arguments.rounds)]
+        with staying(arguments.loose):
+            figures = [probe(root, f"probe-{size}-{number}", fill) for number in range(arguments.rounds)]
         medians = (statistics.median(column) for column in zip(*figures))
         cells = [f"{size:,}", *(f"{figure:,.0f}" for figure in (filled, *medians))]
         if daemon:
@@ -187,10 +202,11 @@ def one(arguments, daemon, root):
     tenth = arguments.one // 10
     for part in range(10):
         paths = [os.path.join(directory, f"a-name-of-usual-length-{number}") for number in range(part * tenth, (part + 1) * tenth)]
-        created = rate(create, paths)
-        forget()
-        random.Random(2).shuffle(paths)
-        seen = rate(os.stat, paths[:PROBE])
+        with staying(arguments.loose):
+            created = rate(create, paths)
+            forget()
+            random.Random(2).shuffle(paths)
+            seen = rate(os.stat, paths[:PROBE])
         memory = daemon.status()["memory"]
         row(f"{(part + 1) * tenth:,}", f"{created:,.0f}", f"{seen:,.0f}", *told(memory))
     start = time.perf_counter()
@@ -209,6 +225,7 @@ def main():
     parser.add_argument("--one", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--metadata", type=int, metavar="MIB")
+    parser.add_argument("--loose", action="store_true")
     arguments = parser.parse_args()
     if (arguments.mount is None) == (arguments.plain is None) or arguments.plain and arguments.metadata:
         parser.error("give DAZZLE, DIR and MOUNT, or --plain DIR without --metadata")

@@ -2,7 +2,7 @@
 //!
 //! | noun | it is |
 //! |---|---|
-//! | [`page`], [`slot`] | sorted records in pages, of which some are in memory |
+//! | [`page`], [`slot`], [`frames`] | sorted records in pages, of which some are in memory; [`marks`] shorten the search |
 //! | [`key`], [`inode`], [`entry`], [`extent`] | the records (`docs/format-slot.md`) |
 //! | [`transaction`] | what an operation sees and does; [`records`] and [`map`] speak of inodes, names and extents on top |
 //! | [`ops`] | the operations, one file each |
