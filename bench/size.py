@@ -5,13 +5,14 @@
     size.py --plain DIR [--sizes N,N,...] [--rounds N] [--loose]
 
 DIR is the directory of a file system that is up on MOUNT, best an empty one. It is filled with files of 1 KiB, 1,000 to a
-directory, up to each of --sizes. When all that is forgotten by the kernel, and the daemon rests, there are --rounds rounds,
-each time after the kernel's caches were dropped, and the file system has heard what the kernel forgot thereby: 10,000 files that were just created in fresh
-directories are looked up in another order ("fresh"), those of ten directories in any order ("ten directories"), and 10,000
-from anywhere ("anywhere"). The last is told in lookups, of directories on the way as of files, since the more files there
-are, the more directories 10,000 of them lie in. Medians are told. Then the daemon is killed with SIGKILL and started again,
-and all files are looked at once, so that what was in memory is there again. At last --one files go into one directory; the
-rates of each tenth are told. Prints a markdown table. --metadata has the daemon keep less metadata in memory than it would.
+directory, up to each of --sizes. When the kernel has forgotten all that, and the daemon rests, there are --rounds rounds,
+each time after the kernel's caches were dropped, and the file system has heard what the kernel forgot thereby: 10,000 files
+that were just created in fresh directories are looked up in another order ("fresh"), those of ten directories in any order
+("ten directories"), and 10,000 from anywhere ("anywhere"). The last is told in lookups, of directories on the way as of
+files, since the more files there are, the more directories 10,000 of them lie in. Medians are told. Then the daemon is
+killed with SIGKILL and started again, and all files are looked at once, so that what was in memory is there again. At last
+--one files go into one directory; the rates of each tenth are told. Prints a markdown table. --metadata has the daemon keep
+less metadata in memory than it would.
 
 With --plain the same goes on in a directory of another file system, for comparison: there are only rates.
 
