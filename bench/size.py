@@ -58,8 +58,10 @@ def staying(is_loose):
     everywhere = os.sched_getaffinity(0)
     if not is_loose:
         os.sched_setaffinity(0, {max(everywhere)})
-    yield
-    os.sched_setaffinity(0, everywhere)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, everywhere)
 
 
 def forget():

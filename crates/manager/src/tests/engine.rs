@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use protocol::address::LogAddress;
-use protocol::id::{LogId, SlotId, StripeNumber};
+use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 
 use super::Dice;
-use crate::key::Key;
+use crate::key::{self, Key};
 use crate::page::Page;
 use crate::slot::{PageId, Slot};
 use crate::telling::KeptPage;
@@ -209,4 +209,16 @@ fn keys_in_ascending_order_fill_their_pages() {
     let copies = slot.copies();
     let size: usize = copies.iter().map(|copy| copy.changed.as_ref().unwrap().0.size()).sum();
     assert!(size / copies.len() > crate::page::PAGE_SIZE * 9 / 10);
+}
+
+#[test]
+fn what_a_slot_keeps_beside_its_inodes_shares_no_split_page_with_them() {
+    let mut slot = Slot::empty(SLOT);
+    for number in 0..400_u64 {
+        slot.apply(&key::live(LogId(1), StripeNumber(number)), Some(&[7; 8]));
+        slot.apply(&key::inode(InodeId::new(SLOT, 1 + number)), Some(&[7; 40]));
+    }
+    let pages: Vec<Arc<Page>> = slot.copies().into_iter().map(|copy| copy.changed.unwrap().0).collect();
+    let is_beside = |page: &Page, index| page.record(index).unwrap().0 < &key::first_of_inodes()[..];
+    assert!(pages.len() > 10 && pages.iter().all(|page| is_beside(page, 0) == is_beside(page, page.count() - 1)));
 }
