@@ -11,7 +11,8 @@ that were just created in fresh directories are looked up in another order ("fre
 ("ten directories"), and 10,000 from anywhere ("anywhere"). The last is told in lookups, of directories on the way as of
 files, since the more files there are, the more directories 10,000 of them lie in. Medians are told. Then the daemon is
 killed with SIGKILL and started again, and all files are looked at once, so that what was in memory is there again. At last
---one files go into one directory; the rates of each tenth are told. Prints a markdown table. --metadata has the daemon keep
+--one files go into one directory; behind each tenth, when the daemon rests, 10,000 of all names are looked up, --rounds times.
+Prints a markdown table. --metadata has the daemon keep
 less metadata in memory than it would.
 
 With --plain the same goes on in a directory of another file system, for comparison: there are only rates.
@@ -147,6 +148,11 @@ def probe(root, name, fill):
     return created, fresh, near, lookups * rate(os.stat, [fill.path(number) for number in numbers])
 
 
+def stats_of_some(paths):
+    forget()
+    return rate(os.stat, random.sample(paths, PROBE))
+
+
 def restart_seconds(daemon, path):
     daemon.kill()
     start = time.perf_counter()
@@ -204,13 +210,14 @@ def one(arguments, daemon, root):
     directory = os.path.join(root, "one")
     os.mkdir(directory)
     tenth = arguments.one // 10
+    paths = []
     for part in range(10):
-        paths = [os.path.join(directory, f"a-name-of-usual-length-{number}") for number in range(part * tenth, (part + 1) * tenth)]
+        new = [os.path.join(directory, f"a-name-of-usual-length-{number}") for number in range(part * tenth, (part + 1) * tenth)]
+        paths += new
         with staying(arguments.loose):
-            created = rate(create, paths)
-            forget()
-            random.Random(2).shuffle(paths)
-            seen = rate(os.stat, paths[:PROBE])
+            created = rate(create, new)
+            rest(daemon)
+            seen = statistics.median(stats_of_some(paths) for _ in range(arguments.rounds))
         memory = daemon.status()["memory"]
         row(f"{(part + 1) * tenth:,}", f"{created:,.0f}", f"{seen:,.0f}", *told(memory))
     start = time.perf_counter()
