@@ -38,7 +38,7 @@ bench:           ## the comparison with ext4, a FUSE passthrough and MooseFS
 	@DAZZLE_UP='$(CURDIR)/target/release/dazzle up "$$BASE" --mount "$$MOUNT" --targets 5' \
 	 DAZZLE_DOWN='$(CURDIR)/target/release/dazzle down "$$BASE"' bench/compare.sh
 
-bench-size:      ## rates, memory and restart time up to 5,000,000 files, and with little memory for metadata: a quarter of an hour
+bench-size:      ## rates, memory and restart time up to 5,000,000 files, and with little memory for metadata: twenty minutes
 	@$(CARGO) build --release --quiet -p dazzle
 	@for options in "" "--sizes 600000 --one 0 --metadata 64"; do \
 	    target/release/dazzle up "$(DIR)-size" --mount "$(MOUNT)-size" --targets 5 && \

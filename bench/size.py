@@ -234,7 +234,7 @@ def main():
     parser.add_argument("--plain", metavar="DIR")
     parser.add_argument("--sizes", default="10000,100000,1000000,5000000")
     parser.add_argument("--one", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--metadata", type=int, metavar="MIB")
     parser.add_argument("--loose", action="store_true")
     arguments = parser.parse_args()
