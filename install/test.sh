@@ -118,6 +118,7 @@ run lab-kills "hosts of three are killed, frozen and cut off in turn under load"
 run lab-losses "as many hosts as parity makes up for are killed at once, and then all" lab_losses
 run lab-stops "all hosts stop together, with nothing lost, unless programs use a mount" lab_stops
 run lab-promote "of two hosts the one that votes dies, the other is promoted, and the first follows when it is back" lab_promote
+run lab-rebuild "the registry of two hosts is rebuilt on one of them, and the other comes back empty" lab_rebuild
 run lab-restarts "every daemon is restarted under load, and programs keep what they have open" lab_restarts
 run lab-drain "a host of four is drained and removed under load, a lost one replaced by an empty one" lab_drain
 run lab-targets "targets are added under load, lost ones are replaced, on three hosts" lab_targets
