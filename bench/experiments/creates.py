@@ -80,7 +80,7 @@ def measure(lab, name, policy, arguments, clients=None):
         os.mkdir(os.path.join(lab.mount(by), name, f"of-{host}"))
     paths = {host: os.path.join(lab.mount(host), name, f"of-{host}") for host in hosts}
     gauge, count = Gauge(lab), arguments.files
-    _, seconds = together([lambda path=path: maker(path, count, arguments.relative) for path in paths.values()])
+    _, seconds = together([lambda path=path: maker(path, count, arguments.relative) for path in paths.values()], gauge)
     figure = {"seconds": seconds, "rate": len(hosts) * count / seconds, **gauge.read(seconds)}
     made = len(hosts) * count
     figure["daemons_us"], figure["machine_us"] = (figure[cpu] * 1e6 / made for cpu in ("daemons_cpu", "machine_cpu"))

@@ -188,11 +188,17 @@ class Laboratory(Lab):
 
 
 class Gauge:
-    """How full links and cores are, from when it is made until it is read."""
+    """How full links and cores are, from when it is made or begins until it ends or is read."""
 
     def __init__(self, lab):
         self.lab, self.processes = lab, lab.processes()
-        self.begun = self.look()
+        self.begin()
+
+    def begin(self):
+        self.begun, self.ended = self.look(), None
+
+    def end(self):
+        self.ended = self.look()
 
     def look(self):
         found = {}
@@ -205,9 +211,9 @@ class Gauge:
 
     def read(self, seconds=None):
         """Processor seconds of all daemons and of the whole machine; which part of its cores was busy, and of the fullest
-        link in its fuller direction, over so many seconds or all since it was made; bytes that crossed links, in all and by
+        link in its fuller direction, over so many seconds or all that time; bytes that crossed links, in all and by
         host. Daemons that were killed meanwhile are left out."""
-        (begin, machine, before), (end, machine_now, now) = self.begun, self.look()
+        (begin, machine, before), (end, machine_now, now) = self.begun, self.ended or self.look()
         moved = [[now - then for then, now in zip(before[host], counts)] for host, counts in now.items()]
         wall = end - begin
         return {

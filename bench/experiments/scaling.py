@@ -33,6 +33,7 @@ def add(subparsers):
 def writer(path, size):
     """Writes a file of random bytes; its checksum."""
     content = memoryview(os.urandom(size))
+    checksum = zlib.crc32(content)
 
     def run():
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -40,21 +41,23 @@ def writer(path, size):
             os.write(file, content[start : start + MIB])
         os.fsync(file)
         os.close(file)
-        return zlib.crc32(content)
+        return lambda: checksum
 
     return run
 
 
-def reader(path):
-    """Reads a file; its checksum."""
+def reader(path, size):
+    """Reads a file of so many bytes; its checksum."""
+    # Written to, for memory that nobody has touched would be waited for.
+    content = memoryview(bytearray(b"-") * size)
 
     def run():
-        checksum = 0
         file = os.open(path, os.O_RDONLY)
-        while part := os.read(file, MIB):
-            checksum = zlib.crc32(part, checksum)
+        have = 0
+        while have < size and (read := os.readv(file, [content[have : have + MIB]])):
+            have += read
         os.close(file)
-        return checksum
+        return lambda: zlib.crc32(content[:have])
 
     return run
 
@@ -68,7 +71,7 @@ class Phase:
 
     def measure(self, name, works, limit, **more):
         gauge = Gauge(self.lab)
-        outcomes, seconds = together(works)
+        outcomes, seconds = together(works, gauge)
         figure = {
             "phase": name, "hosts": self.lab.count, "clients": len(works), "data": self.stripes.data,
             "parity": self.stripes.parity, "seconds": seconds, "rate": len(works) * self.size / seconds, "limit": limit, **more,
@@ -98,7 +101,8 @@ class Phase:
         without = name == "dead"
         limit = (limits.read_without_one if without else limits.read)(self.stripes, self.link)
         formula = limits.READ_WITHOUT_ONE if without else limits.READ
-        figure, found = self.measure(name, [lambda path=path: reader(path) for path in paths], limit, formula=formula)
+        works = [lambda path=path: reader(path, self.size) for path in paths]
+        figure, found = self.measure(name, works, limit, formula=formula)
         if found != [checksums[source] for source in sources]:
             raise Broken(f"{name}: other bytes were read than were written")
         return figure

@@ -71,7 +71,7 @@ def fill(arguments, lab, report):
         os.makedirs(path)
         works.append(lambda path=path, root=root: filler(path, directories, root, report))
     gauge = Gauge(lab)
-    outcomes, seconds = together(works)
+    outcomes, seconds = together(works, gauge)
     count, gauged = directories * PER_DIRECTORY * len(roots), gauge.read(seconds)
     report.note(filled=count, seconds=seconds, **gauged)
     report.say(f"{count:,} files in {seconds:.0f} s, {count / seconds:,.0f}/s, cores {percent(gauged['cores_full'])} busy\n")

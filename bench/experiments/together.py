@@ -3,7 +3,9 @@
 The process that starts them has no file of any mount open: who forks would have to close it, and could hang there.
 """
 
+import contextlib
 import multiprocessing
+import threading
 import time
 import traceback
 
@@ -19,20 +21,35 @@ class Outcome:
         self.start, self.end, self.value = start, end, value
 
 
-def together(works):
+def together(works, gauge=None):
     """Starts a process for each work, and lets all go on at once when each is ready.
 
-    A work is a function that prepares, and returns the function that is measured. Their outcomes, and the seconds from the
-    first start to the last end.
+    A work is a function that prepares, and returns the function that is measured. Where this returns a function, that is called
+    when all have ended, for its value. Their outcomes, and the seconds from the first start to the last end; the gauge takes
+    in just these.
     """
     context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(len(works))
+    barrier = context.Barrier(len(works) + 1)
     children = [Child(context, barrier, work) for work in works]
-    told = [child.told() for child in children]
+    with contextlib.suppress(threading.BrokenBarrierError):
+        barrier.wait()
+    if gauge:
+        gauge.begin()
+    times = [child.told() for child in children]
+    if gauge:
+        gauge.end()
+    if any(isinstance(when, str) for when in times):
+        barrier.abort()
+    with contextlib.suppress(threading.BrokenBarrierError):
+        barrier.wait()
+    values = [when if isinstance(when, str) else child.told() for when, child in zip(times, children)]
+    for child in children:
+        child.process.join()
     # Who only found that another one will not come says nothing about why.
-    if failures := sorted((it for it in told if isinstance(it, str)), key=lambda text: "BrokenBarrierError" in text):
+    told = [it for it in [*times, *values] if isinstance(it, str)]
+    if failures := sorted(told, key=lambda text: "BrokenBarrierError" in text):
         raise Broken(failures[0])
-    outcomes = [Outcome(*it) for it in told]
+    outcomes = [Outcome(*when, value) for when, (value,) in zip(times, values)]
     return outcomes, max(it.end for it in outcomes) - min(it.start for it in outcomes)
 
 
@@ -46,13 +63,11 @@ class Child:
         theirs.close()
 
     def told(self):
-        """When it began, when it ended and what came of it; or why nothing did."""
+        """When it began and ended, and then, by itself, what came of it; or why nothing did."""
         try:
-            told = self.pipe.recv()
+            return self.pipe.recv()
         except EOFError:
-            told = "a process ended without a word"
-        self.process.join()
-        return told
+            return "a process ended without a word"
 
 
 def carry_out(barrier, work, pipe):
@@ -62,7 +77,9 @@ def carry_out(barrier, work, pipe):
         barrier.wait()
         start = time.monotonic()
         value = run()
-        pipe.send((start, time.monotonic(), value))
+        pipe.send((start, time.monotonic()))
+        barrier.wait()
+        pipe.send((value() if callable(value) else value,))
     except BaseException:  # pylint: disable=broad-except
         # Nobody waits for who will not come.
         barrier.abort()
