@@ -11,6 +11,9 @@ long its calls took.
 
 To reach: no more than the lease, 3 s, and 2 s (DESIGN 9; xFS has no figure of it). No call may fail. The dead host is started
 again, and gets its slots back, before the next one is killed.
+
+With --full each host that lives writes all the time, as much as its link carries: what is to be read for the take-over, and
+all that is said for it, has to get through. What these writers wrote is told; their own calls are not counted.
 """
 
 import os
@@ -21,23 +24,29 @@ import time
 
 from daemon import Broken
 from experiments.laboratory import SLOT_SHIFT, Gauge, Laboratory
-from experiments.report import percent
-from experiments.together import together
+from experiments.report import megabytes, percent
+from experiments.together import MIB, together
 
 PER_DIRECTORY, FILLERS = 1000, 4
 LEASE, REST = 3.0, 2.0
+
+# How large a file gets that is written to fill links.
+STUFFED = 256 * MIB
 
 # A thread pauses so long between two calls, at most: what it waits for is seldom its own load.
 PAUSE = 0.2
 
 # How long everything works before the kill, and how long it is watched afterwards.
 HEALTHY, WATCHED = 3.0, 15.0
+# The same where links are full.
+HEALTHY_FULL, WATCHED_FULL = 8.0, 40.0
 
 
 def add(subparsers):
     parser = subparsers.add_parser("takeover", help="the longest call when a manager of many files dies")
     parser.add_argument("--hosts", type=int, default=3)
     parser.add_argument("--files", type=int, default=10**6)
+    parser.add_argument("--full", action="store_true", help="all hosts that live write meanwhile, so that links are full")
     return parser
 
 
@@ -129,12 +138,27 @@ def prober(kind, mount, slots, dice, seconds):
     return run
 
 
-def killer(lab, victim):
+def stuffer(path, seconds):
+    """Writes for so long, over and over again to one file; how many bytes."""
+    part = os.urandom(MIB)
+
+    def run():
+        end, written = time.monotonic() + seconds, 0
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        while time.monotonic() < end:
+            written += os.pwrite(file, part, written % STUFFED)
+        os.close(file)
+        return written
+
+    return run
+
+
+def killer(lab, victim, healthy):
     """Kills a daemon after a while; when that was asked for."""
     command = [lab.dazzle, "lab", "kill", lab.directory, str(victim)]
 
     def run():
-        time.sleep(HEALTHY)
+        time.sleep(healthy)
         moment = time.monotonic()
         subprocess.run(command, check=True)
         return moment
@@ -142,23 +166,28 @@ def killer(lab, victim):
     return lambda: run
 
 
-def kill_one(lab, report, victim, directories):
+def kill_one(arguments, lab, report, victim, directories):
     """A figure of one kill."""
     living = [host for host in lab.numbers() if host != victim]
     owners = lab.owners(living[0])
     slots = {slot: paths for slot, paths in directories.items() if owners[slot] == victim}
     if not slots:
         raise Broken(f"host {victim} manages none of the files")
+    healthy, watched = (HEALTHY_FULL, WATCHED_FULL) if arguments.full else (HEALTHY, WATCHED)
     probers = [(host, kind) for host in living for kind in ("stat", "create")]
     works = [
-        lambda host=host, kind=kind: prober(kind, lab.mount(host), slots, f"{victim}-{host}", HEALTHY + WATCHED)
+        lambda host=host, kind=kind: prober(kind, lab.mount(host), slots, f"{victim}-{host}", healthy + watched)
         for host, kind in probers
     ]
+    paths = [os.path.join(lab.mount(host), f"stuffed-{host}") for host in living] if arguments.full else []
+    stuffers = [lambda path=path: stuffer(path, healthy + watched) for path in paths]
     gauge = Gauge(lab)
-    *outcomes, death = together([*works, killer(lab, victim)])[0]
+    outcomes, seconds = together([*works, killer(lab, victim, healthy), *stuffers], gauge)
+    values = [outcome.value for outcome in outcomes]
+    told, killed, written = values[: len(works)], values[len(works)], values[len(works) + 1 :]
     files = sum(len(paths) for paths in slots.values()) * PER_DIRECTORY
-    figure = {"victim": victim, "files_managed": files, "slots": len(slots), **gauge.read()}
-    figure.update(judge(probers, [outcome.value for outcome in outcomes], death.value))
+    figure = {"victim": victim, "files_managed": files, "slots": len(slots), "stuffed": sum(written) / seconds, **gauge.read()}
+    figure.update(judge(probers, told, killed))
     report.note(**figure)
     return figure
 
@@ -177,7 +206,7 @@ def judge(probers, told, killed):
             # Who waited through the kill has its answer then, and who began later, its first one.
             first = min((end for _, end in made if end >= killed), default=None)
             if first is None or not after:
-                raise Broken(f"on host {host} a {kind} had no answer for {WATCHED:.0f} s")
+                raise Broken(f"on host {host} a {kind} had no answer after it")
             answered, calls = max(answered, first - killed), calls + len(made)
     return {"longest": longest[0], "call": longest[1], "before": before, "all_answer": answered, "calls": calls}
 
@@ -185,14 +214,15 @@ def judge(probers, told, killed):
 def run(arguments, report):
     with Laboratory(arguments, arguments.hosts) as lab:
         directories = fill(arguments, lab, report)
-        report.head("killed", "it managed", "longest call", "which", "before the kill", "all answer", "cores busy", "to reach")
+        columns = ["longest call", "which", "before the kill", "all answer", "cores busy", "fullest link", "written"]
+        report.head("killed", "it managed", *columns, "to reach")
         for number in range(arguments.repeat):
             victim = lab.numbers()[number % arguments.hosts]
-            figure = kill_one(lab, report, victim, directories)
+            figure = kill_one(arguments, lab, report, victim, directories)
             took = [f"{figure[name]:.2f} s" for name in ("longest", "before", "all_answer")]
             managed = f"{figure['files_managed']:,} files, {figure['slots']} slots"
-            cells = [took[0], figure["call"], *took[1:], percent(figure["cores_full"]), f"{LEASE + REST:.0f} s"]
-            report.row(f"host {victim}", managed, *cells)
+            full = [percent(figure["cores_full"]), percent(figure["link_full"]), megabytes(figure["stuffed"])]
+            report.row(f"host {victim}", managed, took[0], figure["call"], *took[1:], *full, f"{LEASE + REST:.0f} s")
             if number + 1 < arguments.repeat:
                 lab.act("start", victim)
                 lab.wait_until_mounted(victim)
