@@ -11,9 +11,8 @@ that were just created in fresh directories are looked up in another order ("fre
 ("ten directories"), and 10,000 from anywhere ("anywhere"). The last is told in lookups, of directories on the way as of
 files, since the more files there are, the more directories 10,000 of them lie in. Medians are told. Then the daemon is
 killed with SIGKILL and started again, and all files are looked at once, so that what was in memory is there again. At last
---one files go into one directory; behind each tenth, when the daemon rests, 10,000 of all names are looked up, --rounds times.
-Prints a markdown table. --metadata has the daemon keep
-less metadata in memory than it would.
+--one files go into one directory; behind each tenth, when the daemon rests, 10,000 of all names are looked up, --rounds
+times. Prints a markdown table. --metadata has the daemon keep less metadata in memory than it would.
 
 With --plain the same goes on in a directory of another file system, for comparison: there are only rates.
 
