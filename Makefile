@@ -56,7 +56,7 @@ bench-cluster:   ## clusters of 1 to 12 hosts on shaped links, as root: rates, c
 	@install/packages.sh build bench
 	@$(CARGO) build --release --quiet -p dazzle
 	@mkdir -p target/cache/bench/cluster
-	@failed=; for what in start scaling creates "creates --relative" "sharing --rate 1gbit" takeover rebuild drain; do \
+	@failed=; for what in start scaling creates "creates --relative" "sharing --rate 1gbit" takeover "takeover --full --hosts 8 --files 20000" rebuild drain; do \
 	    echo "== $$what"; json="target/cache/bench/cluster/$$(echo "$$what" | tr -d " ").json"; \
 	    bench/cluster.py target/release/dazzle "$(DIR)-cluster" $$what --json "$$json" || failed=1; \
 	done; rmdir "$(DIR)-cluster" 2>/dev/null; [ -z "$$failed" ]

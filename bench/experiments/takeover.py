@@ -206,7 +206,7 @@ def judge(probers, told, killed):
             # Who waited through the kill has its answer then, and who began later, its first one.
             first = min((end for _, end in made if end >= killed), default=None)
             if first is None or not after:
-                raise Broken(f"on host {host} a {kind} had no answer after it")
+                raise Broken(f"on host {host} a {kind} had no answer after the kill")
             answered, calls = max(answered, first - killed), calls + len(made)
     return {"longest": longest[0], "call": longest[1], "before": before, "all_answer": answered, "calls": calls}
 
