@@ -2,6 +2,7 @@
 
 use client::ClientError;
 use protocol::manager::ManagerError;
+use tracing::warn;
 
 use crate::Errno;
 
@@ -16,12 +17,16 @@ impl From<ClientError> for Errno {
             ClientError::Invalid => Errno::EINVAL,
             // As on a mount whose daemon has ended, which this one is about to do.
             ClientError::Expelled => Errno::ENOTCONN,
-            // Nothing that a program could do about it, and nothing that it should take for an answer.
+            // Nothing that a program could do about it, and nothing that it should take for an answer. It has but a number: the
+            // daemon's log says why.
             ClientError::Log(_)
             | ClientError::Read(_)
             | ClientError::Unreachable(_)
             | ClientError::Foreign(_)
-            | ClientError::Stopped => Errno::EIO,
+            | ClientError::Stopped => {
+                warn!(%error, "a program was told EIO");
+                Errno::EIO
+            }
         }
     }
 }
