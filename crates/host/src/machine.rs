@@ -87,7 +87,12 @@ impl Host {
         Q: Any + Send,
         A: Any + Send,
     {
-        let answer = self.0.call(to, Envelope::new(request)).await?;
+        self.send(to, Envelope::new(request)).await
+    }
+
+    /// The same for an envelope.
+    pub async fn send<A: Any + Send>(&self, to: Address, request: Envelope) -> Result<A, Unreachable> {
+        let answer = self.0.call(to, request).await?;
         Ok(answer.open().unwrap_or_else(|_| panic!("port {} answered with a foreign type", to.port.0)))
     }
 

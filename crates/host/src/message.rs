@@ -26,22 +26,37 @@ pub struct Address {
 }
 
 /// A message whose meaning only its two ends know.
-pub struct Envelope(Box<dyn Any + Send>);
+pub struct Envelope {
+    message: Box<dyn Any + Send>,
+    is_urgent: bool,
+}
 
 impl Envelope {
     /// Wraps a message.
     pub fn new<T: Any + Send>(message: T) -> Self {
-        Envelope(Box::new(message))
+        Envelope { message: Box::new(message), is_urgent: false }
+    }
+
+    /// The same, not to wait behind whatever else its sender sends, and neither its answer: many wait for what it is about.
+    pub fn urgent(self) -> Self {
+        Envelope { is_urgent: true, ..self }
+    }
+
+    /// Whether it is not to wait.
+    pub fn is_urgent(&self) -> bool {
+        self.is_urgent
     }
 
     /// Takes the message out, or hands the envelope back when it holds something else.
     pub fn open<T: Any + Send>(self) -> Result<T, Envelope> {
-        self.0.downcast::<T>().map(|message| *message).map_err(Envelope)
+        let is_urgent = self.is_urgent;
+        let opened = self.message.downcast::<T>().map(|message| *message);
+        opened.map_err(|message| Envelope { message, is_urgent })
     }
 
     /// Looks at the message without taking it: for the edge, which encodes, and the simulator, which counts.
     pub fn peek(&self) -> &(dyn Any + Send) {
-        &*self.0
+        &*self.message
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use event_listener::{Event, EventListener};
 use futures_util::future::{Either, select};
-use host::{Address, BoxFuture, Host, NodeId, Port};
+use host::{Address, BoxFuture, Envelope, Host, NodeId, Port};
 use protocol::id::TargetId;
 use protocol::maps::Maps;
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
@@ -42,6 +42,8 @@ pub struct Cluster {
     lease: Arc<OnceLock<Box<dyn Lease>>>,
     /// The logs that this node is sealing.
     sealing: Arc<Turns>,
+    /// Whether what is asked of targets is not to wait behind what others here ask of them.
+    is_urgent: bool,
 }
 
 /// The lease of this node, as it knows it itself (DESIGN §6, the one lease).
@@ -70,7 +72,8 @@ impl Cluster {
                 let (registries, maps) = (registries.into(), Arc::new(Mutex::new(maps)));
                 let (elsewhere, learnt, lease, sealing) = Default::default();
                 let answering = Arc::new(answering);
-                Ok(Cluster { host, registries, answering, elsewhere, maps, learnt, lease, sealing })
+                let is_urgent = false;
+                Ok(Cluster { host, registries, answering, elsewhere, maps, learnt, lease, sealing, is_urgent })
             }
             Ok(_) => Err(LogError::Unavailable("the registry did not answer with its maps".into())),
             Err(error) => Err(LogError::Unavailable(error.to_string())),
@@ -93,6 +96,7 @@ impl Cluster {
                     learnt: learnt.clone(),
                     lease: lease.clone(),
                     sealing: sealing.clone(),
+                    is_urgent: false,
                 };
                 let epoch = known.maps().epoch;
                 if known.registry(RegistryRequest::Watch { epoch }).await.is_err() {
@@ -101,6 +105,12 @@ impl Cluster {
                 }
             }
         });
+    }
+
+    /// The same, for what many wait for: what is asked of targets by it, and their answers, go over links that are full as if
+    /// nobody else here asked anything.
+    pub fn urgently(&self) -> Cluster {
+        Cluster { is_urgent: true, ..self.clone() }
     }
 
     /// From now on this node answers for what it was given only while `lease` says that its lease holds.
@@ -227,7 +237,9 @@ impl Cluster {
             StorageRequest::Append(_) | StorageRequest::Replace(_) | StorageRequest::Sync => WRITE_PATIENCE,
             _ => READ_PATIENCE,
         };
-        let call = pin!(self.host.call::<ToTarget, StorageAnswer>(to, ToTarget { target, request }));
+        let asked = Envelope::new(ToTarget { target, request });
+        let asked = if self.is_urgent { asked.urgent() } else { asked };
+        let call = pin!(self.host.send::<StorageAnswer>(to, asked));
         match select(call, pin!(self.host.sleep(patience))).await {
             Either::Left((Ok(answer), _)) => believed(answer),
             Either::Left((Err(unreachable), _)) => Err(StorageError::Silent(unreachable.to_string())),

@@ -115,6 +115,11 @@ impl LogReader {
         LogReader { cluster, inner: Arc::default() }
     }
 
+    /// The same, for what many wait for: see [`Cluster::urgently`].
+    pub fn urgently(&self) -> LogReader {
+        LogReader { cluster: self.cluster.urgently(), inner: self.inner.clone() }
+    }
+
     /// The cluster that it reads from.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster

@@ -19,11 +19,8 @@ use protocol::storage::{Durability, Room};
 use crate::encoding::Damaged;
 use crate::manager::{Door, Manager, ManagerOptions};
 use crate::ops::{Done, Operation, Told};
-use crate::takeover::seal;
+use crate::sealing::seal;
 
-/// How often sealing is tried while targets or another recoverer stand in the way.
-pub(crate) const SEAL_TRIES: u32 = 60;
-pub(crate) const SEAL_PAUSE: Duration = Duration::from_millis(500);
 /// A journal that did not grow for so many looks is idle, and worth covering from so many bytes on.
 const IDLE_LOOKS: u32 = 10;
 const IDLE_BYTES_MIN: u64 = 1 << 20;
@@ -84,6 +81,8 @@ impl Manager {
         reader: LogReader,
         options: ManagerOptions,
     ) -> Result<Arc<Manager>, StartError> {
+        // Whoever asks waits for what is read and written here, and it is little beside what files hold.
+        let (cluster, reader) = (cluster.urgently(), reader.urgently());
         seal_own(&cluster, cluster.host().node().0, options.kept).await?;
         let waiting = WriterOptions { bytes_waiting_max: WAITING_MAX, ..WriterOptions::default() };
         let writer = LogWriter::open(cluster.clone(), Writer::Manager, Room::Journal, waiting).await?;

@@ -33,6 +33,8 @@ use super::wire::{Encoded, Tongue, weight};
 pub const SMALL_WINDOW_BYTES: usize = 4 << 20;
 /// The same on a bulk lane.
 pub const BULK_WINDOW_BYTES: usize = 16 << 20;
+/// The same on an urgent lane.
+pub const URGENT_WINDOW_BYTES: usize = 8 << 20;
 /// After so long without a call who dialled says bye.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
 
@@ -154,6 +156,7 @@ impl Connection {
         let window_bytes = match name.lane {
             Lane::Small => SMALL_WINDOW_BYTES,
             Lane::Bulk => BULK_WINDOW_BYTES,
+            Lane::Urgent => URGENT_WINDOW_BYTES,
         };
         Arc::new(Connection {
             name,

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 /// The versions of the page that this program speaks.
-pub const VERSIONS: RangeInclusive<u16> = 4..=4;
+pub const VERSIONS: RangeInclusive<u16> = 5..=5;
 /// The length of a hello.
 pub const HELLO_BYTES: usize = 32;
 const MAGIC: [u8; 8] = *b"DZNET\0\0\0";
@@ -15,17 +15,20 @@ pub enum Lane {
     Small,
     /// Large ones.
     Bulk,
+    /// Large ones that many wait for, which do not wait behind others.
+    Urgent,
 }
 
 impl Lane {
     /// All there are.
-    pub const ALL: [Lane; 2] = [Lane::Small, Lane::Bulk];
+    pub const ALL: [Lane; 3] = [Lane::Small, Lane::Bulk, Lane::Urgent];
 
     /// Its number.
     pub fn number(self) -> u8 {
         match self {
             Lane::Small => 0,
             Lane::Bulk => 1,
+            Lane::Urgent => 2,
         }
     }
 }

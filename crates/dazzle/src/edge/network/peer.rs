@@ -174,7 +174,7 @@ impl Peer {
     /// The connection for our calls of `lane`. Large ones have their own in each direction: a question would wait there
     /// behind our answers, megabytes that the kernel and TLS have taken already.
     fn open(&self, lane: Lane) -> Option<Arc<Connection>> {
-        self.open_by(lane, if lane == Lane::Bulk { Dialler::We } else { Dialler::Any })
+        self.open_by(lane, if lane == Lane::Small { Dialler::Any } else { Dialler::We })
     }
 
     fn open_by(&self, lane: Lane, dialler: Dialler) -> Option<Arc<Connection>> {

@@ -36,6 +36,8 @@ enum Ask {
     Echo(#[serde(with = "payload::parts")] Vec<Bytes>),
     /// Say nothing for so many seconds.
     Wait(u64),
+    /// Take this, and never say anything.
+    Keep(#[serde(with = "payload::parts")] Vec<Bytes>),
     /// Say so many bytes.
     Much(u32),
     /// Do not come to an end.
@@ -71,6 +73,7 @@ impl Handler for Part {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
                     Tell::Done
                 }
+                Ask::Keep(_) => std::future::pending().await,
                 Ask::Much(bytes) => Tell::Parts(vec![Bytes::from(vec![1; bytes as usize])]),
                 Ask::Panic => panic!("on purpose"),
             })

@@ -81,7 +81,8 @@ impl Tongue {
     /// A request as a frame.
     pub fn encode_request(&self, request: &Envelope) -> Result<Encoded, EncodeError> {
         let room = (self.room)(request.peek());
-        (self.request.encode)(request.peek(), Kind::Request { room }, self.port)
+        let encoded = (self.request.encode)(request.peek(), Kind::Request { room }, self.port)?;
+        Ok(Encoded { is_urgent: request.is_urgent(), ..encoded })
     }
 
     /// An answer as a frame.
@@ -118,6 +119,7 @@ pub enum EncodeError {
 pub struct Encoded {
     header: Header,
     frame: Outgoing,
+    is_urgent: bool,
 }
 
 impl Encoded {
@@ -140,7 +142,11 @@ impl Encoded {
 
     /// Where it goes.
     pub fn lane(&self) -> Lane {
-        if self.weight() <= SMALL_WEIGHT_MAX { Lane::Small } else { Lane::Bulk }
+        match self.is_urgent {
+            _ if self.weight() <= SMALL_WEIGHT_MAX => Lane::Small,
+            true => Lane::Urgent,
+            false => Lane::Bulk,
+        }
     }
 }
 
@@ -165,7 +171,7 @@ fn encode<T: Message>(message: &(dyn Any + Send), kind: Kind, port: u16) -> Resu
     }
     payloads.iter().for_each(|payload| head.extend((payload.len() as u32).to_le_bytes()));
     let header = Header { kind, port, call: 0, body_bytes, payload_count: payloads.len(), payload_bytes };
-    Ok(Encoded { header, frame: Outgoing { head, payloads } })
+    Ok(Encoded { header, frame: Outgoing { head, payloads }, is_urgent: false })
 }
 
 fn decode<T: Message>(frame: Frame) -> Option<Envelope> {
@@ -244,6 +250,8 @@ mod tests {
         };
         assert_eq!(TONGUES[0].encode_request(&read(4096)).unwrap().lane(), Lane::Small);
         assert_eq!(TONGUES[0].encode_request(&read(1 << 20)).unwrap().lane(), Lane::Bulk);
+        assert_eq!(TONGUES[0].encode_request(&read(4096).urgent()).unwrap().lane(), Lane::Small);
+        assert_eq!(TONGUES[0].encode_request(&read(1 << 20).urgent()).unwrap().lane(), Lane::Urgent);
         assert!(TONGUES[0].encode_request(&read(u32::MAX)).is_ok());
     }
 

@@ -1,10 +1,11 @@
 //! Calls, when nothing is wrong, or only the call is.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
-use host::{Address, NodeId, Port};
+use futures_util::future::{Either, join_all, select};
+use host::{Address, Envelope, NodeId, Port};
 
 use super::{Ask, Cluster, DEAF_PORT, Node, Tell, at, pair};
 use crate::edge::network::BULK_WINDOW_BYTES;
@@ -88,6 +89,22 @@ async fn large_calls_of_each_end_have_a_connection_of_their_own() {
     assert_eq!((one.connections(2), two.connections(1)), (1, 1));
     two.ask(1, Ask::Much(1 << 20)).await.unwrap();
     assert_eq!((one.connections(2), two.connections(1)), (2, 2), "its question does not wait behind its own answers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_urgent_does_not_wait_behind_large_calls() {
+    let (one, _two) = pair().await;
+    one.ask(2, Ask::Who).await.unwrap();
+    let kept = (0..2 * BULK_WINDOW_BYTES / (1 << 20)).map(|_| one.ask(2, Ask::Keep(vec![pattern(1 << 20, 0)])));
+    let urgent = async {
+        let asked = Envelope::new(Ask::Echo(vec![pattern(1 << 20, 1)])).urgent();
+        one.host.send::<Tell>(at(2), asked).await
+    };
+    match select(join_all(kept), pin!(urgent)).await {
+        Either::Left(_) => panic!("nobody answers these"),
+        Either::Right((told, _)) => assert!(told == Ok(Tell::Parts(vec![pattern(1 << 20, 1)]))),
+    }
+    assert_eq!(one.connections(2), 3, "one for what is small, one for what is large, one for what is urgent");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
