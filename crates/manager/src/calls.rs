@@ -20,9 +20,9 @@ use protocol::token::{Ahead, CLIENT_PORT, Claims, ClientAnswer, ClientRequest, G
 use crate::manager::Manager;
 use crate::needs;
 use crate::ops::{Done, Operation};
+use crate::sealing::seal;
 use crate::start::StartError;
 use crate::state::SlotState;
-use crate::takeover::seal;
 use crate::tokens::{Call, CallBack, GrantBeside, Refusal, SlotTokens, What};
 
 /// How long a request waits for what others hold; then it is answered [`ManagerError::Held`], and asked again.

@@ -62,6 +62,7 @@ mod placement;
 mod records;
 mod replay;
 mod runs;
+mod sealing;
 mod sight;
 mod slot;
 mod slot_set;

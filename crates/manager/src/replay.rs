@@ -16,18 +16,12 @@ use protocol::storage::Durability;
 
 use crate::manager::Manager;
 use crate::ops::Operation;
+use crate::sealing::{heir, seal, seal_behind_other};
 use crate::start::StartError;
-use crate::takeover::{seal, seal_behind_other};
 
 /// How long the others are given to seal what is theirs to seal, and how often that is looked at.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
-
-/// Who seals a dead log: one of the living, so that they do not take it from each other.
-fn heir(maps: &Maps, log: LogId) -> Option<u32> {
-    let living: Vec<u32> = maps.storing().collect();
-    living.get((log.0 % living.len().max(1) as u64) as usize).copied()
-}
 
 /// Of which sealed logs of clients all slots here have all deltas. Before any slot is here, of all.
 #[derive(Default)]

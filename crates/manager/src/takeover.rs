@@ -20,39 +20,37 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 use log::recovery::{self, Bodies, Scanned};
-use log::{Cluster, LogReader, ReadError, SealError};
+use log::{LogReader, ReadError};
 use protocol::address::{LogAddress, Position};
 use protocol::id::{LogId, MapEpoch, SLOT_COUNT, SlotId, StripeNumber};
 use protocol::manager::ManagerRequest;
-use protocol::maps::{LogState, Maps, SlotEntry, SlotLog};
+use protocol::maps::{Maps, SlotEntry, SlotLog};
 use protocol::record::RecordKind;
 use protocol::registry::{RegistryError, RegistryRequest};
 use tracing::info;
 
-use crate::image::{HandedSlot, Handover, Image, Mark, Table, decode, decode_index};
+use crate::image::{HandedSlot, Handover, Image, Mark, Table, TableEntry, decode, decode_index};
 use crate::intention::Intentions;
 use crate::journal;
 use crate::key::{self, Key};
 use crate::manager::Manager;
 use crate::ops::{self, Operation};
 use crate::runs::Run;
+use crate::sealing::seal;
 use crate::slot::Slot;
-use crate::start::{SEAL_PAUSE, SEAL_TRIES, StartError};
+use crate::start::StartError;
 use crate::state::SlotState;
 use crate::tokens::SlotTokens;
 
-/// How often is looked whether another recoverer has sealed a log.
-const SEAL_LOOK: Duration = Duration::from_millis(20);
-/// How often the time is doubled that another recoverer is given: up to half a minute.
-const SEAL_DOUBLINGS: u32 = 6;
 /// How long nobody is asked to list our log after nobody answered.
 const LIST_PAUSE: Duration = Duration::from_millis(50);
 
-/// So many runs of a journal are read side by side.
+/// So many runs of a journal are read side by side, and indexes of slots: these are small, and one by one they would cost a
+/// round trip each.
 const RUNS_AT_ONCE: usize = 8;
+const INDEXES_AT_ONCE: usize = 64;
 
 /// What is read of a manager's log. Most of it are pages of images, of which an index tells the newest.
 const NEEDED: Bodies = Bodies::Only(&[RecordKind::Journal, RecordKind::Mark]);
@@ -140,7 +138,7 @@ impl Manager {
             self.leave(&lost);
         }
         let mine = self.table.mine();
-        let mut sources = Sources::new(&self.cluster, &self.reader);
+        let mut sources = Sources::new(&self.reader);
         for run in ranges(&maps, node).into_iter().flat_map(|range| range.without(&mine)) {
             self.take_over(run, &mut sources).await?;
         }
@@ -268,71 +266,6 @@ impl Manager {
     }
 }
 
-/// Takes a log from its writer, dead or not; tries again while targets or another recoverer stand in the way.
-pub(crate) async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, StartError> {
-    // To claim it from somebody who is at it would void what that one did: two heirs of one manager begin at once, and a
-    // node that waits for what dead clients wrote seals their logs already.
-    if let Some(length) = sealed_meanwhile(cluster, log, pause_for_claimant).await {
-        return Ok(length);
-    }
-    let mut tries = 0;
-    loop {
-        let pause = match recovery::seal(cluster, log).await {
-            Ok(length) => return Ok(length),
-            Err(SealError::Lost) if tries < SEAL_TRIES => pause_for_other,
-            Err(SealError::Unavailable(_)) if tries < SEAL_TRIES => |_| SEAL_PAUSE,
-            Err(error) => return Err(StartError::Seal { log, error }),
-        };
-        tries += 1;
-        if let Some(length) = sealed_meanwhile(cluster, log, pause).await {
-            return Ok(length);
-        }
-    }
-}
-
-/// Seals a log that another may be sealing: only when that one has had its time.
-pub(crate) async fn seal_behind_other(cluster: &Cluster, log: LogId) -> Result<Position, StartError> {
-    match sealed_meanwhile(cluster, log, pause_for_other).await {
-        Some(length) => Ok(length),
-        None => seal(cluster, log).await,
-    }
-}
-
-/// How long another recoverer is left alone, by the state of its log. A claim voids the one before, and all that was done
-/// under it; so each is given twice the time of the last, and in the end one has enough.
-fn pause_for_other(state: LogState) -> Duration {
-    match state {
-        // One claim raises the epoch of an open log from 1 to 2.
-        LogState::Sealing(epoch) => SEAL_PAUSE * (1 << epoch.0.saturating_sub(2).min(SEAL_DOUBLINGS)),
-        LogState::Open(_) | LogState::Sealed(_) => SEAL_PAUSE,
-    }
-}
-
-/// How long whoever has claimed a log is left alone at first. Perhaps that one is dead.
-fn pause_for_claimant(state: LogState) -> Duration {
-    if matches!(state, LogState::Sealing(_)) { SEAL_PAUSE } else { Duration::ZERO }
-}
-
-/// Waits a while for another recoverer, anew after each of its steps; where the log ends when that one is done.
-async fn sealed_meanwhile(cluster: &Cluster, log: LogId, pause: fn(LogState) -> Duration) -> Option<Position> {
-    let (mut seen, mut until) = (None, cluster.host().now());
-    loop {
-        let maps = cluster.refresh().await.ok()?;
-        let entry = maps.logs.get(&log)?;
-        if let LogState::Sealed(length) = entry.state {
-            return Some(length);
-        }
-        let now = cluster.host().now();
-        if seen.replace(entry.version) != Some(entry.version) {
-            until = now + pause(entry.state);
-        }
-        if now >= until {
-            return None;
-        }
-        cluster.host().sleep(SEAL_LOOK).await;
-    }
-}
-
 impl Recovered {
     /// A run of slots from its images and journals.
     async fn recover(&mut self, sources: &mut Sources<'_>, run: &SlotRange) -> Result<(), StartError> {
@@ -347,13 +280,10 @@ impl Recovered {
             roll[0].from = table.journal_from;
             base = Some(listed.log);
             self.replayed.clone_from(&table.replayed);
-            for entry in table.slots.iter().filter(|entry| mine(entry.slot)) {
-                let pages = read_index(reader, &entry.index).await?;
-                let stored = pages.iter().map(|(_, address)| *address).collect();
-                self.slots.insert(entry.slot, Slot::from_index(entry.slot, pages));
-                self.covered.insert(entry.slot, entry.covered);
-                self.images.insert(entry.slot, Image { changes: 0, index: entry.index.clone(), pages: stored });
-            }
+            let entries: Vec<&TableEntry> = table.slots.iter().filter(|entry| mine(entry.slot)).collect();
+            self.covered.extend(entries.iter().map(|entry| (entry.slot, entry.covered)));
+            let images = entries.into_iter().map(|entry| (entry.slot, entry.index.clone())).collect();
+            self.read_images(reader, images).await?;
             break;
         }
         if let (None, Some(table)) = (base, run.base) {
@@ -374,20 +304,34 @@ impl Recovered {
     async fn take(&mut self, reader: &LogReader, table: LogAddress, run: &SlotRange) -> Result<(), StartError> {
         let handed: Handover = decode(&reader.read(table).await?)?;
         self.replayed = handed.replayed;
-        let slots = handed.slots.into_iter().filter(|handed| (run.first..=run.last).contains(&handed.slot.0));
-        let read = join_all(slots.map(async |handed| (read_index(reader, &handed.index).await, handed))).await;
         self.handed.push(table);
-        for (pages, HandedSlot { slot, index, intentions }) in read {
-            let pages = pages?;
-            let stored = pages.iter().map(|(_, address)| *address).collect();
-            self.slots.insert(slot, Slot::from_index(slot, pages));
-            self.images.insert(slot, Image { changes: 0, index, pages: stored });
+        let ours = |handed: &HandedSlot| (run.first..=run.last).contains(&handed.slot.0);
+        let slots: Vec<HandedSlot> = handed.slots.into_iter().filter(ours).collect();
+        self.read_images(reader, slots.iter().map(|handed| (handed.slot, handed.index.clone())).collect()).await?;
+        for HandedSlot { slot, intentions, .. } in slots {
             for record in &intentions {
                 for change in journal::decode(&reader.read(*record).await?)? {
                     self.intentions.entry(slot).or_default().recover(change.key, change.value)?;
                 }
             }
             self.handed.extend(intentions);
+        }
+        Ok(())
+    }
+
+    /// Slots as their images are: the indexes, not the pages.
+    async fn read_images(
+        &mut self,
+        reader: &LogReader,
+        images: Vec<(SlotId, Vec<LogAddress>)>,
+    ) -> Result<(), StartError> {
+        let reads = stream::iter(images).map(|(slot, index)| read_index(reader, slot, index));
+        let mut reads = pin!(reads.buffered(INDEXES_AT_ONCE));
+        while let Some(read) = reads.next().await {
+            let (slot, index, pages) = read?;
+            let stored = pages.iter().map(|(_, address)| *address).collect();
+            self.slots.insert(slot, Slot::from_index(slot, pages));
+            self.images.insert(slot, Image { changes: 0, index, pages: stored });
         }
         Ok(())
     }
@@ -417,7 +361,6 @@ impl Recovered {
 
 /// The logs that slots are recovered from. Each is sealed, searched and read once, however many runs list it.
 struct Sources<'a> {
-    cluster: &'a Cluster,
     reader: &'a LogReader,
     known: BTreeMap<LogId, Source>,
 }
@@ -476,16 +419,16 @@ async fn read_run(reader: &LogReader, log: LogId, run: Run) -> Result<Vec<Scanne
 }
 
 impl<'a> Sources<'a> {
-    fn new(cluster: &'a Cluster, reader: &'a LogReader) -> Sources<'a> {
-        Sources { cluster, reader, known: BTreeMap::new() }
+    fn new(reader: &'a LogReader) -> Sources<'a> {
+        Sources { reader, known: BTreeMap::new() }
     }
 
     /// The log with its newest mark. Fragments name only marks from before they were begun, so the log is searched for newer
     /// ones from there on, and what is met of its journal is kept.
     async fn get(&mut self, log: LogId) -> Result<&mut Source, StartError> {
         if !self.known.contains_key(&log) {
-            let length = seal(self.cluster, log).await?;
-            let named = recovery::newest_mark(self.cluster, log).await?;
+            let length = seal(self.reader.cluster(), log).await?;
+            let named = recovery::newest_mark(self.reader.cluster(), log).await?;
             let (mut mark, mut journal) = (None, Vec::new());
             let mut keep = |scanned: Scanned| match scanned.header.kind {
                 RecordKind::Mark => mark = Some((scanned.place, scanned.bytes)),
@@ -527,12 +470,17 @@ impl<'a> Sources<'a> {
     }
 }
 
-async fn read_index(reader: &LogReader, parts: &[LogAddress]) -> Result<Vec<(Key, LogAddress)>, StartError> {
+/// The pages of a slot's image, by its index, with both.
+async fn read_index(
+    reader: &LogReader,
+    slot: SlotId,
+    index: Vec<LogAddress>,
+) -> Result<(SlotId, Vec<LogAddress>, Vec<(Key, LogAddress)>), StartError> {
     let mut pages = Vec::new();
-    for part in parts {
+    for part in &index {
         pages.extend(decode_index(&reader.read(*part).await?)?);
     }
-    Ok(pages)
+    Ok((slot, index, pages))
 }
 
 #[cfg(test)]
