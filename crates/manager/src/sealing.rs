@@ -21,7 +21,7 @@ const SEAL_LOOK: Duration = Duration::from_millis(20);
 /// How often the time is doubled that another recoverer is given: up to half a minute.
 const SEAL_DOUBLINGS: u32 = 6;
 /// How long the heir of a dead log is given for each step of sealing it: to read, and write again, stripes over full links.
-const HEIR_PATIENCE: Duration = Duration::from_secs(5);
+const HEIR_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who seals a dead log: one of the living, so that they do not take it from each other.
 pub(crate) fn heir(maps: &Maps, log: LogId) -> Option<u32> {
