@@ -2,8 +2,10 @@
 //! each other take far longer than one. Which log is safe with whom, [`recovery::seal`] sees to; here is only who waits for
 //! whom. Awaits.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::future::select;
 use host::NodeId;
 use log::recovery;
 use log::{Cluster, SealError};
@@ -16,8 +18,8 @@ use crate::start::StartError;
 /// How often a log is claimed again that cannot be sealed, and after how long.
 const SEAL_TRIES: u32 = 60;
 const SEAL_PAUSE: Duration = Duration::from_millis(500);
-/// How often is looked whether another recoverer has sealed a log.
-const SEAL_LOOK: Duration = Duration::from_millis(20);
+/// How often is looked whether another recoverer has sealed a log, where no newer maps say so.
+const SEAL_LOOK: Duration = Duration::from_millis(200);
 /// How often the time is doubled that another recoverer is given: up to half a minute.
 const SEAL_DOUBLINGS: u32 = 6;
 /// How long the heir of a dead log is given for each step of sealing it: to read, and write again, stripes over full links.
@@ -91,6 +93,7 @@ fn pause_at_first(maps: &Maps, log: LogId, node: NodeId) -> Duration {
 async fn sealed_meanwhile(cluster: &Cluster, log: LogId, pause: Pause) -> Option<Position> {
     let (mut seen, mut since) = (None, cluster.host().now());
     loop {
+        let newer = cluster.newer_maps();
         let maps = cluster.refresh().await.ok()?;
         let entry = maps.logs.get(&log)?;
         if let LogState::Sealed(length) = entry.state {
@@ -104,7 +107,7 @@ async fn sealed_meanwhile(cluster: &Cluster, log: LogId, pause: Pause) -> Option
         if now >= since + pause(&maps, log, cluster.host().node()) {
             return None;
         }
-        cluster.host().sleep(SEAL_LOOK).await;
+        select(newer, pin!(cluster.host().sleep(SEAL_LOOK))).await;
     }
 }
 
