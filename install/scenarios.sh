@@ -547,15 +547,15 @@ bad_versions() {
     token=$("$dazzle" token create "$work/f1") && "$dazzle" join "$(machine 9)" "$token" "$work/f2" --client --name f2 \
         --address "$(machine 8)" && "$dazzle" down "$work/f2" && cp "$work/f2/dazzle.toml" "$work/settings" || return 1
     sed -i "s/$(machine 9)/$(machine 6)/" "$work/f2/dazzle.toml" || return 1
-    beside hello:1 "$work/f1" expect 1 "is too old" "$dazzle" up "$work/f2" || return 1
-    beside hello:6 "$work/f1" expect 1 "upgrade this one" "$dazzle" up "$work/f2" || return 1
+    beside hello:1 "$work/f1" expect 1 "is too old" timeout 20 "$dazzle" up "$work/f2" || return 1
+    beside hello:6 "$work/f1" expect 1 "upgrade this one" timeout 20 "$dazzle" up "$work/f2" || return 1
 }
 
 # Certificates of another cluster, and those whose time is over.
 bad_certificates() {
     local trust=$work/f2/trust name ended
     sed -i "s/$(machine 6)/$(machine 1)/" "$work/f2/dazzle.toml" || return 1
-    expect 1 "belongs to another cluster" "$dazzle" up "$work/f2" || return 1
+    expect 1 "belongs to another cluster" timeout 20 "$dazzle" up "$work/f2" || return 1
     cp "$work/settings" "$work/f2/dazzle.toml" || return 1
     if command -v openssl >/dev/null; then
         cp -r "$trust" "$work/own-trust" || return 1

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use host::{BoxFuture, Disk, Host, NodeId};
 use log::Cluster;
 use protocol::id::TargetId;
@@ -141,6 +141,19 @@ pub(crate) fn introduce_by_replica(machine: &Arc<RealMachine>, registry: &Arc<Re
             know_all(&machine, &maps);
         }
     });
+}
+
+/// Refuses to begin, at once, where all that let this machine in answer what no waiting changes: that they are of another
+/// cluster, or of another version. Others are waited for.
+pub(crate) async fn expect_welcome(machine: &RealMachine, peers: &[NodeId]) -> Result<(), String> {
+    let refusals = peers.iter().map(async |&node| match machine.reach(node).await {
+        Err(why) if why.is_final() => Ok(()),
+        Err(_) | Ok(()) => Err("this one may welcome it yet"),
+    });
+    match try_join_all(refusals).await {
+        Ok(_) => Err("all machines that let this one in refuse it".into()),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Refuses to begin where another machine is this node already, and answers: a copy of the other's directory, or the other way

@@ -213,6 +213,7 @@ impl Parts {
         let peers = membership::peers(&config);
         let is_successor = inherited.is_some();
         let roles = if config.targets.is_empty() {
+            membership::expect_welcome(&machine, &peers).await?;
             let cluster = joining::ask(&host, &peers).await?;
             membership::expect_alone(&machine, &cluster.maps(), host.node()).await?;
             membership::remember(dir, &config, &cluster.maps())?;

@@ -124,6 +124,15 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
+    /// Whether the other end was there and said what no waiting changes: somebody must upgrade or correct something.
+    pub fn is_final(&self) -> bool {
+        match self {
+            NetworkError::Hello { why, .. } => matches!(why, HelloError::Older { .. } | HelloError::Newer { .. }),
+            NetworkError::Trust { why, .. } => matches!(why, TrustError::WrongCluster { .. } | TrustError::Foreign),
+            _ => false,
+        }
+    }
+
     /// What the kernel says of `address`.
     pub(super) fn of(address: &str, error: &std::io::Error) -> NetworkError {
         let address = address.to_owned();
