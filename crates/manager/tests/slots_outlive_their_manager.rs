@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use host::sim::{self, Dice, DiskOptions, Stop, World};
+use host::sim::{self, Dice, DiskOptions, NetworkOptions, Stop, World};
 use host::{Address, BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
 use log::{Cluster, Lease, LogReader};
 use manager::{Manager, ManagerOptions};
@@ -347,6 +347,59 @@ fn the_living_share_slots_out_until_all_have_as_many() {
         });
         shared.await.unwrap();
     });
+}
+
+/// What each slot's image holds is read at a take-over: on a slow network that must not take a round trip for each slot.
+#[test]
+fn images_are_read_side_by_side() {
+    let (few, seldom) = sim::run(1, async |world: World, _| take_over_slowly(&world, 1).await);
+    let (many, often) = sim::run(1, async |world: World, _| take_over_slowly(&world, 200).await);
+    assert!(often > seldom + 20, "there are images to read");
+    let (more, one_by_one) = (many.saturating_sub(few), 2 * ONE_WAY * (often - seldom) as u32);
+    assert!(more < one_by_one / 4, "images of {often} slots took {more:?} more than those of {seldom}");
+}
+
+/// How long a message takes on the slow network.
+const ONE_WAY: Duration = Duration::from_millis(100);
+
+/// How long it takes another manager to answer for the slots of one that dies and had made so many directories; and in how many
+/// slots these were.
+async fn take_over_slowly(world: &World, count: u64) -> (Duration, usize) {
+    let asking = prepare(world).await;
+    let [dead, heir, _] = MANAGERS;
+    tell(world, &asking, dead, Fate::Begins).await;
+    start(world, dead).await;
+    let host = asking.clone();
+    let made = world.spawn(&asking, async move {
+        let cluster = Cluster::connect(host, STORE).await.unwrap();
+        let mut directories = Vec::new();
+        for number in 0..count {
+            let (directory, name) = (InodeId::ROOT, Bytes::from(format!("directory-{number}")));
+            let create = ManagerRequest::Create { directory, name, new: new(Kind::Directory), open: false };
+            directories.push(created(ask(&cluster, directory, create).await).unwrap());
+        }
+        // Images of all of them are made.
+        cluster.host().sleep(Duration::from_secs(5)).await;
+        directories
+    });
+    let directories = made.await.unwrap();
+    world.add_node(heir);
+    tell(world, &asking, heir, Fate::Joins).await;
+    tell(world, &asking, heir, Fate::Begins).await;
+    start(world, heir).await;
+
+    world.set_network(NetworkOptions { latency_min: ONE_WAY, latency_max: ONE_WAY, ..NetworkOptions::default() });
+    world.crash(dead, Stop::Kill);
+    let began = world.now();
+    tell(world, &asking, dead, Fate::Dies).await;
+    let (host, directory) = (asking.clone(), directories[0]);
+    let asked = world.spawn(&asking, async move {
+        let cluster = Cluster::connect(host, STORE).await.unwrap();
+        ask(&cluster, directory, ManagerRequest::Attributes(directory)).await.unwrap();
+    });
+    asked.await.unwrap();
+    let slots: BTreeSet<_> = directories.iter().map(|directory| directory.slot()).collect();
+    (world.now() - began, slots.len())
 }
 
 /// A lease that is given and taken.
