@@ -7,6 +7,7 @@
 //! | `translation` | the kernel's numbers and the protocol's words |
 //! | `errors` | which errno |
 //! | `access` | access times, as `relatime` has them |
+//! | `kept_names` | how long the kernel may use names in directories that others use, too |
 //! | `set_ids` | which files may have set-id bits |
 //! | `holders`, `waits` | who may hold locks; who waits for one, and may be interrupted |
 //! | `heritage` | what is left to the next process on the same mount |
@@ -31,6 +32,7 @@ mod directories;
 mod errors;
 mod heritage;
 mod holders;
+mod kept_names;
 mod locks;
 mod names;
 mod set_ids;
@@ -71,6 +73,7 @@ struct Shared {
     holders: holders::Holders,
     set_ids: set_ids::SetIds,
     told: told::Told,
+    kept_names: kept_names::KeptNames,
     waits: waits::Waits,
     forgotten: call_backs::Forgotten,
     under_way: Arc<under_way::UnderWay>,
@@ -102,6 +105,7 @@ impl Face {
             holders: holders::Holders::default(),
             set_ids: set_ids::SetIds::default(),
             told: told::Told::default(),
+            kept_names: kept_names::KeptNames::default(),
             waits: waits::Waits::default(),
             forgotten: call_backs::Forgotten::default(),
             under_way: Arc::default(),
@@ -258,7 +262,10 @@ impl Call {
     /// How long the kernel may use names in this directory.
     fn names_valid(&self) -> Duration {
         match self.shared.forgets_names() {
-            true if self.keeps_names() => translation::NAME_VALID,
+            true if self.client().is_alone_for(self.inode, Duration::ZERO) && self.keeps_names() => {
+                translation::NAME_VALID
+            }
+            true => self.shared.kept_names.valid(self.inode, self.shared.host.now(), || self.keeps_names()),
             false if self.client().is_alone_for(self.inode, translation::SHORTLY_VALID) => translation::SHORTLY_VALID,
             _ => Duration::ZERO,
         }

@@ -100,35 +100,69 @@ def names_come_and_go(machines):
             assert not os.path.exists(other.path(directory)) and directory not in os.listdir(other.top)
 
 
+# Names of a directory are given to kernels for a moment once so many were looked up, and for long when nobody has changed it
+# for so many seconds (fuse/src/face/kept_names.rs).
+LOOKS, QUIET = 40, 5.2
+
+
+class Kept:
+    """A directory that all look into before one changes it: a new one, for one that was changed by several is not kept."""
+
+    def __init__(self, machines, one, other, name):
+        self.machines, self.one, self.name, self.there = machines, one, name, other.path(name)
+        os.mkdir(one.path(name))
+        other.write(f"{name}/old", b"x")
+
+    def look(self, times):
+        for machine in self.machines * times:
+            assert not os.path.exists(machine.path(f"{self.name}/new")), "it is not there yet"
+            assert os.path.exists(machine.path(f"{self.name}/old")), "it is there"
+            same(os.stat(machine.path(self.name)).st_mode & 0o777, 0o755, "mode")
+
+    def change(self, how):
+        here = self.one.path(self.name)
+        change = [
+            lambda: os.rename(f"{here}/old", f"{here}/new"),
+            lambda: os.symlink("old", f"{here}/new"),
+            lambda: os.unlink(f"{here}/old"),
+            lambda: os.chmod(here, 0o700),
+            lambda: os.rename(here, here + "-moved"),
+        ][how % 5]
+        change()
+
+    def check(self):
+        """All see the same."""
+        machines = self.machines
+        moved = [os.path.exists(machine.path(self.name + "-moved")) for machine in machines]
+        same(len(set(moved)), 1, "moved on some machines only")
+        base = self.name + "-moved" * moved[0]
+        assert not (moved[0] and os.path.exists(self.there)), "it is found under its old name"
+        for name in ("old", "new"):
+            found = [os.path.lexists(machine.path(f"{base}/{name}")) for machine in machines]
+            same(len(set(found)), 1, f"{base}/{name} is found on some machines only, changed on {self.one.number}")
+        same(len({os.stat(machine.path(base)).st_mode for machine in machines}), 1, "modes")
+        same(len({os.stat(machine.path(base)).st_mtime_ns for machine in machines}), 1, "times")
+
+
 def kept_names_are_given_up(machines):
     for step in range(8):
         for one, other in each_pair(machines):
-            # A new directory each time: one that was changed by several just before is not kept.
-            directory = f"kept-{step}-{one.number}-{other.number}"
-            here, there = one.path(directory), other.path(directory)
-            os.mkdir(here)
-            other.write(f"{directory}/old", b"x")
-            for machine in machines * 3:
-                assert not os.path.exists(machine.path(f"{directory}/new")), "it is not there yet"
-                assert os.path.exists(machine.path(f"{directory}/old")), "it is there"
-                same(os.stat(machine.path(directory)).st_mode & 0o777, 0o755, "mode")
-            change = [
-                lambda: os.rename(f"{here}/old", f"{here}/new"),
-                lambda: os.symlink("old", f"{here}/new"),
-                lambda: os.unlink(f"{here}/old"),
-                lambda: os.chmod(here, 0o700),
-                lambda: os.rename(here, here + "-moved"),
-            ][(step + one.number) % 5]
-            change()
-            moved = [os.path.exists(machine.path(directory + "-moved")) for machine in machines]
-            same(len(set(moved)), 1, "moved on some machines only")
-            base = directory + "-moved" * moved[0]
-            assert not (moved[0] and os.path.exists(there)), "it is found under its old name"
-            for name in ("old", "new"):
-                found = [os.path.lexists(machine.path(f"{base}/{name}")) for machine in machines]
-                same(len(set(found)), 1, f"{base}/{name} is found on some machines only, changed on {one.number}")
-            same(len({os.stat(machine.path(base)).st_mode for machine in machines}), 1, "modes")
-            same(len({os.stat(machine.path(base)).st_mtime_ns for machine in machines}), 1, "times")
+            directory = Kept(machines, one, other, f"kept-{step}-{one.number}-{other.number}")
+            directory.look(LOOKS if step == 1 else 3)
+            directory.change(step + one.number)
+            directory.check()
+
+
+def names_that_were_kept_for_long_are_given_up(machines):
+    steps = [(step, one, other) for step in range(5) for one, other in each_pair(machines)]
+    directories = [Kept(machines, one, other, f"long-{step}-{one.number}-{other.number}") for step, one, other in steps]
+    for directory in directories:
+        directory.look(3)
+    time.sleep(QUIET)
+    for directory, (step, one, _) in zip(directories, steps):
+        directory.look(3)
+        directory.change(step + one.number)
+        directory.check()
 
 
 def open_descriptors_see_it(machines):
@@ -326,6 +360,7 @@ CHECKS = [
     appended_and_cut,
     names_come_and_go,
     kept_names_are_given_up,
+    names_that_were_kept_for_long_are_given_up,
     open_descriptors_see_it,
     mappings_see_it,
     appenders_with_open_files_read_the_truth,

@@ -12,6 +12,7 @@ use host::{BoxFuture, Moment};
 use protocol::id::{InodeId, SlotId};
 use tracing::warn;
 
+use super::kept_names::Expiry;
 use super::translation::SHORTLY_VALID;
 use super::{Shared, lock};
 use crate::notify::{Notification, Pages};
@@ -59,17 +60,23 @@ impl Above for Kernel {
     }
 
     fn forget_directories(&self, directories: Vec<InodeId>) -> BoxFuture<'static, ()> {
-        // Of one directory's names alone nothing can be said that would not wait for the lookups under way in it.
+        let shared = self.0.clone();
+        let expiry = shared.kept_names.give_up(&directories, shared.host.now());
         let attributes = directories.into_iter().map(|directory| forget(directory, Pages::None));
-        self.0.tell([Notification::IncrementEpoch].into_iter().chain(attributes).collect())
+        let Expiry::At(until) = expiry else { return shared.forget_names(attributes) };
+        let told = shared.tell(attributes.collect());
+        Box::pin(async move {
+            told.await;
+            shared.host.sleep_until(until + ON_ITS_WAY_BACK).await;
+        })
     }
 
     fn forget_names(&self, slot: SlotId, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
         // A name looked up anew brings its attributes; what is in use without a name is a directory, or an open file.
         let directories = self.0.told.of_slot(slot);
         let attributes = directories.into_iter().chain(files).map(|inode| forget(inode, Pages::None));
-        let told = self.0.tell([Notification::IncrementEpoch].into_iter().chain(attributes).collect());
         let shared = self.0.clone();
+        let told = shared.clone().forget_names(attributes);
         Box::pin(async move {
             told.await;
             if !shared.forgets_names() {
@@ -80,7 +87,7 @@ impl Above for Kernel {
 
     fn forget_all(&self, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
         let attributes = self.0.told.all().into_iter().map(|inode| forget(inode, Pages::None));
-        let names = self.0.tell([Notification::IncrementEpoch].into_iter().chain(attributes).collect());
+        let names = self.0.clone().forget_names(attributes);
         let pages: Vec<_> = files.into_iter().map(|file| self.forget_file(file, Calls::Wait)).collect();
         Box::pin(async move { drop(join(names, join_all(pages)).await) })
     }
@@ -103,6 +110,17 @@ impl Shared {
             while let Told::Waits(rest) = told.await {
                 told = rest;
             }
+        })
+    }
+
+    /// Has the kernel forget all names, and more. Of one directory's names alone nothing can be said that would not wait for
+    /// the lookups under way in it.
+    fn forget_names(self: Arc<Self>, more: impl Iterator<Item = Notification>) -> BoxFuture<'static, ()> {
+        let epoch = self.kept_names.forgets();
+        let told = self.tell([Notification::IncrementEpoch].into_iter().chain(more).collect());
+        Box::pin(async move {
+            told.await;
+            self.kept_names.forgot(epoch);
         })
     }
 

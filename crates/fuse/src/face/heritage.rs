@@ -70,5 +70,6 @@ impl Face {
         self.0.set_ids.inherit(set_ids);
         told.iter().for_each(|attributes| self.0.told.pass(attributes));
         forgotten.into_iter().for_each(|inode| self.0.forgotten.note(inode, now));
+        self.0.kept_names.inherit(now);
     }
 }

@@ -15,7 +15,7 @@ use crate::operation::{SetTime, Time};
 ///
 /// This is for directories in slots that the client holds whole: every change of a name there passes this kernel, which
 /// brings its own caches along, so names could be valid for ever. They are not, so that whatever this overlooks heals by
-/// itself; a lookup a minute costs nothing. Where others use the slot, names have no validity (DESIGN §6).
+/// itself; a lookup a minute costs nothing. Where others use the slot, names earn it (`kept_names`; DESIGN §6).
 pub(crate) const NAME_VALID: Duration = Duration::from_secs(60);
 
 /// How long the kernel may use attributes without asking. The same reasons hold, since the kernel itself drops what its

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::Client;
+use host::Moment;
 use host::sim::{self, Dice, World};
 use protocol::file::{Kind, NewInode};
 use protocol::id::InodeId;
@@ -20,6 +21,11 @@ use super::{CALL_MAX, plain};
 /// Directories that all use, and names in each.
 const DIRECTORIES: usize = 2;
 const NAMES: u64 = 5;
+
+/// So often a directory is looked into before a kernel remembers its names for a moment; and so long nobody has to change it
+/// before it does for longer (`fuse/src/face/kept_names.rs`).
+const LOOKS: usize = 400;
+const QUIET: Duration = Duration::from_secs(6);
 
 /// What happened.
 #[derive(Default)]
@@ -44,6 +50,8 @@ struct Program {
     own: InodeId,
     told: Arc<Mutex<Told>>,
     dice: Dice,
+    /// It does nothing for long at times.
+    is_slow: bool,
     /// Its machine loses its lease: it only looks, and ends once nothing can be seen any more.
     parts: bool,
 }
@@ -57,14 +65,16 @@ impl Program {
                 0 | 1 if !self.parts => self.replace(at, began.0).await,
                 2 if !self.parts => self.give(at, began.0).await,
                 3..=5 => self.ask_owner(at, began.0).await,
+                6 if self.dice.below(4) == 0 => self.look_often(at).await,
                 _ => self.look(at, began.0).await,
             };
             match done {
                 Err(Failed) if self.parts => return,
                 done => done.expect("it can be done"),
             }
-            assert!(self.world.now() - began < CALL_MAX, "a call took too long");
-            if self.dice.coin() {
+            if self.is_slow && self.dice.below(20) == 0 {
+                self.world.sleep(QUIET).await;
+            } else if self.dice.coin() {
                 let magnitude = self.dice.within(10..32);
                 self.world.sleep(Duration::from_nanos(self.dice.below(1 << magnitude))).await;
             }
@@ -75,10 +85,26 @@ impl Program {
         Bytes::from(format!("name-{}", self.dice.below(NAMES)))
     }
 
+    async fn look_often(&mut self, at: usize) -> Result<(), Failed> {
+        for _ in 0..LOOKS {
+            self.look(at, self.world.now().0).await?;
+            // What is remembered takes no time.
+            self.world.sleep(Duration::from_nanos(self.dice.below(1 << 21))).await;
+        }
+        Ok(())
+    }
+
+    /// When a call ends that began then.
+    fn in_time(&self, began: u64) -> u64 {
+        let now = self.world.now();
+        assert!(now - Moment(began) < CALL_MAX, "a call took too long");
+        now.0
+    }
+
     async fn look(&mut self, at: usize, began: u64) -> Result<(), Failed> {
         let name = self.name();
         let (found, is_remembered) = self.kernel.lookup(self.directories[at], &name).await?;
-        let (value, time) = (found.map_or(NOTHING, |inode| inode.0), began..self.world.now().0);
+        let (value, time) = (found.map_or(NOTHING, |inode| inode.0), began..self.in_time(began));
         let mut told = self.told.lock().unwrap();
         told.names.entry((at, name)).or_default().read(value, self.node, time);
         told.remembered += u64::from(is_remembered);
@@ -87,7 +113,7 @@ impl Program {
 
     async fn ask_owner(&mut self, at: usize, began: u64) -> Result<(), Failed> {
         let (owner, is_remembered) = self.kernel.owner(self.directories[at]).await?;
-        let time = began..self.world.now().0;
+        let time = began..self.in_time(began);
         let mut told = self.told.lock().unwrap();
         told.owners[at].read(u64::from(owner), self.node, time);
         told.remembered += u64::from(is_remembered);
@@ -102,7 +128,7 @@ impl Program {
         let key = (at, name.clone());
         self.told.lock().unwrap().names.entry(key.clone()).or_default().begin(value, self.node, began);
         self.kernel.rename((self.own, &new), (self.directories[at], &name)).await?;
-        self.told.lock().unwrap().names.entry(key).or_default().end(value, self.world.now().0);
+        self.told.lock().unwrap().names.entry(key).or_default().end(value, self.in_time(began));
         Ok(())
     }
 
@@ -116,7 +142,7 @@ impl Program {
             value
         };
         self.kernel.give(self.directories[at], value as u32).await?;
-        self.told.lock().unwrap().owners[at].end(value, self.world.now().0);
+        self.told.lock().unwrap().owners[at].end(value, self.in_time(began));
         Ok(())
     }
 }
@@ -159,6 +185,7 @@ async fn tell_a_story(world: World, loses_lease: bool) -> u64 {
     let made = world.spawn(&world.host(node), making).await.unwrap();
     let owners = (0..DIRECTORIES).map(|_| Register::default()).collect();
     let told = Arc::new(Mutex::new(Told { owners, ..Told::default() }));
+    let is_slow = dice.coin();
     let parting = loses_lease.then(|| dice.below(u64::from(machines.clients())) as u32);
     let mut programs = Vec::new();
     for number in 0..machines.clients() {
@@ -167,7 +194,7 @@ async fn tell_a_story(world: World, loses_lease: bool) -> u64 {
         let (told, dice, parts) = (told.clone(), Dice::new(dice.roll()), parting == Some(number));
         let (host, world) = (world.host(node), world.clone());
         let spawner = world.clone();
-        let program = Program { client, kernel, node: node.0, world, directories, own, told, dice, parts };
+        let program = Program { client, kernel, node: node.0, world, directories, own, told, dice, is_slow, parts };
         programs.push(spawner.spawn(&host, program.run(80)));
     }
     if let Some(number) = parting {
