@@ -146,7 +146,8 @@ impl Manager {
             let rolls = self.images.lock().expect("nobody panics over images").rolls_others();
             let is_untold = self.replayed.lock().expect("nobody panics over replays").is_untold(&self.cluster.maps());
             let is_exposed = self.is_exposed();
-            let done = match ((rolls || is_untold) && !self.is_receiving(), quiet.is_idle(journal) || is_exposed) {
+            let is_in_the_way = self.is_receiving() || self.has_just_received();
+            let done = match ((rolls || is_untold) && !is_in_the_way, quiet.is_idle(journal) || is_exposed) {
                 (true, _) => self.checkpoint().await,
                 (false, true) => self.checkpoint_idle().await,
                 (false, false) => self.checkpoint_if_due().await,
@@ -160,6 +161,13 @@ impl Manager {
             let rest = self.options.flush_interval.saturating_sub(ROUND_PAUSE);
             select(crowded, pin!(self.host().sleep(rest))).await;
         }
+    }
+
+    /// Whether slots arrived a moment ago: whoever waited for them has their pages loaded now, and a round of images, which
+    /// loads more of them and writes them all, would take the links from that.
+    fn has_just_received(&self) -> bool {
+        let now = self.host().now();
+        self.untidy.lock().expect("nobody panics over arrivals").iter().any(|(due, _)| *due > now)
     }
 
     /// Takes slots over, gives them up and hands them over as the maps say.

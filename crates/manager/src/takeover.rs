@@ -81,6 +81,12 @@ impl SlotRange {
     /// The runs within it of slots that are not among `mine`, which is sorted.
     fn without(&self, mine: &[SlotId]) -> Vec<SlotRange> {
         let mut runs: Vec<SlotRange> = Vec::new();
+        let behind = mine.partition_point(|slot| slot.0 <= self.last);
+        let mine = &mine[mine.partition_point(|slot| slot.0 < self.first)..behind];
+        // As a rule all are there.
+        if mine.len() == self.slots().count() {
+            return runs;
+        }
         for slot in self.slots().filter(|slot| mine.binary_search(slot).is_err()) {
             match runs.last_mut() {
                 Some(run) if run.last + 1 == slot.0 => run.last = slot.0,
