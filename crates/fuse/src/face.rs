@@ -53,6 +53,7 @@ pub use call_backs::{Notifier, Told};
 use client::{Above, Client};
 pub use heritage::FaceHeritage;
 use host::{BoxFuture, Host};
+use kept_names::Leaving;
 use protocol::file::{self, Caller, Time};
 use protocol::id::InodeId;
 
@@ -254,18 +255,25 @@ impl Call {
     /// An inode for the kernel, under a name in this directory. Of one that it may hear of for the first time it is not given
     /// attributes that are only kept: it could not be told to forget them while they are on their way.
     fn named(&self, attributes: file::Attributes) -> Entry {
+        self.named_for(attributes, self.names_valid(Leaving::Now))
+    }
+
+    fn named_for(&self, attributes: file::Attributes, name_valid: Duration) -> Entry {
         let node = NodeId(attributes.inode.0);
         let (attributes, attributes_valid) = self.shared.present(attributes, false);
-        Entry { node, generation: 0, attributes, name_valid: self.names_valid(), attributes_valid }
+        Entry { node, generation: 0, attributes, name_valid, attributes_valid }
     }
 
     /// How long the kernel may use names in this directory.
-    fn names_valid(&self) -> Duration {
+    fn names_valid(&self, leaving: Leaving) -> Duration {
         match self.shared.forgets_names() {
             true if self.client().is_alone_for(self.inode, Duration::ZERO) && self.keeps_names() => {
                 translation::NAME_VALID
             }
-            true => self.shared.kept_names.valid(self.inode, self.shared.host.now(), || self.keeps_names()),
+            true => {
+                let now = self.shared.host.now();
+                self.shared.kept_names.valid(self.inode, (now, leaving), || self.keeps_names())
+            }
             false if self.client().is_alone_for(self.inode, translation::SHORTLY_VALID) => translation::SHORTLY_VALID,
             _ => Duration::ZERO,
         }

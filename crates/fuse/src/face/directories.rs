@@ -6,6 +6,7 @@
 use protocol::file::{self, Kind};
 use protocol::id::InodeId;
 
+use super::kept_names::Leaving;
 use super::translation::type_bits;
 use super::{Call, Outcome};
 use crate::attributes::Entry;
@@ -48,7 +49,9 @@ impl Call {
         // Every turn but the last takes `limit` entries towards a full buffer.
         loop {
             let (entries, is_last) = self.client().list(self.inode, after, limit, plus).await?;
-            let all_fit = entries.iter().all(|entry| listing.push(entry, |about| self.named(about)));
+            // The rest of the answer may take a while.
+            let valid = self.names_valid(Leaving::Later);
+            let all_fit = entries.iter().all(|entry| listing.push(entry, |about| self.named_for(about, valid)));
             match entries.last() {
                 Some(entry) if all_fit && !is_last => after = entry.cookie,
                 _ => return Ok(reply::listing(self.unique, listing.buffer)),

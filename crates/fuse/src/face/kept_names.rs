@@ -55,6 +55,15 @@ struct State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Epoch(u64);
 
+/// When an answer leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// At once: who gives up what is given for a moment takes it to have arrived when that is over.
+    Now,
+    /// Some time: it gets nothing for a moment.
+    Later,
+}
+
 struct Directory {
     /// Since when its names are given; none since it was called back.
     since: Option<Moment>,
@@ -77,9 +86,14 @@ pub(super) enum Expiry {
 }
 
 impl KeptNames {
-    /// How long the kernel may use a name of a directory in an answer that leaves now, if names there are kept. Whether they
-    /// are is asked for here, so that whoever gives them up comes before the question or behind what is noted.
-    pub(super) fn valid(&self, directory: InodeId, now: Moment, is_kept: impl FnOnce() -> bool) -> Duration {
+    /// How long the kernel may use names of a directory in an answer, if names there are kept. Whether they are is asked for
+    /// here, so that whoever gives them up comes before the question or behind what is noted.
+    pub(super) fn valid(
+        &self,
+        directory: InodeId,
+        (now, leaving): (Moment, Leaving),
+        is_kept: impl FnOnce() -> bool,
+    ) -> Duration {
         let mut state = lock(&self.0);
         if !is_kept() || !state.makes_room(directory) {
             return Duration::ZERO;
@@ -91,7 +105,7 @@ impl KeptNames {
         known.looks = known.looks.saturating_add(1);
         let valid = match known.looks {
             _ if now - since >= known.quiet => NAME_VALID,
-            LOOKS_MIN.. => ((now - since) / BRIEFLY_SHARE).clamp(BRIEFLY_MIN, BRIEFLY_MAX),
+            LOOKS_MIN.. if leaving == Leaving::Now => ((now - since) / BRIEFLY_SHARE).clamp(BRIEFLY_MIN, BRIEFLY_MAX),
             _ => return Duration::ZERO,
         };
         known.until = if known.epoch < forgotten { now + valid } else { known.until.max(now + valid) };
@@ -157,7 +171,7 @@ mod tests {
     }
 
     fn valid(names: &KeptNames, seconds: f64) -> Duration {
-        names.valid(DIRECTORY, at(seconds), || true)
+        names.valid(DIRECTORY, (at(seconds), Leaving::Now), || true)
     }
 
     #[test]
@@ -191,10 +205,20 @@ mod tests {
     }
 
     #[test]
+    fn what_leaves_later_is_given_nothing_for_a_moment() {
+        let names = KeptNames::default();
+        let later = |seconds| names.valid(DIRECTORY, (at(seconds), Leaving::Later), || true);
+        assert!((0..2 * LOOKS_MIN).all(|_| later(1.0).is_zero()));
+        assert_eq!(names.give_up(&[DIRECTORY], at(1.0)), Expiry::At(Moment::default()));
+        assert_eq!((later(2.0), later(9.0)), (Duration::ZERO, NAME_VALID), "of this the kernel is told");
+        assert_eq!(names.give_up(&[DIRECTORY], at(9.0)), Expiry::ByEpoch);
+    }
+
+    #[test]
     fn nothing_is_given_that_is_not_kept() {
         let names = KeptNames::default();
         assert_eq!(valid(&names, 1.0), Duration::ZERO);
-        assert_eq!(names.valid(DIRECTORY, at(9.0), || false), Duration::ZERO);
+        assert_eq!(names.valid(DIRECTORY, (at(9.0), Leaving::Now), || false), Duration::ZERO);
         assert_eq!(names.give_up(&[DIRECTORY], at(1.0)), Expiry::At(Moment::default()), "nothing to wait for");
     }
 
@@ -226,10 +250,11 @@ mod tests {
     fn more_directories_than_fit_get_no_names() {
         let names = KeptNames::default();
         let all: Vec<InodeId> = (100..).map(InodeId).take(DIRECTORIES_MAX).collect();
-        let given = |seconds| all.iter().filter(|&&it| names.valid(it, at(seconds), || true) == NAME_VALID).count();
+        let valid = |it, seconds| names.valid(it, (at(seconds), Leaving::Now), || true);
+        let given = |seconds| all.iter().filter(|&&it| valid(it, seconds) == NAME_VALID).count();
         assert_eq!((given(1.0), given(6.0)), (0, DIRECTORIES_MAX));
-        assert_eq!((valid(&names, 6.0), valid(&names, 12.0)), (Duration::ZERO, Duration::ZERO));
+        assert_eq!((valid(DIRECTORY, 6.0), valid(DIRECTORY, 12.0)), (Duration::ZERO, Duration::ZERO));
         names.give_up(&all[..1], at(12.0));
-        assert_eq!((valid(&names, 12.0), valid(&names, 17.0)), (Duration::ZERO, NAME_VALID));
+        assert_eq!((valid(DIRECTORY, 12.0), valid(DIRECTORY, 17.0)), (Duration::ZERO, NAME_VALID));
     }
 }

@@ -6,6 +6,7 @@ use protocol::file::{Kind, NAME_MAX, NewInode};
 use protocol::id::InodeId;
 use protocol::manager::{ManagerError, Rename};
 
+use super::kept_names::Leaving;
 use super::translation::{made_kind, permissions, rename_mode};
 use super::{Call, Outcome};
 use crate::attributes::Entry;
@@ -28,7 +29,7 @@ impl Call {
             Ok(attributes) => Ok(self.entry(attributes)),
             // An answer, not an error: the kernel keeps the absence too.
             Err(ClientError::Manager(ManagerError::NotFound)) => {
-                Ok(reply::entry(self.unique, &Entry::absent(self.names_valid())))
+                Ok(reply::entry(self.unique, &Entry::absent(self.names_valid(Leaving::Now))))
             }
             Err(error) => Err(error.into()),
         }
