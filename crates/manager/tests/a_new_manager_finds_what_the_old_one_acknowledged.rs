@@ -394,8 +394,8 @@ fn what_was_journaled_during_a_round_is_found() {
 async fn delete_dead(world: &World, host: &Host, manager: &Arc<Manager>) -> usize {
     let (manager, host) = (manager.clone(), host.clone());
     let deleted = world.spawn(&host.clone(), async move {
-        // The first round of images comes soon after the start.
-        host.sleep(Duration::from_secs(1)).await;
+        // The first round of images comes when what a start brings along is tidied: in the second look behind it, a second later.
+        host.sleep(Duration::from_secs(2)).await;
         let cluster = Cluster::connect(host.clone(), host.node()).await.unwrap();
         let stripes = log::stripes::list(&cluster, None).await;
         let stripes = stripes.into_iter().map(|stripe| (stripe.log, stripe.number)).collect();

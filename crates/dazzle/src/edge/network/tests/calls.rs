@@ -95,6 +95,8 @@ async fn large_calls_of_each_end_have_a_connection_of_their_own() {
 async fn what_is_urgent_does_not_wait_behind_large_calls() {
     let (one, _two) = pair().await;
     one.ask(2, Ask::Who).await.unwrap();
+    // The connection for what is large is there: else the urgent call may be answered before it is.
+    one.ask(2, Ask::Much(1 << 20)).await.unwrap();
     let kept = (0..2 * BULK_WINDOW_BYTES / (1 << 20)).map(|_| one.ask(2, Ask::Keep(vec![pattern(1 << 20, 0)])));
     let urgent = async {
         let asked = Envelope::new(Ask::Echo(vec![pattern(1 << 20, 1)])).urgent();
