@@ -63,7 +63,7 @@ impl Above for Kernel {
         let shared = self.0.clone();
         let expiry = shared.kept_names.give_up(&directories, shared.host.now());
         let attributes = directories.into_iter().map(|directory| forget(directory, Pages::None));
-        let Expiry::At(until) = expiry else { return shared.forget_names(attributes) };
+        let Expiry::At(until) = expiry else { return shared.raise_epoch(attributes) };
         let told = shared.tell(attributes.collect());
         Box::pin(async move {
             told.await;
@@ -76,7 +76,7 @@ impl Above for Kernel {
         let directories = self.0.told.of_slot(slot);
         let attributes = directories.into_iter().chain(files).map(|inode| forget(inode, Pages::None));
         let shared = self.0.clone();
-        let told = shared.clone().forget_names(attributes);
+        let told = shared.clone().raise_epoch(attributes);
         Box::pin(async move {
             told.await;
             if !shared.forgets_names() {
@@ -87,7 +87,7 @@ impl Above for Kernel {
 
     fn forget_all(&self, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
         let attributes = self.0.told.all().into_iter().map(|inode| forget(inode, Pages::None));
-        let names = self.0.clone().forget_names(attributes);
+        let names = self.0.clone().raise_epoch(attributes);
         let pages: Vec<_> = files.into_iter().map(|file| self.forget_file(file, Calls::Wait)).collect();
         Box::pin(async move { drop(join(names, join_all(pages)).await) })
     }
@@ -115,7 +115,7 @@ impl Shared {
 
     /// Has the kernel forget all names, and more. Of one directory's names alone nothing can be said that would not wait for
     /// the lookups under way in it.
-    fn forget_names(self: Arc<Self>, more: impl Iterator<Item = Notification>) -> BoxFuture<'static, ()> {
+    fn raise_epoch(self: Arc<Self>, more: impl Iterator<Item = Notification>) -> BoxFuture<'static, ()> {
         let epoch = self.kept_names.forgets();
         let told = self.tell([Notification::IncrementEpoch].into_iter().chain(more).collect());
         Box::pin(async move {
