@@ -11,7 +11,7 @@ seconds=${FUZZ_SECONDS:-600}
 host=$(rustc -vV | sed -n 's/^host: //p')
 
 # What cargo-fuzz gives rustc, without a sanitizer: these options are stable.
-options=(--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+options=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1)
 RUSTFLAGS="${options[*]}" cargo build --quiet --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$host"

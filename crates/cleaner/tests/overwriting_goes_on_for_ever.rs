@@ -2,8 +2,6 @@
 //! that deletes one stripe too many has lost what fsync promised. Here small targets are overwritten many times over,
 //! through kills and power losses, while all but a quarter of their room lives.
 
-mod book;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +21,7 @@ use protocol::storage::{Durability, Room, StorageReply, StorageRequest};
 use registry::Registry;
 use storage::{Storage, TargetOptions};
 
-use book::{BLOCK, Shared};
+use crate::book::{BLOCK, Shared};
 
 const CLUSTER: u128 = 7;
 const CELL: u32 = 64 << 10;

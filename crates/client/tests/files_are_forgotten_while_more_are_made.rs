@@ -6,8 +6,6 @@
 //! would keep them all as long as more are made, for then somebody always waits (`docs/bugs-found.md`, found at full
 //! size). One thread runs this world, so holding files for a moment on another does not show here.
 
-mod support;
-
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +13,8 @@ use client::{Client, WriteAt};
 use host::sim::{self, Dice, DiskOptions, World};
 use host::{Host, Moment};
 use protocol::id::InodeId;
-use support::{DIRTY_BYTES, Site, plain_file};
+
+use crate::support::{DIRTY_BYTES, Site, plain_file};
 
 /// How long files are made.
 const MAKING: Duration = Duration::from_secs(200);

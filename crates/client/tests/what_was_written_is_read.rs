@@ -4,8 +4,6 @@
 //!
 //! Danger: a byte that is on its way (dirty, appended, recorded, acknowledged) is overlooked or comes back.
 
-mod support;
-
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +17,8 @@ use protocol::file::SetAttributes;
 use protocol::id::{InodeId, SLOT_COUNT, SlotId};
 use protocol::manager::ManagerError;
 use protocol::token::{CLIENT_PORT, Claims, ClientAnswer, ClientRequest, TokenVersion};
-use support::{Site, plain_file};
+
+use crate::support::{Site, plain_file};
 
 const SIZE_MAX: u64 = 3 << 20;
 

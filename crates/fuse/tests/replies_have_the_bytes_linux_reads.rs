@@ -2,13 +2,9 @@
 //! believes. The bytes here were written out by hand from fuse.h; the same forms were accepted by Linux 6.18.
 #![cfg(target_endian = "little")]
 
-#[expect(dead_code, reason = "only its reading of hexadecimal is used here")]
-mod captured;
-
 use std::time::Duration;
 
 use bytes::Bytes;
-use captured::bytes;
 use fuse::attributes::{Attributes, Device, Entry, Opened, Space};
 use fuse::directory::{DirectoryBuffer, DirectoryEntry};
 use fuse::notify::{Notification, Pages};
@@ -43,6 +39,8 @@ const ENTRY: Entry = Entry {
     name_valid: Duration::new(0x13, 0x15),
     attributes_valid: Duration::new(0x14, 0x16),
 };
+
+use crate::captured::bytes;
 const ENTRY_BYTES: &str = "1100000000000000 1200000000000000 1300000000000000 1400000000000000 15000000 16000000";
 
 #[track_caller]

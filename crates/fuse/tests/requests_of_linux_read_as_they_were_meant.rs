@@ -2,13 +2,12 @@
 //! kernel's own, written for system calls whose arguments are known (`captured/requests.txt`).
 #![cfg(target_endian = "little")]
 
-mod captured;
-
 use bytes::Bytes;
-use captured::bytes;
 use fuse::operation::*;
 use fuse::request::Reason;
 use fuse::{Dialect, Extensions, Request};
+
+use crate::captured::{self, bytes};
 
 const EXTENDED: Dialect = Dialect { setxattr_extended: true };
 const OWNER: LockOwner = LockOwner(0x80a8_76f7_6a7a_464d);

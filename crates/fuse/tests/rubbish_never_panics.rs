@@ -1,10 +1,10 @@
 //! Danger: whoever can write to the device's other end (a confused kernel, a hostile container) stops the daemon, and
 //! with it every file of the machine. Nothing here is random: the numbers come from a fixed seed, so a failure replays.
 
-mod captured;
-
 use bytes::Bytes;
 use fuse::{Dialect, Request};
+
+use crate::captured;
 
 const DIALECTS: [Dialect; 2] = [Dialect { setxattr_extended: false }, Dialect { setxattr_extended: true }];
 

@@ -2,13 +2,12 @@
 //! opens), and nothing fails until data are wrong.
 #![cfg(target_endian = "little")]
 
-mod captured;
-
-use captured::bytes;
 use fuse::abi::init;
 use fuse::negotiate::*;
 use fuse::operation::Unique;
 use fuse::{Dialect, Operation, Request};
+
+use crate::captured::{self, bytes};
 
 /// What Linux 6.18 offers.
 fn offer() -> Offer {

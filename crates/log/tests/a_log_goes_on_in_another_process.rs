@@ -1,15 +1,14 @@
 //! A daemon that is restarted while programs have files open leaves its log at rest, and the next process goes on with it. The
 //! danger: what was acknowledged before cannot be read or is cut off when the log is sealed; or a stripe is begun twice.
 
-mod support;
-
 use host::sim::{Dice, Stop, run};
 use host::{Host, NodeId};
 use log::{Appended, BodyPart, LogError, LogReader, LogWriter, Record, WriterOptions, recovery};
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
-use support::Fakes;
+
+use crate::support::Fakes;
 
 const FRAGMENT: u32 = 64 << 10;
 

@@ -1,8 +1,6 @@
 //! One thing a test: how many messages a commit takes, what happens with full, damaged and lost targets, what a mark
 //! does. The danger: being right only by being slow, or fast only while nothing breaks.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +16,8 @@ use protocol::id::StripeNumber;
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room, STORAGE_PORT};
-use support::{Fakes, REGISTRY_NODE};
+
+use crate::support::{Fakes, Fragment, REGISTRY_NODE};
 
 const KIB: usize = 1 << 10;
 
@@ -375,7 +374,7 @@ fn an_emptied_target_gets_all_of_a_sealed_log_again() {
                 stripes::repair(&cluster, stripe.log, stripe.number).await.unwrap();
                 assert_eq!(stripes::verify(&cluster, stripe.log, stripe.number).await, Ok(vec![]));
             }
-            let bytes = |fragments: &BTreeMap<_, support::Fragment>| -> Vec<_> {
+            let bytes = |fragments: &BTreeMap<_, Fragment>| -> Vec<_> {
                 fragments.iter().map(|(&id, fragment)| (id, fragment.bytes.clone())).collect()
             };
             assert_eq!(bytes(&store.lock().unwrap().fragments), bytes(&before));

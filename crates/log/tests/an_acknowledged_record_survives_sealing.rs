@@ -3,8 +3,6 @@
 //!
 //! The danger: an address that was given out names nothing, or other bytes, after a recovery.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +16,8 @@ use protocol::id::LogId;
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room, StorageRequest, ToTarget};
-use support::Fakes;
+
+use crate::support::Fakes;
 
 /// What the writer did, as far as it can tell.
 #[derive(Default)]

@@ -2,8 +2,6 @@
 //! machine joined lies on the first one alone, as on the day when the log began; or the change of groups loses what was
 //! acknowledged before, or makes programs wait.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +15,8 @@ use protocol::maps::{Maps, Writer};
 use protocol::record::{Owner, RecordKind};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryRequest};
 use protocol::storage::{Durability, Room};
-use support::{Fakes, REGISTRY_NODE};
+
+use crate::support::{Fakes, REGISTRY_NODE};
 
 const WRITER: NodeId = NodeId(2);
 const OTHER: NodeId = NodeId(3);

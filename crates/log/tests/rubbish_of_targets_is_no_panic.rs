@@ -1,8 +1,6 @@
 //! Danger: a target whose memory or software is broken tells of fragments that cannot be, and whoever seals, reads or
 //! checks a log there counts with what it tells, and stops or asks for all the memory there is.
 
-mod support;
-
 use host::Host;
 use host::sim::{World, run};
 use log::recovery::{self, Bodies};
@@ -13,7 +11,8 @@ use protocol::id::{LogId, StripeNumber};
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
-use support::{Fakes, Fragment};
+
+use crate::support::{Fakes, Fragment};
 
 /// A log of some records on three targets, its writer gone.
 async fn a_log(world: &World, host: &Host) -> (Fakes, Cluster, LogId) {

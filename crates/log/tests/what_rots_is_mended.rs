@@ -1,7 +1,5 @@
 //! The danger: bits rot where nobody reads, one disk after the other, until parity no longer makes up for them.
 
-mod support;
-
 use std::time::Duration;
 
 use host::Host;
@@ -16,7 +14,8 @@ use protocol::id::{LogId, TargetId};
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room, StorageRequest, ToTarget};
-use support::Fakes;
+
+use crate::support::Fakes;
 
 const PASS: Duration = Duration::from_secs(3600);
 

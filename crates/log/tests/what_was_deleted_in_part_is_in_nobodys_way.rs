@@ -2,8 +2,6 @@
 //! was cut by a bit flipped at rest. No byte of it is needed, but it looks like damage beyond repair, and a log that is
 //! scanned at every start stands in the way of all of them. The other danger: needed bytes are taken for deleted ones.
 
-mod support;
-
 use std::collections::BTreeSet;
 
 use host::Host;
@@ -16,7 +14,8 @@ use protocol::id::{LogId, StripeNumber};
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
-use support::Fakes;
+
+use crate::support::Fakes;
 
 const FRAGMENT_SIZE: u32 = 16 << 10;
 

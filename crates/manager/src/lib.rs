@@ -37,7 +37,7 @@ mod exposed;
 mod extent;
 mod flight;
 mod frames;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod handover;
 mod image;

@@ -34,7 +34,7 @@ mod consensus;
 pub mod drain;
 pub mod evidence;
 pub mod formation;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod leader;
 pub mod leases;

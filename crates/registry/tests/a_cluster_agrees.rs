@@ -1,11 +1,8 @@
 //! What one, three and five nodes agree on, without faults but the simplest: how a cluster grows, that it goes on when a
 //! node dies, and that a start finds what was acknowledged.
 
-mod cluster;
-
 use std::time::Duration;
 
-use cluster::{Cluster, open, until};
 use host::NodeId;
 use host::sim::{self, DiskFaults, DiskOptions, Stop};
 use protocol::checksum::crc;
@@ -13,6 +10,8 @@ use protocol::id::TargetId;
 use protocol::maps::{Drain, NodeState};
 use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
 use registry::{Life, Registry, RegistryStart, Session};
+
+use crate::cluster::{Cluster, open, until};
 
 #[test]
 fn one_node_starts_at_once_and_keeps_what_it_acknowledged() {

@@ -1,12 +1,9 @@
 //! The machines that vote are lost, and another one is promoted. The dangers: two that lead at once, which is the worst there
 //! is; a change that was answered and is not there, which is a lost fsync; a number that was given twice.
 
-mod cluster;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cluster::{Cluster, open, until};
 use host::NodeId;
 use host::sim::{self, Stop, World};
 use protocol::id::LogId;
@@ -14,6 +11,8 @@ use protocol::maps::NodeState;
 use protocol::registry::{LEASE, RegistryError, RegistryReply};
 use registry::RegistryStart;
 use registry::promotion::PromotionError;
+
+use crate::cluster::{Cluster, open, until};
 
 /// Opens a log where `node` is; its number.
 async fn opened(cluster: &Cluster, node: u32) -> Option<LogId> {

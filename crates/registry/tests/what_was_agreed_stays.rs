@@ -2,19 +2,16 @@
 //! danger: a change that was acknowledged and is gone, two winners of one compare-and-swap, maps that differ, and a node
 //! that believes in its lease after the registry gave what it had to others.
 
-mod cluster;
-#[path = "cluster/history.rs"]
-mod history;
-
 use std::time::Duration;
 
-use cluster::Cluster;
-use history::{Asked, History};
 use host::sim::{self, Dice, NetworkOptions, Stop, World};
 use host::{Host, NodeId};
 use protocol::id::LogId;
 use protocol::maps::{Maps, NodeState, Writer};
 use protocol::registry::{DRIFT, LEASE, RegistryRequest};
+
+use crate::cluster::Cluster;
+use crate::cluster::history::{Asked, History};
 
 /// How long faults are made, of the world's time.
 const FAULTS: Duration = Duration::from_secs(30);

@@ -26,7 +26,7 @@ mod bytes_at;
 mod catalog;
 mod cells;
 mod compose;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod halves;
 mod head;

@@ -3,18 +3,16 @@
 //! The danger: a panic or a loop over rubbish; a damaged list that forgets fragments or fences without a word; a disk
 //! without room that loses what was there.
 
-#[allow(dead_code, reason = "this test uses a part of the model")]
-mod model;
-
 use std::sync::Arc;
 
 use host::Host;
 use host::sim::{self, DiskOptions, SimDisk};
-use model::{CLUSTER, ID, OPTIONS, append, fragment_id, fragments, read};
 use protocol::fragment::Part;
 use protocol::id::{FenceEpoch, LogId, StripeNumber, TargetId};
 use protocol::storage::{Durability, Room, StorageError, StorageReply, StorageRequest, TargetStat};
 use storage::{FormatError, OpenError, Target, TargetOptions, format};
+
+use crate::model::{self, CLUSTER, ID, OPTIONS, append, fragment_id, fragments, read};
 
 async fn open(host: &Host, disk: &SimDisk) -> Result<Arc<Target>, OpenError> {
     Target::open(host.clone(), disk.plug(), CLUSTER, ID, OPTIONS).await

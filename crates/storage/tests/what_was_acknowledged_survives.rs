@@ -3,16 +3,14 @@
 //! The danger: an answer given before what it promises is so; a length without its bytes; a stripe with neither parity
 //! nor copies; cells given to another fragment while the old one may still be needed.
 
-#[allow(dead_code, reason = "this test uses a part of the model")]
-mod model;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use host::sim::{self, DiskOptions, SimDisk, Stop, World};
 use host::{Host, NodeId};
-use model::{CLUSTER, ID, Model, OPTIONS, Shared, Worker, check};
 use storage::Target;
+
+use crate::model::{CLUSTER, ID, Model, OPTIONS, Shared, Worker, check};
 
 async fn open(host: &Host, disk: &SimDisk) -> Arc<Target> {
     Target::open(host.clone(), disk.plug(), CLUSTER, ID, OPTIONS).await.expect("the target opens")

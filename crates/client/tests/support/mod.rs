@@ -1,8 +1,6 @@
 //! One simulated node with real targets, registry and log, and a manager that keeps files in memory: it can be slow, and
 //! it can refuse.
 
-#![allow(dead_code)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -18,7 +18,7 @@ mod connection;
 mod dialling;
 mod error;
 pub mod frame;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod hello;
 mod inbound;

@@ -1,8 +1,6 @@
 //! A cluster of fakes in the simulated world: targets in memory that keep the rules of `docs/decisions/0003-log-model.md`
 //! (4 to 7) and check what writers and recoverers send, and a registry that applies requests to maps in memory.
 
-#![allow(dead_code)]
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

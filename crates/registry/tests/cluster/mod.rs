@@ -1,5 +1,6 @@
 //! Simulated machines that keep a registry together, with their sessions.
-#![allow(dead_code)]
+
+pub mod history;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

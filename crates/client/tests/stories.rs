@@ -1,0 +1,5 @@
+//! All that is told of a client in the simulated world, as one program: a program for each file takes minutes more to build.
+
+mod files_are_forgotten_while_more_are_made;
+mod support;
+mod what_was_written_is_read;

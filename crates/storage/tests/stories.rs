@@ -1,0 +1,5 @@
+//! All that is told of targets in the simulated world, as one program: a program for each file takes minutes more to build.
+
+mod damage_is_found_and_refused;
+mod model;
+mod what_was_acknowledged_survives;
