@@ -8,6 +8,8 @@
 //! 3. Nothing is sent for an incomplete stripe while a target of the present groups is known to have failed: the
 //!    stripes are laid anew first. While a run is added for another reason, sends go on in the present one.
 //! 4. After `fault` is set nothing more is acknowledged (rule 15).
+//! 5. An ended stripe is marked complete exactly when all k+m fragments are stored: then nothing of it is left to send, and no
+//!    answer comes that would tell.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -339,9 +341,10 @@ impl State {
                 } else {
                     lane.stored = length;
                     lane.disk = lane.disk.min(length);
-                    stripe.complete = false;
                 }
             }
+            // Copies may be gone because parity took their place: without them it is complete all the same.
+            stripe.complete &= stripe.lay.complete(stripe.length, Durability::Replicated);
         }
         exposed.into_iter().for_each(|number| self.expose(number));
         self.advance();
@@ -484,6 +487,7 @@ impl State {
             return;
         }
         let mut index = self.first_incomplete();
+        debug_assert!(self.stripes.range(index..).all(Stripe::is_marked), "invariant 5");
         // While a run is being added, the stripes that it will begin with stay in memory.
         while let Some(stripe) = self.stripes.get_mut(index)
             && stripe.complete

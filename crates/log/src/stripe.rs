@@ -110,6 +110,11 @@ impl Stripe {
         }
     }
 
+    /// Whether it is marked complete if it is.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.complete == (self.ended && self.lay.complete(self.length, Durability::Replicated))
+    }
+
     /// Up to which byte everything before is as durable as asked.
     pub(crate) fn reached(&self, durability: Durability) -> u32 {
         if self.ended && self.lay.complete(self.length, durability) {

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::join_all;
-use host::sim::{Stop, World, run};
+use futures_util::future::{Either, join_all, select};
+use host::sim::{Stop, Verdict, World, run};
 use host::{Host, NodeId, Port};
 use log::{Appended, BodyPart, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery, stripes};
 use protocol::address::Position;
-use protocol::fragment::Part;
+use protocol::fragment::{FragmentId, Part};
 use protocol::id::StripeNumber;
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
-use protocol::storage::{Durability, Room, STORAGE_PORT};
+use protocol::storage::{Durability, Room, STORAGE_PORT, StorageRequest, ToTarget};
 
 use crate::support::{Fakes, Fragment, REGISTRY_NODE};
 
@@ -298,6 +298,55 @@ fn a_log_goes_on_when_all_targets_were_away_and_are_back() {
             right(&LogReader::new(fakes.cluster(&host).await), &records).await;
         });
     }
+}
+
+/// The stripe before it was not complete yet, so it was in memory. Its copies, whose place parity had taken, were looked for in
+/// vain, it passed for incomplete, and as nothing of it was left to send nobody said ever after that it was: who waited for room
+/// in the log did so for ever.
+#[test]
+fn a_stripe_stays_complete_when_a_target_restarts_that_had_copies_of_it() {
+    run(11, async |world, host| {
+        let fakes = Fakes::new(&world, 3, 1, 16 << 10);
+        let writer = open(&fakes, &host).await;
+        let held_back = Duration::from_secs(10);
+        world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
+            Some(ToTarget { request: StorageRequest::Replace(parity), .. })
+                if parity.header.id.stripe == StripeNumber(0) =>
+            {
+                Verdict::Delay(held_back)
+            }
+            _ => Verdict::Pass,
+        });
+        let began = world.now();
+        let mut records = vec![append(&writer, 20 * KIB), append(&writer, 20 * KIB)];
+        let committing = writer.clone();
+        let through = writer.end();
+        let commit = world.spawn(&host, async move { committing.commit(through, Durability::Replicated).await });
+        world.sleep(Duration::from_secs(1)).await;
+        let has_copies = |stripe| {
+            let is_copy = |id: &FragmentId| id.stripe == stripe && matches!(id.part, Part::Copy { .. });
+            fakes.stores.iter().position(|store| store.lock().unwrap().fragments.keys().any(is_copy))
+        };
+        let holder = has_copies(StripeNumber(1)).expect("what was to be committed was copied");
+        records.push(append(&writer, 20 * KIB));
+        world.sleep(Duration::from_secs(1)).await;
+        assert!(has_copies(StripeNumber(1)).is_none(), "parity took their place");
+        world.crash(Fakes::node(holder), Stop::Kill);
+        fakes.restart(holder);
+        let syncing = writer.clone();
+        let through = writer.end();
+        let sync = world.spawn(&host, async move { syncing.commit(through, Durability::Disk).await });
+        world.sleep(Duration::from_secs(1)).await;
+        assert_eq!(writer.status().targets_restarted, 1);
+        assert!(
+            world.now().since(began) < held_back && writer.status().stripes_complete == 0,
+            "the first is under way"
+        );
+        assert_eq!((commit.await, sync.await), (Ok(Ok(())), Ok(Ok(()))));
+        let (rest, patience) = (std::pin::pin!(writer.rest()), std::pin::pin!(world.sleep(Duration::from_secs(60))));
+        assert!(matches!(select(rest, patience).await, Either::Left((Ok(_), _))), "{:?}", writer.status());
+        right(&LogReader::new(fakes.cluster(&host).await), &records).await;
+    });
 }
 
 #[test]
