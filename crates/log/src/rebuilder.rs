@@ -2,8 +2,8 @@
 //! awaits; `rebuilding` decides.
 //!
 //! One node looks for all, and all that store do the work: it hands each of them one stripe after another, the most exposed
-//! first. What lies on targets that stay away is made again on others, where there are any (`replacing`); what cannot be is not
-//! rebuilt here: who writes logs lays it anew.
+//! first, and of these one of its own. What lies on targets that stay away is made again on others, where there are any
+//! (`replacing`); what cannot be is not rebuilt here: who writes logs lays it anew.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use protocol::rebuild::{REBUILD_PORT, Refill, Refilled};
 use protocol::registry::RegistryRequest;
 use protocol::storage::StorageRequest;
 
-use crate::rebuilding::{in_order, settled, whole_again};
+use crate::rebuilding::{Lacking, settled, whole_again};
 use crate::replacing::{astray, replaced, requests};
 use crate::stripes::StripeState;
 use crate::{Absences, Cluster, stripes};
@@ -131,11 +131,12 @@ impl Rebuilder {
             better |= self.cluster.registry(RegistryRequest::MemberWhole(group, newcomer)).await.is_ok();
         }
         self.tidy(&maps, &states).await;
-        let lacking = in_order(&maps, states);
+        let lacking = Lacking::new(&maps, states);
         (self.noted().stripes, self.noted().stripes_done) = (lacking.len() as u64, 0);
-        let left = Mutex::new(lacking.into_iter());
+        let left = Mutex::new(lacking);
+        let next = |node: NodeId| left.lock().unwrap_or_else(PoisonError::into_inner).next_for(&maps, node.0);
         let hands = maps.storing().flat_map(|node| [NodeId(node); AT_ONCE]);
-        let mended = join_all(hands.map(|node| self.keep_busy(node, &left))).await;
+        let mended = join_all(hands.map(|node| self.keep_busy(node, next))).await;
         better | mended.contains(&true)
     }
 
@@ -164,11 +165,10 @@ impl Rebuilder {
 
     /// Has a node make stripes whole until none is left, or it does not answer, and leaves its disks and its link to others for
     /// what the budget leaves of the time. Returns whether anything became better.
-    async fn keep_busy(&self, node: NodeId, left: &Mutex<impl Iterator<Item = StripeState>>) -> bool {
-        let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    async fn keep_busy(&self, node: NodeId, next: impl Fn(NodeId) -> Option<StripeState>) -> bool {
         let mut better = false;
         while !self.is_stopping()
-            && let Some(state) = next()
+            && let Some(state) = next(node)
         {
             let begun = self.cluster.host().now();
             // One that no longer answers has others do what is left, and the next pass what it was at.

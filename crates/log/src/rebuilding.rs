@@ -11,24 +11,52 @@
 //!
 //! The same holds, in one group alone, for a target that took another's place there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use protocol::id::{GroupId, TargetId};
 use protocol::maps::{GroupEntry, Maps, TargetEntry, TargetState};
 
 use crate::stripes::StripeState;
 
-/// The stripes that lack something on a target that serves, those first of which the least more may be lost.
-pub(crate) fn in_order(maps: &Maps, states: Vec<StripeState>) -> Vec<StripeState> {
-    let serves = |target| maps.targets.get(&target).is_some_and(TargetEntry::serves);
-    let lacks = |state: &StripeState| state.ended && state.missing.iter().any(|damage| serves(damage.target));
-    let mut lacking: Vec<StripeState> = states.into_iter().filter(lacks).collect();
-    let spare = |state: &StripeState| {
-        let parity = maps.groups.get(&state.group).map_or(0, |group| usize::from(group.geometry.parity));
-        parity as isize - state.missing.len() as isize
-    };
-    lacking.sort_by_key(|state| (spare(state), state.log, state.number));
-    lacking
+/// How far ahead a machine is looked for a stripe of its own.
+const AHEAD: usize = 256;
+
+/// The stripes that lack something on a target that serves, as they are to be handed out.
+///
+/// Those first of which the least more may be lost. Of as exposed ones a machine gets one of which it has a fragment, or lacks
+/// one: k fragments then cross links for each that is made again, k - 1 to it and the new one from it, or all k to it. Any
+/// other machine would fetch k and send the new one on.
+#[derive(Debug, Default)]
+pub(crate) struct Lacking(VecDeque<(isize, StripeState)>);
+
+impl Lacking {
+    pub(crate) fn new(maps: &Maps, states: Vec<StripeState>) -> Lacking {
+        let serves = |target| maps.targets.get(&target).is_some_and(TargetEntry::serves);
+        let lacks = |state: &StripeState| state.ended && state.missing.iter().any(|damage| serves(damage.target));
+        let spare = |state: &StripeState| {
+            let parity = maps.groups.get(&state.group).map_or(0, |group| usize::from(group.geometry.parity));
+            parity as isize - state.missing.len() as isize
+        };
+        let mut lacking: Vec<_> = states.into_iter().filter(lacks).map(|state| (spare(&state), state)).collect();
+        lacking.sort_by_key(|(spare, state)| (*spare, state.log, state.number));
+        Lacking(lacking.into())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What `node` is to make whole next.
+    pub(crate) fn next_for(&mut self, maps: &Maps, node: u32) -> Option<StripeState> {
+        let most_exposed = self.0.front()?.0;
+        let is_on_node = |target: &TargetId| maps.targets.get(target).is_some_and(|entry| entry.node == node);
+        let is_own = |state: &StripeState| {
+            maps.groups.get(&state.group).is_some_and(|group| group.targets.iter().any(is_on_node))
+        };
+        let mut alike = self.0.iter().take(AHEAD).take_while(|(spare, _)| *spare == most_exposed);
+        let at = alike.position(|(_, state)| is_own(state)).unwrap_or(0);
+        self.0.remove(at).map(|(_, state)| state)
+    }
 }
 
 /// The targets that were behind and lack nothing any more. `silent` did not answer when the stripes were listed.
@@ -115,6 +143,10 @@ mod tests {
         StripeState { log, number, length: 9, ended: true, group: GroupId(0), cut_off: false, missing, astray: vec![] }
     }
 
+    fn next(lacking: &mut Lacking, maps: &Maps, node: u32) -> Option<u64> {
+        lacking.next_for(maps, node).map(|state| state.number.0)
+    }
+
     fn whole(maps: &Maps, states: &[StripeState], silent: &[u32], given_up: &[u32]) -> Vec<u32> {
         let set = |list: &[u32]| list.iter().copied().map(TargetId).collect();
         whole_again(maps, states, &set(silent), &set(given_up)).into_iter().map(|target| target.0).collect()
@@ -133,8 +165,25 @@ mod tests {
         ];
         maps.targets
             .insert(TargetId(9), TargetEntry { state: TargetState::Removed, ..TargetEntry::new(9, String::new()) });
-        let order: Vec<u64> = in_order(&maps, states).iter().map(|state| state.number.0).collect();
-        assert_eq!(order, [4, 5, 1]);
+        let mut lacking = Lacking::new(&maps, states);
+        assert_eq!(lacking.len(), 3);
+        assert_eq!(std::array::from_fn(|_| next(&mut lacking, &maps, 3)), [Some(4), Some(5), Some(1), None]);
+    }
+
+    #[test]
+    fn a_machine_gets_of_as_exposed_stripes_one_of_which_it_has_a_fragment() {
+        let mut maps = maps(&[BEHIND, BEHIND, WHOLE, WHOLE, WHOLE], 2);
+        let elsewhere = GroupEntry { targets: [0, 1, 2, 3].map(TargetId).into(), ..maps.groups[&GroupId(0)].clone() };
+        maps.groups.insert(GroupId(1), elsewhere);
+        let not_on_5 = |state| StripeState { group: GroupId(1), ..state };
+        let states =
+            || vec![not_on_5(lacking(1, &[0])), not_on_5(lacking(2, &[0, 1])), lacking(3, &[0]), lacking(4, &[1])];
+        let mut of_5 = Lacking::new(&maps, states());
+        let first = "none that is as exposed lies on it, so it gets what is most exposed";
+        assert_eq!(next(&mut of_5, &maps, 5), Some(2), "{first}");
+        assert_eq!(std::array::from_fn(|_| next(&mut of_5, &maps, 5)), [Some(3), Some(4), Some(1), None]);
+        let mut of_4 = Lacking::new(&maps, states());
+        assert_eq!(std::array::from_fn(|_| next(&mut of_4, &maps, 4)), [Some(2), Some(1), Some(3), Some(4), None]);
     }
 
     #[test]
