@@ -65,10 +65,10 @@ fuzz:            ## every parser of bytes from outside, 10 minutes each (FUZZ_SE
 	@fuzz/run.sh
 
 long-test: packages ## 30,000 simulated worlds, the models checked further, 200 kills: hours
-	@DAZZLE_SEEDS=2000 $(CARGO) test --release -p dazzle-testbed --test a_node_keeps_its_word -- --nocapture
-	@DAZZLE_SEEDS=10000 $(CARGO) test --release -p dazzle-testbed --test a_cluster_keeps_its_word -- --nocapture
-	@DAZZLE_SEEDS=10000 $(CARGO) test --release -p dazzle-storage --test stories -- --nocapture what_was_acknowledged_survives
-	@$(CARGO) test --release -p dazzle-log -- --ignored
+	@DAZZLE_SEEDS=2000 $(CARGO) test --profile worlds -p dazzle-testbed --test a_node_keeps_its_word -- --nocapture
+	@DAZZLE_SEEDS=10000 $(CARGO) test --profile worlds -p dazzle-testbed --test a_cluster_keeps_its_word -- --nocapture
+	@DAZZLE_SEEDS=10000 $(CARGO) test --profile worlds -p dazzle-storage --test stories -- --nocapture what_was_acknowledged_survives
+	@$(CARGO) test --profile worlds -p dazzle-log -- --ignored
 	@ROUNDS=200 install/test.sh crash
 	@ROUNDS=20 install/test.sh fill-and-empty
 	@SPACE=full install/test.sh overwritten
