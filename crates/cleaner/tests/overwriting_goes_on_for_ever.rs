@@ -225,7 +225,7 @@ impl House {
 
 fn content(seed: u64, block: u64) -> Vec<u8> {
     let word = (seed ^ block.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
-    word.iter().copied().cycle().take(BLOCK as usize).collect()
+    word.repeat(BLOCK as usize / word.len())
 }
 
 async fn fill(life: &Life) -> Vec<(u64, u64)> {

@@ -4,6 +4,7 @@
 //! The journal record is appended while the slots are locked, so that the records of a slot lie in the log in the order
 //! in which they took effect; nothing else is done under the locks, and nothing waits.
 
+use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -32,6 +33,8 @@ pub(crate) struct SlotTable {
     resident: AtomicUsize,
     /// Counts stays of slots.
     stays: AtomicU64,
+    /// Slots in which intentions may stand: all in which some do, and of those where they are over some.
+    unsettled: Mutex<BTreeSet<SlotId>>,
 }
 
 /// Which slots are here, and what follows from that.
@@ -95,7 +98,8 @@ impl SlotTable {
     pub(crate) fn new(states: Vec<SlotState>, part_bytes_max: u64) -> SlotTable {
         let places = (0..SLOT_COUNT).map(|_| OnceLock::new()).collect();
         let mine = RwLock::new(Mine::new(Vec::new(), part_bytes_max));
-        let table = SlotTable { places, mine, part_bytes_max, resident: AtomicUsize::new(0), stays: AtomicU64::new(0) };
+        let (resident, stays, unsettled) = Default::default();
+        let table = SlotTable { places, mine, part_bytes_max, resident, stays, unsettled };
         table.adopt(states);
         table
     }
@@ -107,6 +111,9 @@ impl SlotTable {
         for mut state in states {
             state.stay = self.stays.fetch_add(1, Ordering::Relaxed);
             self.count(0, state.records.resident());
+            if !state.intentions.is_empty() {
+                self.unsettled().insert(state.id);
+            }
             let place = self.places[usize::from(state.id.0)].get_or_init(Mutex::default);
             let before = place.lock().expect("no operation panics").replace(state);
             assert!(before.is_none(), "a slot is taken over once");
@@ -159,6 +166,25 @@ impl SlotTable {
         let place = self.places.get(usize::from(slot.0))?.get()?;
         let guard = place.lock().expect("no operation panics");
         guard.is_some().then_some(Held(guard))
+    }
+
+    /// Looks at each slot of this manager in which intentions stand: of thousands few are, and they are looked for every
+    /// second.
+    pub(crate) fn each_unsettled(&self, mut look: impl FnMut(&SlotState)) {
+        let slots: Vec<SlotId> = self.unsettled().iter().copied().collect();
+        for slot in slots {
+            match self.lock(slot) {
+                Some(state) if !state.intentions.is_empty() => look(&state),
+                // Whoever has one stand here has the slot locked.
+                Some(_state) => drop(self.unsettled().remove(&slot)),
+                // It went, or is just coming.
+                None => {}
+            }
+        }
+    }
+
+    fn unsettled(&self) -> MutexGuard<'_, BTreeSet<SlotId>> {
+        self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Works on a slot of this manager; its memory is counted anew.
@@ -274,6 +300,7 @@ impl SlotTable {
         for (slot, turn) in consequences.turns {
             let state = guards.iter_mut().find(|state| state.id == slot).expect("intentions turn in locked slots");
             state.intentions.turn(turn);
+            self.unsettled().insert(slot);
         }
         for effect in &consequences.effects {
             let (Effect::Open(inode, node) | Effect::Close(inode, node)) = *effect else { continue };

@@ -137,6 +137,11 @@ impl Intentions {
         self.held.retain(|_, held| held.keep == Keep::Journal);
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.decided.is_empty()
+    }
+
     /// Whether nothing is locked.
     pub(crate) fn is_free(&self) -> bool {
         self.held.is_empty()

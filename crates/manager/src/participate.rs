@@ -16,6 +16,7 @@ use crate::calls::WAIT_MAX;
 use crate::manager::Manager;
 use crate::ops::{Done, Operation};
 use crate::placement::OpenSlots;
+use crate::state::SlotState;
 use crate::takeover::runs;
 
 /// Outcomes that are asked for and told at once.
@@ -189,13 +190,12 @@ impl Manager {
 
     fn open(&self) -> Open {
         let mut open = Open::default();
-        for &slot in self.table.mine().iter() {
-            let Some(state) = self.table.lock(slot) else { continue };
-            for (id, coordinator) in state.intentions.held_for(self.writer.log()) {
-                open.held.entry(id).or_insert((coordinator, Vec::new())).1.push(slot);
+        self.table.each_unsettled(|SlotState { id: slot, intentions, .. }| {
+            for (id, coordinator) in intentions.held_for(self.writer.log()) {
+                open.held.entry(id).or_insert((coordinator, Vec::new())).1.push(*slot);
             }
-            open.decided.extend(state.intentions.decided().iter().map(|(id, slots)| (*id, (slot, slots.clone()))));
-        }
+            open.decided.extend(intentions.decided().iter().map(|(id, slots)| (*id, (*slot, slots.clone()))));
+        });
         open
     }
 

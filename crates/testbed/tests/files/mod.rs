@@ -19,7 +19,8 @@ impl Files {
     pub async fn write(&mut self, client: &Client, dice: &mut Dice, count: usize) {
         for _ in 0..count {
             let length = dice.within(1..600_000);
-            let bytes: Vec<u8> = dice.roll().to_le_bytes().into_iter().cycle().take(length as usize).collect();
+            let mut bytes = dice.roll().to_le_bytes().repeat(length.div_ceil(8) as usize);
+            bytes.truncate(length as usize);
             let source = self.create(client, &bytes).await;
             client.write(source, WriteAt::Offset(0), bytes.clone().into()).await.expect("there is room");
             client.fsync(source, false).await.expect("enough targets live");

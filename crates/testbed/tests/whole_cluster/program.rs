@@ -149,7 +149,8 @@ impl Program {
         let number = self.told.lock().value();
         let most = if self.dice.below(4) == 0 { KEPT_BYTES_MAX } else { 20_000 };
         let length = self.dice.below(most) as usize;
-        let bytes: Vec<u8> = self.dice.roll().to_le_bytes().into_iter().cycle().take(length).collect();
+        let mut bytes = self.dice.roll().to_le_bytes().repeat(length.div_ceil(8));
+        bytes.truncate(length);
         let name = format!("kept-{number}");
         let new = new_inode(Kind::File, 0);
         let inode = self.client.create_open(InodeId::ROOT, Bytes::from(name.clone()), new).await?.inode;
