@@ -1,4 +1,4 @@
-//! All that is told of the cleaner in the simulated world, as one program: a program for each file takes minutes more to build.
+//! All that is told of the cleaner in the simulated world, as one program: a program for each file takes longer to build.
 
 mod book;
 mod cost_benefit_parts_hot_from_cold;

@@ -1,4 +1,4 @@
-//! All that is told of a client in the simulated world, as one program: a program for each file takes minutes more to build.
+//! All that is told of a client in the simulated world, as one program: a program for each file takes longer to build.
 
 mod files_are_forgotten_while_more_are_made;
 mod support;

@@ -11,6 +11,8 @@ use fuse::notify::{Notification, Pages};
 use fuse::operation::{CopyReply, Handle, Lock, LockKind, NodeId, Time, Unique};
 use fuse::{Errno, Frame, abi, reply};
 
+use crate::captured::bytes;
+
 const UNIQUE: Unique = Unique(0x0102);
 /// `unique` and an `error` of none, as they stand in a header.
 const FINE: &str = "00000000 0201000000000000";
@@ -39,8 +41,6 @@ const ENTRY: Entry = Entry {
     name_valid: Duration::new(0x13, 0x15),
     attributes_valid: Duration::new(0x14, 0x16),
 };
-
-use crate::captured::bytes;
 const ENTRY_BYTES: &str = "1100000000000000 1200000000000000 1300000000000000 1400000000000000 15000000 16000000";
 
 #[track_caller]

@@ -1,4 +1,4 @@
-//! What is tested of requests and replies from outside, as one program: a program for each file takes minutes more to build.
+//! What is tested of requests and replies from outside, as one program: a program for each file takes longer to build.
 
 mod captured;
 mod replies_have_the_bytes_linux_reads;

@@ -1,4 +1,4 @@
-//! What is tested of the simulated world from outside, as one program: a program for each file takes minutes more to build.
+//! What is tested of the simulated world from outside, as one program: a program for each file takes longer to build.
 
 mod a_disk_keeps_what_was_synced;
 mod calls_fail_as_a_network_fails_them;

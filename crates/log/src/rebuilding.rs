@@ -26,7 +26,7 @@ const AHEAD: usize = 256;
 /// Those first of which the least more may be lost. Of as exposed ones a machine gets one of which it has a fragment, or lacks
 /// one: k fragments then cross links for each that is made again, k - 1 to it and the new one from it, or all k to it. Any
 /// other machine would fetch k and send the new one on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lacking(VecDeque<(isize, StripeState)>);
 
 impl Lacking {

@@ -1,4 +1,4 @@
-//! All that is told of logs in the simulated world, as one program: a program for each file takes minutes more to build. The model
+//! All that is told of logs in the simulated world, as one program: a program for each file takes longer to build. The model
 //! of sealing, which can run for hours, is a program of its own.
 
 mod a_log_goes_on_in_another_process;

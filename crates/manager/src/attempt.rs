@@ -33,7 +33,7 @@ pub(crate) struct SlotTable {
     resident: AtomicUsize,
     /// Counts stays of slots.
     stays: AtomicU64,
-    /// Slots in which intentions may stand: all in which some do, and of those where they are over some.
+    /// Slots in which intentions may stand: every one where some do, and some where they are over.
     unsettled: Mutex<BTreeSet<SlotId>>,
 }
 

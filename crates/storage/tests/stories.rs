@@ -1,4 +1,4 @@
-//! All that is told of targets in the simulated world, as one program: a program for each file takes minutes more to build.
+//! All that is told of targets in the simulated world, as one program: a program for each file takes longer to build.
 
 mod damage_is_found_and_refused;
 mod model;
