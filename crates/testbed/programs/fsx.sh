@@ -4,7 +4,8 @@
 #     fsx.sh DIR [OPERATIONS] [SEED]
 #
 # Five variants share the operations: plain reads and writes, the same with mmap, everything that Linux has, whole
-# aligned blocks, and `exercise` (beside this file), which mixes O_DIRECT, buffered and mapped access to one file.
+# aligned blocks, and `exercise` (beside this file), which mixes O_DIRECT, buffered and mapped access to one file. They run
+# side by side, each on a file of its own.
 . "$(dirname "$0")/workbench.sh"
 require cc
 OPERATIONS=${2:-240000}
@@ -13,12 +14,14 @@ open_workbench "$@"
 share=$(((OPERATIONS + 4) / 5))
 
 fsx=$(crate_program fsx 0.3.2)
+quietly cc -O1 -Wall -Wextra -o "$LOCAL/exercise" "$PROGRAMS/exercise.c"
+
+variants=()
 variant() {
     local name=$1
     cat >"$LOCAL/$name.toml"
-    echo "--- $name" >>"$LOG"
-    "$fsx" -q -f "$LOCAL/$name.toml" -N "$share" -S "$SEED" -P "$LOCAL" "$WORK/$name" >>"$LOG" 2>&1 ||
-        fail "fsx found a difference in its variant '$name' with seed $SEED (see $LOG)"
+    "$fsx" -q -f "$LOCAL/$name.toml" -N "$share" -S "$SEED" -P "$LOCAL" "$WORK/$name" >"$LOCAL/$name.said" 2>&1 &
+    variants+=("$name:$!")
 }
 
 variant plain <<'END'
@@ -81,7 +84,16 @@ punch_hole = 5
 copy_file_range = 5
 END
 
-quietly cc -O1 -Wall -Wextra -o "$LOCAL/exercise" "$PROGRAMS/exercise.c"
-quietly "$LOCAL/exercise" "$WORK/direct" "$share" "$SEED"
+"$LOCAL/exercise" "$WORK/direct" "$share" "$SEED" >"$LOCAL/direct.said" 2>&1 &
+variants+=("direct:$!")
+
+differ=""
+for each in "${variants[@]}"; do
+    name=${each%:*}
+    wait "${each#*:}" && continue
+    differ="$differ $name"
+    { echo "--- $name" && cat "$LOCAL/$name.said"; } >>"$LOG"
+done
+[ -z "$differ" ] || fail "a difference was found with seed $SEED in:$differ (see $LOCAL)"
 
 report "$((share * 5)) operations in 5 variants (plain, mapped, everything, blocks, direct and mixed), seed $SEED"
