@@ -110,6 +110,11 @@ impl Lay {
         data.chain(copies).chain(parity)
     }
 
+    /// All lanes.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.data.iter().chain(self.copies.iter().flatten()).chain(&self.parity)
+    }
+
     /// Where data fragment `index` of a stripe with `length` bytes begins in the stripe, and how long it is.
     pub(crate) fn fragment(&self, index: usize, length: u32) -> (u32, u32) {
         let size = self.group.geometry.fragment_size;

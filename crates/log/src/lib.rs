@@ -50,6 +50,7 @@ mod scan;
 mod scrubber;
 mod seal;
 mod sender;
+mod standstill;
 mod state;
 mod stripe;
 pub mod stripes;

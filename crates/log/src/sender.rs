@@ -16,9 +16,10 @@ use protocol::storage::{Durability, Room, StorageError, StorageReply, StorageReq
 
 use crate::due::{SyncTicket, Ticket, Work};
 use crate::lay::Group;
+use crate::standstill::Waiting;
 use crate::state::{Note, Opened, State, Synced};
 use crate::writer::{Appended, Record, Rest, WriterOptions};
-use crate::{Cluster, LogError, following, relay};
+use crate::{Cluster, LogError, following, relay, standstill};
 
 /// So many stripes may wait in a lull: the open one, and one on its way.
 const LULL_STRIPES: usize = 2;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Something was answered: look again.
     pub(crate) changed: Event,
+    /// Who waits for that.
+    pub(crate) waiting: Waiting,
 }
 
 /// The groups of a run as a writer uses them.
@@ -100,10 +103,11 @@ impl Shared {
             }
         }
         state.widen(options.record_size_min);
-        let (state, changed) = (Mutex::new(state), Event::new());
-        let shared = Arc::new(Shared { log, cluster, options, state, changed });
+        let (state, changed, waiting) = (Mutex::new(state), Event::new(), Waiting::default());
+        let shared = Arc::new(Shared { log, cluster, options, state, changed, waiting });
         following::widen(&shared).await?;
         shared.cluster.host().spawn(following::follow(Arc::downgrade(&shared)));
+        shared.cluster.host().spawn(standstill::watch(Arc::downgrade(&shared)));
         Ok(shared)
     }
 
@@ -135,6 +139,7 @@ impl Shared {
 
     /// Waits for targets until enough of what was appended has reached them.
     async fn until(this: &Arc<Shared>, is_enough: impl Fn(&State) -> bool) -> Result<(), LogError> {
+        let _waits = this.waiting.begin();
         let mut since = None;
         loop {
             let listener = {
@@ -154,6 +159,7 @@ impl Shared {
     }
 
     pub(crate) async fn commit(this: &Arc<Shared>, through: Position, durability: Durability) -> Result<(), LogError> {
+        let _waits = this.waiting.begin();
         let mut since = None;
         loop {
             let (works, listener) = {
@@ -197,6 +203,7 @@ impl Shared {
     }
 
     pub(crate) async fn rest(this: &Arc<Shared>) -> Result<Rest, LogError> {
+        let _waits = this.waiting.begin();
         loop {
             Shared::complete(this).await?;
             // The run before may be at its end, and nothing else to come that says so.
@@ -215,6 +222,7 @@ impl Shared {
 
     /// Ends the last stripe, and waits until all is complete and durable.
     async fn complete(this: &Arc<Shared>) -> Result<(), LogError> {
+        let _waits = this.waiting.begin();
         this.lock().end_stripe();
         let end = this.lock().end();
         Shared::commit(this, end, Durability::Disk).await?;
