@@ -14,6 +14,9 @@ set -m
 cd "$(dirname "$0")/.."
 top=$PWD
 programs=$top/crates/testbed/programs
+chosen=("$@")
+jobs=${DAZZLE_TEST_JOBS:-$((${#chosen[@]} > 0 ? 1 : 2))}
+[[ $jobs =~ ^[1-9][0-9]*$ ]] || { echo "DAZZLE_TEST_JOBS is how many tests run side by side, 1 or more"; exit 2; }
 # Short names: a path to a socket has a hundred bytes.
 work=$(mktemp -d "${DAZZLE_TEST_DIR:-/var/tmp}/dz.XXXXXX")
 # GiB that the file systems of the hungriest tests may take.
@@ -21,8 +24,6 @@ room=6
 # Programs run as other users, too, and must get through.
 chmod 711 "$work"
 dazzle=${DAZZLE:-$top/target/debug/dazzle}
-chosen=("$@")
-jobs=${DAZZLE_TEST_JOBS:-$((${#chosen[@]} > 0 ? 1 : 2))}
 passed=0 failed=0 broken="" begun=0
 # The tests that run, by the process of each.
 declare -A running=()
@@ -39,7 +40,7 @@ take_down() {
 }
 
 clean_up() {
-    local process
+    local process directory
     for process in "${!running[@]}"; do kill -- "-$process" && wait "$process"; done 2>/dev/null
     for directory in "$work"/[0-9]*/; do (work=${directory%/} && take_down); done
     rm -rf --one-file-system "$work"
