@@ -143,7 +143,7 @@ alone units "unit, property, model and simulation tests" cargo test --workspace 
 run programs "real programs" real_programs
 run pjdfstest "pjdfstest as ext4" on_fresh pjd --targets 5 -- "$programs/pjdfstest.sh"
 run bad-clusters "wrong tokens, addresses, machines, versions and certificates; no quorum" bad_clusters
-run details "posix details" on_fresh details --targets 5 -- "$programs/posix_details.py" --quiet
+run details "posix details" on_fresh details --targets 5 --limit 1GiB -- "$programs/posix_details.py" --quiet
 run crash "kill -9 under load" crash
 run restarts "the daemon is restarted under load, and every call takes effect once" restarts
 run device "posix details and restarts where requests come by the FUSE device alone" device
