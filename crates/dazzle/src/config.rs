@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use protocol::maps::Class;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::edge::storage_place;
@@ -20,6 +21,9 @@ const METADATA_STEP: u64 = 512 << 20;
 const METADATA_MIN: u64 = 512 << 20;
 const METADATA_MAX: u64 = 8 << 30;
 
+/// The widest stripe is 8 MiB of data, of which a writer holds several.
+const DATA_MAX: u8 = 16;
+
 /// Ten years.
 const SCRUB_DAYS_MAX: u32 = 3650;
 
@@ -31,6 +35,9 @@ const EXPLANATION: &str = "\
 # The settings of a Dazzle file system; they are read when its daemon starts.
 #
 # parity     how many targets may be lost at once without losing a byte; fixed
+# data       the most data fragments that a stripe gets beside those of parity, also where more machines are there, so that what
+#            a machine held can be made again on those that are in none of its stripes; unless given, 4, or 8 with parity of
+#            2 and more; fixed
 # mount      where it is mounted; `dazzle up --mount` changes it
 # cache      memory for file data: read ahead, recently read, written but not yet stored
 # dirty      the part of cache for what is written but not yet stored
@@ -55,6 +62,9 @@ const EXPLANATION: &str = "\
 pub struct Config {
     /// How many targets of a stripe may be lost without losing a byte: m. Fixed when the file system is made.
     pub parity: u8,
+    /// The most data fragments of a stripe: k. Fixed as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<u8>,
     /// Where it is mounted, if anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<PathBuf>,
@@ -183,6 +193,7 @@ impl Config {
     pub fn new(parity: u8, mount: Option<PathBuf>, targets: Vec<TargetConfig>) -> Config {
         Config {
             parity,
+            data: None,
             mount,
             cache: Config::default_cache(),
             dirty: Config::default_dirty(),
@@ -217,6 +228,11 @@ impl Config {
         format!("{EXPLANATION}{body}")
     }
 
+    /// The redundancy class that they ask for.
+    pub fn class(&self) -> Class {
+        Class { parity: self.parity, data_max: self.data }
+    }
+
     /// Whether the settings make sense together.
     pub fn verify(&self) -> Result<(), String> {
         if self.targets.is_empty() && self.cluster.is_none() {
@@ -232,6 +248,9 @@ impl Config {
         }
         if self.parity > 4 {
             return Err(format!("parity = {} is more than the 4 that are supported", self.parity));
+        }
+        if let Some(data) = self.data.filter(|data| !(1..=DATA_MAX).contains(data)) {
+            return Err(format!("data = {data} is not from 1 to the {DATA_MAX} that are supported"));
         }
         let at_least = |what: &str, size: Size, least: u64| {
             if size.0 < least { Err(format!("{what} = \"{size}\" is less than {}", Size(least))) } else { Ok(()) }
@@ -398,6 +417,8 @@ mod tests {
         let target = TargetConfig { path: "target-0".into(), id: None, limit: None };
         let wrong = Config::new(1, None, vec![target.clone()]);
         assert!(wrong.verify().unwrap_err().contains("needs more than 1 targets"));
+        let wrong = Config { data: Some(0), ..Config::new(0, None, vec![target.clone()]) };
+        assert!(wrong.verify().unwrap_err().contains("data = 0 is not from 1 to the 16"));
         let wrong = Config { dirty: Size(1 << 40), ..Config::new(0, None, vec![target.clone()]) };
         assert!(wrong.verify().unwrap_err().contains("must leave 16 MiB"));
         let wrong = Config { scrub_days: 3651, ..Config::new(0, None, vec![target]) };

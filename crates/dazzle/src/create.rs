@@ -34,7 +34,7 @@ async fn create_on(dir: &Path, config: &Config, runtime: &tokio::runtime::Handle
             .await
             .map_err(|error| format!("target {} cannot be formatted: {error}", id.0))?;
     }
-    let mut maps = change::new_cluster(cluster, entries, NODE.0, config.parity);
+    let mut maps = change::new_cluster(cluster, entries, NODE.0, config.class());
     if let Some(own) = &config.cluster {
         let node = maps.nodes.get_mut(&NODE.0).expect("a new cluster has its first node");
         (node.name, node.address) = (own.name.clone(), own.address.clone());

@@ -252,7 +252,7 @@ impl Gate {
             certificate,
             authority: self.authority.pem().to_owned(),
             authority_key: stores.then(|| AuthorityKey(self.authority.key_pem())),
-            parity: maps.parity,
+            class: maps.class(),
             peers: peers.map(|(&other, entry)| (other, entry.address.clone())).collect(),
         })
     }

@@ -77,7 +77,7 @@ fn founder(config: &Config, node: NodeId, cluster: u128) -> Founder {
         name: own.map_or_else(String::new, |own| own.name.clone()),
         address: own.map_or_else(String::new, |own| own.address.clone()),
         cluster,
-        parity: config.parity,
+        class: config.class(),
         targets: (0..).zip(&config.targets).map(name).collect(),
         present: BTreeSet::new(),
         outdated: BTreeSet::new(),

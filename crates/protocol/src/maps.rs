@@ -20,6 +20,8 @@ pub struct Maps {
     pub reign: Reign,
     /// The redundancy class: how many targets of a stripe may be lost.
     pub parity: u8,
+    /// The most data fragments that a stripe gets, where that is chosen.
+    pub data_max: Option<u8>,
     /// The size of fragments in groups that the registry forms: a cluster constant (DESIGN §3).
     pub fragment_size: u32,
     /// All nodes, storing or not.
@@ -48,6 +50,21 @@ pub struct Maps {
     pub next_target: TargetId,
     /// The number that the next group gets.
     pub next_group: GroupId,
+}
+
+/// A redundancy class (DESIGN §3): how much of a stripe may be lost, and how wide one may become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Class {
+    /// How many targets of a stripe may be lost.
+    pub parity: u8,
+    /// The most data fragments that it gets; none: what the registry takes for that parity.
+    pub data_max: Option<u8>,
+}
+
+impl From<u8> for Class {
+    fn from(parity: u8) -> Class {
+        Class { parity, data_max: None }
+    }
 }
 
 /// Why maps cannot be followed.
@@ -84,12 +101,14 @@ pub enum MapsError {
 
 impl Maps {
     /// Those of a cluster in which nothing is yet. They cannot be followed.
-    pub fn empty(cluster: u128, parity: u8) -> Maps {
+    pub fn empty(cluster: u128, class: impl Into<Class>) -> Maps {
+        let Class { parity, data_max } = class.into();
         Maps {
             epoch: MapEpoch(1),
             cluster,
             reign: Reign::default(),
             parity,
+            data_max,
             fragment_size: FRAGMENT_SIZE,
             nodes: BTreeMap::new(),
             targets: BTreeMap::new(),
@@ -104,6 +123,11 @@ impl Maps {
             next_target: TargetId(0),
             next_group: GroupId(0),
         }
+    }
+
+    /// The redundancy class.
+    pub fn class(&self) -> Class {
+        Class { parity: self.parity, data_max: self.data_max }
     }
 
     /// Whether they can be followed: whoever takes in maps asks this first, and nobody needs to ask later.

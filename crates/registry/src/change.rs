@@ -6,7 +6,7 @@ use std::sync::Arc;
 use protocol::fragment::Geometry;
 use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, StripeNumber, TargetId};
 use protocol::maps::{
-    GroupEntry, LogEntry, LogState, Maps, NodeEntry, NodeState, Run, SlotEntry, TargetEntry, TargetState, Writer,
+    Class, GroupEntry, LogEntry, LogState, Maps, NodeEntry, NodeState, Run, SlotEntry, TargetEntry, TargetState, Writer,
 };
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::{drain, members, nodes, slots, stop};
 
 /// The maps of a new cluster, whose first node is `node`. Nodes that its targets name live too.
-pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u32, parity: u8) -> Maps {
+pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u32, class: impl Into<Class>) -> Maps {
     let entry =
         || NodeEntry { name: String::new(), address: String::new(), session: 1, state: NodeState::Alive, stores: true };
     let numbers: BTreeSet<_> = targets.iter().map(|(_, target)| target.node).chain([node]).collect();
@@ -24,7 +24,7 @@ pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u
         nodes: numbers.into_iter().map(|number| (number, entry())).collect(),
         targets: targets.into_iter().collect(),
         slots: [(0, SlotEntry { node, base: None, logs: Vec::new() })].into(),
-        ..Maps::empty(cluster, parity)
+        ..Maps::empty(cluster, class)
     };
     nodes::form(&mut maps);
     maps

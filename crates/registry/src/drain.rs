@@ -85,7 +85,7 @@ pub(crate) fn remove_node(maps: &mut Maps, node: u32) -> Reply {
 pub(crate) fn spared(maps: &Maps) -> Vec<GroupEntry> {
     let over = |most: Drain| {
         let machines = serving(maps, most);
-        let groups = formation::groups(&machines, maps.parity, maps.fragment_size);
+        let groups = formation::groups(&machines, maps.class(), maps.fragment_size);
         let parity = groups.iter().map(|group| group.geometry.parity).min();
         (parity, formation::are_domains(&machines, maps.parity), groups)
     };

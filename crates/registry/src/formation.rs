@@ -2,7 +2,7 @@
 //!
 //! k follows from the number of live failure domains, never from a wish (DESIGN §3): machines are the domains as soon as
 //! there are m+2 of them, or two with m = 1; before that, disks. m+1 domains give 1+m, each more widens the stripes up to
-//! the class's default.
+//! the class's default, or what was chosen for it.
 //!
 //! Where machines are the domains, no group has two targets of one machine, and machines with more targets are in more
 //! groups, in proportion, as far as a machine can: it is in no group twice. Which machines meet in a group is scrambled, so
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::fragment::Geometry;
 use protocol::id::TargetId;
-use protocol::maps::GroupEntry;
+use protocol::maps::{Class, GroupEntry};
 
 /// The widest default for m = 1 and for m ≥ 2.
 const DATA_MAX_XOR: usize = 4;
@@ -31,16 +31,16 @@ const DRAWS_MAX: u64 = 16;
 /// The targets of each machine that groups may be laid over.
 pub type Machines = BTreeMap<u32, Vec<TargetId>>;
 
-/// The groups over the targets of `machines` for stripes that survive the loss of `parity` domains. With too few domains
-/// for that class the parity shrinks: the volume goes on degraded, and `status` says so.
-pub fn groups(machines: &Machines, parity: u8, fragment_size: u32) -> Vec<GroupEntry> {
+/// The groups over the targets of `machines` for stripes that survive the loss of as many domains as the class says. With
+/// too few domains for it the parity shrinks: the volume goes on degraded, and `status` says so.
+pub fn groups(machines: &Machines, class: Class, fragment_size: u32) -> Vec<GroupEntry> {
     let targets = ordered(machines.values().flatten());
     if targets.is_empty() {
         return Vec::new();
     }
-    let apart = are_domains(machines, parity);
+    let apart = are_domains(machines, class.parity);
     let domains = if apart { occupied(machines).count() } else { targets.len() };
-    let (data, parity) = shape(domains, usize::from(parity));
+    let (data, parity) = shape(domains, class);
     let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size };
     let width = data + parity;
     let members = if apart && width < targets.len() { across(machines, width) } else { in_turn(&targets, width) };
@@ -58,9 +58,10 @@ fn occupied(machines: &Machines) -> impl Iterator<Item = (u32, &Vec<TargetId>)> 
 }
 
 /// k and m for so many domains.
-fn shape(domains: usize, parity: usize) -> (usize, usize) {
-    let parity = parity.min(domains - 1);
-    let data_max = if parity <= 1 { DATA_MAX_XOR } else { DATA_MAX_CODED };
+fn shape(domains: usize, class: Class) -> (usize, usize) {
+    let parity = usize::from(class.parity).min(domains - 1);
+    let by_default = if parity <= 1 { DATA_MAX_XOR } else { DATA_MAX_CODED };
+    let data_max = class.data_max.map_or(by_default, |chosen| usize::from(chosen.max(1)));
     let data = if parity == 0 { 1 } else { (domains - parity).min(data_max) };
     (data, parity)
 }
@@ -179,7 +180,7 @@ mod tests {
     }
 
     fn formed(counts: &[u32], parity: u8) -> Vec<GroupEntry> {
-        groups(&machines(counts), parity, FRAGMENT_SIZE)
+        groups(&machines(counts), parity.into(), FRAGMENT_SIZE)
     }
 
     fn shape(counts: &[u32], parity: u8) -> (u8, u8, usize) {
@@ -206,6 +207,22 @@ mod tests {
     }
 
     #[test]
+    fn stripes_are_as_wide_as_was_chosen() {
+        let chosen = |counts: &[u32], parity, data| {
+            let class = Class { parity, data_max: Some(data) };
+            let groups = groups(&machines(counts), class, FRAGMENT_SIZE);
+            let memberships = memberships(&groups);
+            assert_eq!(memberships.len(), counts.iter().sum::<u32>() as usize, "every target is used");
+            (groups[0].geometry.data, groups[0].geometry.parity)
+        };
+        assert_eq!(chosen(&[1; 8], 2, 4), (4, 2));
+        assert_eq!(chosen(&[1; 5], 2, 4), (3, 2), "there are no more");
+        assert_eq!(chosen(&[1; 12], 1, 8), (8, 1), "beyond the default");
+        assert_eq!(chosen(&[20], 2, 16), (16, 2));
+        assert_eq!(chosen(&[1; 3], 1, 1), (1, 1), "mirrors");
+    }
+
+    #[test]
     fn too_few_domains_degrade() {
         assert_eq!(shape(&[1], 1), (1, 0, 1));
         assert_eq!(shape(&[2], 2), (1, 1, 1));
@@ -228,7 +245,7 @@ mod tests {
                 if !are_domains(&machines, parity) {
                     continue;
                 }
-                for group in groups(&machines, parity, FRAGMENT_SIZE) {
+                for group in groups(&machines, parity.into(), FRAGMENT_SIZE) {
                     let of = |target| machines.iter().find(|(_, targets)| targets.contains(target)).unwrap().0;
                     let nodes: BTreeSet<_> = group.targets.iter().map(of).collect();
                     assert_eq!(nodes.len(), group.geometry.width(), "{counts:?}");

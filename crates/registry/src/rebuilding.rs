@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::address::Position;
 use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
 use protocol::maps::{
-    GroupEntry, LogEntry, LogState, Maps, NodeEntry, NodeState, Run, SlotEntry, SlotLog, TargetEntry, TargetState,
-    Writer,
+    Class, GroupEntry, LogEntry, LogState, Maps, NodeEntry, NodeState, Run, SlotEntry, SlotLog, TargetEntry,
+    TargetState, Writer,
 };
 
 use crate::evidence::{Evidence, Members, Trace, turn};
@@ -38,7 +38,7 @@ pub struct Founder {
     /// The cluster that its targets name.
     pub cluster: u128,
     /// The redundancy class in its settings.
-    pub parity: u8,
+    pub class: Class,
     /// Its targets, with their names.
     pub targets: BTreeMap<TargetId, String>,
     /// Those of them that can be read.
@@ -230,15 +230,15 @@ impl Ruins<'_> {
     }
 
     fn blank(&self) -> Maps {
-        let Founder { node, name, address, cluster, parity, .. } = self.founder;
+        let Founder { node, name, address, cluster, class, .. } = self.founder;
         let (name, address) = (name.clone(), address.clone());
         let entry = NodeEntry { name, address, session: 1, state: NodeState::Gone, stores: true };
         let shapes = || self.evidence.groups().values().map(|group| group.geometry);
-        let parity = shapes().map(|shape| shape.parity).max().unwrap_or(0).max(*parity);
+        let parity = shapes().map(|shape| shape.parity).max().unwrap_or(0).max(class.parity);
         let mut maps = Maps {
             nodes: [(*node, entry)].into(),
             slots: [(0, SlotEntry { node: *node, base: None, logs: Vec::new() })].into(),
-            ..Maps::empty(*cluster, parity)
+            ..Maps::empty(*cluster, Class { parity, ..*class })
         };
         // Only in groups with fewer data fragments they are larger.
         maps.fragment_size = shapes().map(|shape| shape.fragment_size).min().unwrap_or(maps.fragment_size);
@@ -471,7 +471,7 @@ mod tests {
             name: String::new(),
             address: String::new(),
             cluster: 7,
-            parity: 1,
+            class: 1.into(),
             targets: (0..3).map(|n| (TargetId(n), format!("target-{n}"))).collect(),
             present: (0..3).map(TargetId).collect(),
             outdated: BTreeSet::new(),

@@ -217,7 +217,7 @@ async fn rebuild(
         name: String::new(),
         address: String::new(),
         cluster: CLUSTER,
-        parity,
+        class: parity.into(),
         targets: disks.iter().map(|(target, _)| (*target, format!("target-{}", target.0))).collect(),
         present: BTreeSet::new(),
         outdated: BTreeSet::new(),

@@ -115,7 +115,7 @@ impl Join {
         let joined = network::join(&self.at, &self.token, newcomer, Date::now()).await?;
         let peer = |(node, address): (host::NodeId, String)| PeerConfig { node: node.0, address };
         own.peers = joined.peers.into_iter().map(peer).collect();
-        config.parity = joined.parity;
+        (config.parity, config.data) = (joined.class.parity, joined.class.data_max);
         for target in config.targets.iter().filter(|target| target.path.is_relative()) {
             let path = dir.join(&target.path);
             storage_place::make_directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;

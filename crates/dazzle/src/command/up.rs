@@ -15,8 +15,8 @@ use crate::edge::storage_place;
 /// Makes a file system in DIR, or starts the one that is there, and mounts it.
 #[derive(Debug, Args)]
 #[command(after_help = "A new file system gets its targets from --targets (directories in DIR) or from --target (any \
-                        directories, block devices or preallocated files, best on different disks). Targets, parity \
-                        and limits are written to DIR/dazzle.toml and hold from then on; --mount is remembered too.")]
+                        directories, block devices or preallocated files, best on different disks). Targets, parity, \
+                        data and limits are written to DIR/dazzle.toml and hold from then on; --mount is remembered too.")]
 pub(super) struct Up {
     /// The directory of the file system.
     dir: PathBuf,
@@ -32,6 +32,10 @@ pub(super) struct Up {
     /// How many targets may be lost at once: 1 unless there is only one target.
     #[arg(long, value_name = "M")]
     parity: Option<u8>,
+    /// How many data fragments a stripe gets at most, however many targets there are; unless given 4, or 8 where
+    /// two or more may be lost.
+    #[arg(long, value_name = "K")]
+    data: Option<u8>,
     /// The most that each target of a new file system may take, for example "4 GiB".
     #[arg(long, value_name = "SIZE")]
     limit: Option<Size>,
@@ -65,7 +69,7 @@ impl Up {
         } else if self.describes_new() {
             let dir = dir.display();
             return Err(Failure::from(format!(
-                "{dir} holds a file system already, so --targets, --target, --parity, --limit and --address do not \
+                "{dir} holds a file system already, so --targets, --target, --parity, --data, --limit and --address do not \
                  apply; its settings are in {dir}/{FILE_NAME}"
             )));
         }
@@ -86,7 +90,7 @@ impl Up {
 
     fn describes_new(&self) -> bool {
         let of_targets = self.targets.is_some() || !self.target.is_empty() || self.limit.is_some();
-        of_targets || self.parity.is_some() || self.address.is_some()
+        of_targets || self.parity.is_some() || self.data.is_some() || self.address.is_some()
     }
 
     fn make(&self, dir: &std::path::Path, mount: Option<PathBuf>) -> Outcome {
@@ -98,6 +102,7 @@ impl Up {
         let parity = self.parity.unwrap_or(u8::from(paths.len() > 1 || self.address.is_some()));
         let targets = paths.into_iter().map(|path| TargetConfig { path, id: None, limit: self.limit }).collect();
         let mut config = Config::new(parity, mount, targets);
+        config.data = self.data;
         config.metadata = Config::metadata_of(process::machine_memory());
         config.cluster = self.address.clone().map(|address| {
             let name = self.name.clone().unwrap_or_else(process::host_name);

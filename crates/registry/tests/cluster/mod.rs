@@ -130,7 +130,7 @@ impl Cluster {
                 name: String::new(),
                 address: String::new(),
                 cluster: known.cluster,
-                parity: known.parity,
+                class: known.class(),
                 targets: disks.iter().map(|(id, _)| (*id, id.0.to_string())).collect(),
                 present: disks.iter().map(|(id, _)| *id).collect(),
                 outdated: Default::default(),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use host::{BoxFuture, NodeId};
+use protocol::maps::Class;
 use protocol::registry::Invitation;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
@@ -19,7 +20,7 @@ use super::dialling::{self, Dialled};
 use super::error::{JoinError, NetworkError};
 
 /// The version of the exchange.
-pub const JOIN_VERSION: u16 = 4;
+pub const JOIN_VERSION: u16 = 5;
 /// How long the exchange may take; the cluster agrees on the newcomer in between.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a machine that joins waits for a name to be found, then for a connection, then for TLS.
@@ -70,7 +71,7 @@ pub struct Admitted {
     /// The CA's key, for a machine that stores: it lets others in, too.
     pub authority_key: Option<AuthorityKey>,
     /// The redundancy class.
-    pub parity: u8,
+    pub class: Class,
     /// The other nodes and where they are.
     pub peers: Vec<(u32, String)>,
 }
@@ -159,7 +160,7 @@ pub struct Joined {
     /// The CA, to be stored with its key by a machine that stores.
     pub authority: Option<Authority>,
     /// The redundancy class.
-    pub parity: u8,
+    pub class: Class,
     /// The other nodes and where they are.
     pub peers: Vec<(NodeId, String)>,
 }
@@ -218,11 +219,10 @@ pub async fn join(address: &str, token: &Token, newcomer: Newcomer, now: Date) -
     if identity.fingerprint() != token.fingerprint || identity.name() != promised {
         return Err(TrustError::WrongAuthority.into());
     }
-    let parity = admitted.parity;
     Ok(Joined {
         identity,
         authority,
-        parity,
+        class: admitted.class,
         peers: admitted.peers.into_iter().map(|(node, place)| (NodeId(node), place)).collect(),
     })
 }

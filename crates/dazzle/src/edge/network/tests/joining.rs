@@ -56,7 +56,7 @@ impl Admission for Entrance {
             nodes.push((node, request.address));
             let authority = porter.authority.pem().to_owned();
             let authority_key = request.stores.then(|| AuthorityKey(porter.authority.key_pem()));
-            Ok(Admitted { node, cluster: CLUSTER, certificate, authority, authority_key, parity: 1, peers })
+            Ok(Admitted { node, cluster: CLUSTER, certificate, authority, authority_key, class: 1.into(), peers })
         })
     }
 }
