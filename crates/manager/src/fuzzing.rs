@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::acl::Acl;
 use crate::directory::Holding;
+use crate::encoding::unpack;
 use crate::entry::Entry;
 use crate::extent::Backing;
 use crate::image::{self, Handover, Mark, Table};
@@ -52,7 +53,8 @@ pub fn body(kind: u8, body: &[u8]) {
 
 fn page(body: &[u8]) {
     let Ok(page) = Page::decode(body) else { return };
-    assert_eq!(page.encode(), body, "a page has one encoding");
+    assert_eq!(page.plain(), *unpack(body, "page").expect("it was decoded"), "a page has one encoding");
+    assert_eq!(Page::decode(&page.encode()).map(|page| page.plain()), Ok(page.plain()));
     for index in 0..page.count() {
         let (key, value) = page.record(index).expect("within the page");
         assert_eq!(page.value(key), Some(value));

@@ -13,7 +13,7 @@
 
 use std::cmp::Ordering;
 
-use crate::encoding::{Cursor, Damaged, VERSION};
+use crate::encoding::{Cursor, Damaged, VERSION, pack, unpack};
 use crate::marks::Marks;
 
 /// A page that holds more bytes than this is split. A look at one record that is not in memory reads a page, and what does
@@ -230,6 +230,11 @@ impl Page {
 
     /// The body of a page record.
     pub(crate) fn encode(&self) -> Vec<u8> {
+        pack(self.plain())
+    }
+
+    /// The same before it is packed. Of one page there is one.
+    pub(crate) fn plain(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(1 + COUNT_SIZE + self.size());
         body.push(VERSION);
         body.extend_from_slice(&(self.count() as u32).to_le_bytes());
@@ -243,7 +248,8 @@ impl Page {
 
     /// Reads the body of a page record.
     pub(crate) fn decode(body: &[u8]) -> Result<Page, Damaged> {
-        let mut cursor = Cursor::new(body, "page")?;
+        let body = unpack(body, "page")?;
+        let mut cursor = Cursor::new(&body, "page")?;
         let count = cursor.u32()? as usize;
         let heap = &body[1 + COUNT_SIZE..];
         // A count that the bytes cannot hold must not make us reserve for it.
@@ -428,14 +434,15 @@ mod tests {
     fn rubbish_is_refused_and_never_panics() {
         let mut page = Page::default();
         (0..50_u8).for_each(|number| page.put(&[number, 1], &[number; 7]));
-        let good = page.encode();
-        for at in 0..good.len() {
-            for bit in 0..8 {
-                let mut bad = good.clone();
-                bad[at] ^= 1 << bit;
-                let _ = Page::decode(&bad);
+        for good in [page.plain(), page.encode()] {
+            for at in 0..good.len() {
+                for bit in 0..8 {
+                    let mut bad = good.clone();
+                    bad[at] ^= 1 << bit;
+                    let _ = Page::decode(&bad);
+                }
+                assert!(Page::decode(&good[..at]).is_err());
             }
-            assert!(Page::decode(&good[..at]).is_err());
         }
     }
 }
