@@ -29,6 +29,11 @@ const RENEWED_BYTES_MAX: u64 = 8 << 20;
 /// Bodies of at least this many bytes begin on a block.
 const ALIGNED_SIZE_MIN: usize = 16 << 10;
 
+/// A journal is covered already at this part of its bound, where that writes no more than so many times the journal: who takes
+/// over reads less then. Where operations change pages all over, a round is as dear after few as after many.
+const EARLY: u64 = 4;
+const EARLY_COST: u64 = 2;
+
 /// What a slot is when a round comes to it.
 enum Found {
     /// Never had a record.
@@ -104,12 +109,19 @@ impl Manager {
 
     /// Writes a round when the journal or the changed pages have grown past their bounds.
     pub(crate) async fn checkpoint_if_due(&self) -> Result<(), ManagerError> {
-        let journal = self.journal_bytes.load(Ordering::Relaxed) > self.options.journal_bytes_max;
+        let journal = self.journal_bytes.load(Ordering::Relaxed);
+        let is_due = is_due(journal, self.options.journal_bytes_max, || self.round_bytes());
         // Eviction takes clean pages only: past the budget, the rest is dirty.
-        if journal || self.table.resident() > self.options.memory_bytes {
+        if is_due || self.table.resident() > self.options.memory_bytes {
             self.checkpoint().await?;
         }
         Ok(())
+    }
+
+    /// About what a round would write now.
+    fn round_bytes(&self) -> u64 {
+        let bytes = |&slot: &SlotId| self.table.with(slot, |state| state.records.image_bytes()).unwrap_or(0);
+        self.table.mine().iter().map(bytes).sum::<usize>() as u64
     }
 
     /// Covers a journal to which nothing is added any more, so that the stripes it lies in are given back. Only fragments
@@ -301,7 +313,26 @@ impl Manager {
     }
 }
 
+/// Whether a round is due for so many bytes of journal. What it would write is asked for only where that matters.
+fn is_due(journal: u64, journal_max: u64, round_bytes: impl FnOnce() -> u64) -> bool {
+    journal > journal_max || (journal > journal_max / EARLY && round_bytes() <= EARLY_COST * journal)
+}
+
 fn record<'a>(kind: RecordKind, parts: &'a [BodyPart<'a>]) -> Record<'a> {
     let aligned = BodyPart::length(parts) >= ALIGNED_SIZE_MIN;
     Record { kind, owner: Owner::default(), parts, aligned }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_comes_early_where_it_is_cheap() {
+        let due = |journal, round| is_due(journal, 400, || round);
+        assert!(!due(100, 0), "however cheap");
+        assert!(due(101, 202) && !due(101, 203));
+        assert!(due(300, 600) && !due(400, 801));
+        assert!(due(401, u64::MAX), "however dear");
+    }
 }

@@ -26,6 +26,9 @@ const TINY_SIZE: usize = PAGE_SIZE / 8;
 /// Neighbours do not join into more bytes than this, so that they are not split at once.
 const JOINED_SIZE_MAX: usize = PAGE_SIZE / 2;
 
+/// About what an index says of a page: its lowest key, and where it lies.
+const INDEX_ENTRY_SIZE: usize = 48;
+
 /// A page that must be loaded before an operation can go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageId {
@@ -84,6 +87,11 @@ impl Slot {
     /// Bytes of memory that its pages take.
     pub(crate) fn resident(&self) -> usize {
         self.resident
+    }
+
+    /// About what an image of it would write now: the changed pages, and an index of all.
+    pub(crate) fn image_bytes(&self) -> usize {
+        if self.dirty == 0 { 0 } else { self.dirty * PAGE_SIZE + self.frames.count() * INDEX_ENTRY_SIZE }
     }
 
     /// Counts all changes since the slot was taken over.
