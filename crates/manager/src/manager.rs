@@ -3,7 +3,7 @@
 //! An operation whose pages are in memory and whose journal record is replicated at once is one straight call: lock the
 //! slot, run, append, apply, unlock, commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -106,6 +106,8 @@ pub struct Manager {
     pub(crate) absences: Mutex<Absences>,
     /// One replay at a time, and no slots arrive meanwhile.
     pub(crate) replaying: async_lock::Mutex<()>,
+    /// Dead nodes' logs that are being sealed here.
+    pub(crate) sealing: Mutex<BTreeSet<LogId>>,
     /// Orphans to go on freeing, large directories to split: work that nobody waits for.
     pub(crate) later: Mutex<Vec<Operation>>,
     /// Whether slots are here that are not answered for yet, and which.
@@ -156,6 +158,7 @@ impl Manager {
             imaging: async_lock::Mutex::new(()),
             absences: Mutex::default(),
             replaying: async_lock::Mutex::new(()),
+            sealing: Mutex::default(),
             later: Mutex::default(),
             arriving: AtomicBool::new(false),
             arrivals: Mutex::default(),

@@ -2,9 +2,12 @@
 //! *applied* (DESIGN §5, block maps and deltas).
 
 use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select};
 use log::recovery::{self, Bodies};
 use protocol::address::Position;
 use protocol::delta::Delta;
@@ -81,20 +84,30 @@ fn is_sealed_client(maps: &Maps, log: LogId) -> bool {
 }
 
 impl Manager {
-    /// Seals the logs of nodes that died which are ours to seal.
-    pub(crate) async fn seal_dead(&self) -> Result<(), StartError> {
-        let maps = self.cluster.maps();
+    /// Seals the logs of nodes that died, each as soon as it is ours to seal: it may have been another's, who has died too.
+    /// Nothing waits here, and no log for another that takes long.
+    pub(crate) async fn keep_sealing(self: Arc<Self>) {
         let node = self.host().node().0;
-        let mine: Vec<LogId> = maps.dead_logs().filter(|&log| heir(&maps, log) == Some(node)).collect();
-        // Side by side: what waits for one of them waits for all.
-        let sealed = join_all(mine.into_iter().map(|log| seal(&self.cluster, log))).await;
-        sealed.into_iter().try_for_each(|length| length.map(drop))
+        while !self.stopping.load(Ordering::Relaxed) {
+            let newer = self.cluster.newer_maps();
+            let maps = self.cluster.refresh().await;
+            for log in maps.iter().flat_map(|maps| maps.dead_logs().filter(|&log| heir(maps, log) == Some(node))) {
+                if self.sealing.lock().expect("nobody panics over logs").insert(log) {
+                    let sealing = self.clone();
+                    self.host().spawn(async move {
+                        // What fails is tried again.
+                        let _ = seal(&sealing.cluster, log).await;
+                        sealing.sealing.lock().expect("nobody panics over logs").remove(&log);
+                    });
+                }
+            }
+            select(pin!(newer), pin!(self.host().sleep(self.options.flush_interval))).await;
+        }
     }
 
     /// Waits until the logs of all dead clients are sealed; seals those itself that nobody does in time.
     pub(crate) async fn await_dead(&self) -> Result<(), StartError> {
         let patient_until = self.host().now() + PATIENCE;
-        self.seal_dead().await?;
         loop {
             let maps = self.cluster.refresh().await?;
             let left = maps.dead_logs().filter(|log| maps.logs[log].writer == Writer::Client);

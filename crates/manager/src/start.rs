@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::{join, select};
+use futures_util::future::select;
 use host::Port;
 use log::{Cluster, LogError, LogReader, LogWriter, ReadError, SealError, WriterOptions};
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
@@ -92,6 +92,8 @@ impl Manager {
         manager.host().listen(Port(MANAGER_PORT), Arc::new(Door(manager.clone())));
         let settling = manager.clone();
         manager.host().spawn(async move { settling.keep_settling().await });
+        let sealing = manager.clone();
+        manager.host().spawn(async move { sealing.keep_sealing().await });
         manager.follow_map().await?;
         manager.begin().await?;
         Ok(manager)
@@ -176,8 +178,7 @@ impl Manager {
             let newer = self.cluster.newer_maps();
             // What fails is tried again.
             if self.cluster.refresh().await.is_ok() {
-                // What slots need of dead clients is sealed while their images are read.
-                let _ = join(self.follow_map(), self.seal_dead()).await;
+                let _ = self.follow_map().await;
                 self.forget_dead();
                 self.hand_over().await;
             }

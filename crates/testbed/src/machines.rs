@@ -82,6 +82,11 @@ impl Machines {
     /// Machines with so many disks each, of which the first is a cluster by itself. Targets that are away for `patience`
     /// are given up.
     pub async fn create(world: &World, counts: &[u32], patience: Duration) -> Machines {
+        Machines::with_parity(world, counts, patience, 1).await
+    }
+
+    /// The same, where so many machines may be lost at once.
+    pub async fn with_parity(world: &World, counts: &[u32], patience: Duration, parity: u8) -> Machines {
         let mut numbers = (0..).map(TargetId);
         let mut disks = Vec::new();
         for (node, &count) in (1..).map(NodeId).zip(counts) {
@@ -96,7 +101,7 @@ impl Machines {
         }
         let entry = |id: TargetId| TargetEntry::new(1, format!("t{}", id.0));
         let first = disks[0].iter().map(|(id, _)| (*id, entry(*id))).collect();
-        let mut maps = change::new_cluster(CLUSTER, first, 1, 1);
+        let mut maps = change::new_cluster(CLUSTER, first, 1, parity);
         maps.groups.values_mut().for_each(|group| group.geometry.fragment_size = FRAGMENT);
         maps.fragment_size = FRAGMENT;
         let maps: SharedMaps = Arc::new(Mutex::new(Arc::new(maps)));
@@ -162,10 +167,15 @@ impl Machines {
         }
     }
 
-    /// A machine dies; the registry finds its lease run out.
+    /// A machine dies, and nobody knows yet.
+    pub fn crash(&self, machine: usize, stop: Stop) {
+        self.world.crash(NodeId(machine as u32 + 1), stop);
+    }
+
+    /// A machine dies, unless it is dead already; the registry finds its lease run out.
     pub fn die(&self, machine: usize, stop: Stop) {
         let node = machine as u32 + 1;
-        self.world.crash(NodeId(node), stop);
+        self.crash(machine, stop);
         let maps = self.maps();
         let entry = &maps.nodes[&node];
         if entry.state == NodeState::Alive {

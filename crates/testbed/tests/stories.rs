@@ -6,6 +6,7 @@ mod a_restart_keeps_what_is_open;
 mod clients_see_one_file_system;
 mod clocks_that_differ_too_much;
 mod files;
+mod heirs_die_too;
 mod mirrors_are_read_at_home;
 #[allow(dead_code, reason = "`a_cluster_keeps_its_word` uses the rest")]
 #[path = "whole_cluster/rack.rs"]
