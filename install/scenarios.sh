@@ -665,12 +665,46 @@ check_on_all() {
 }
 
 # As many of HOSTS hosts as parity makes up for are killed at once under load, ROUNDS times, and come back; then all of them.
+# Stripes have DATA data fragments at most.
 lab_losses() {
     local lost=${LOST:-1} hosts=${HOSTS:-5}
-    "$dazzle" lab up "$work/losses" --hosts "$hosts" --parity "$lost" || return 1
+    "$dazzle" lab up "$work/losses" --hosts "$hosts" --parity "$lost" ${DATA:+--data "$DATA"} || return 1
     "$programs/losses.py" "$dazzle" "$work/losses" --lost "$lost" --rounds "${ROUNDS:-1}" --most "${MOST:-8}" \
         --away "${AWAY:-0}" --seed "${SEED:-$RANDOM}" || return 1
     check_on_all "$work/losses" $(seq "$hosts") && "$dazzle" lab down "$work/losses"
+}
+
+# One host of three fills the file system: all are told, nothing is lost, and with what it wrote removed all goes on.
+lab_fill() {
+    local lab=$work/filled host expected told
+    [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
+    "$dazzle" lab up "$lab" --hosts 3 --clients 1 --limit 160MiB || return 1
+    for host in 1 2 3 4; do
+        head -c 8M /dev/urandom >"$lab/mnt-$host/from-$host" && sync -f "$lab/mnt-$host/from-$host" || return 1
+    done
+    expected=$(digest "$lab/mnt-4")
+    told=$("$dazzle" lab fill "$lab" 2) || return 1
+    [[ $told == *"mnt-2/filled-by-host-2 has room for "*" MiB"* ]] || { echo "it does not say what it filled: $told"; return 1; }
+    for host in 1 3 4; do
+        told=$(head -c 64M /dev/zero 2>&1 >"$lab/mnt-$host/more-$host") && { echo "host $host has room on a full file system"; return 1; }
+        [[ $told == *"No space left"* ]] || { echo "host $host: $told"; return 1; }
+        rm "$lab/mnt-$host/more-$host" || return 1
+    done
+    rm "$lab/mnt-1/filled-by-host-2" && [ "$(digest "$lab/mnt-1")" = "$expected" ] || { echo "not all is there"; return 1; }
+    for host in 1 2 3 4; do
+        written_within 60 "$lab/mnt-$host/again-$host" || { echo "host $host has no room again"; return 1; }
+    done
+    check_on_all "$lab" 1 2 3 4 && "$dazzle" lab down "$lab"
+}
+
+# Waits until 8 MiB can be written and are durable, at most so many seconds: what was removed is given back stripe by stripe.
+written_within() {
+    local second
+    for second in $(seq "$1"); do
+        head -c 8M /dev/urandom 2>/dev/null >"$2" && sync "$2" 2>/dev/null && return 0
+        sleep 1
+    done
+    return 1
 }
 
 # All hosts stop at once, with what nobody has fsynced, and start again. While a program uses a mount nobody stops.

@@ -9,6 +9,7 @@ pub mod blocking;
 pub mod buffers;
 pub mod control;
 pub mod directory;
+pub(crate) mod filling;
 pub mod fuse_device;
 pub(crate) mod fuse_ring;
 pub mod gate;

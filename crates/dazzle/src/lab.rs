@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Size;
+
 /// The name of the file that describes a laboratory, in its directory.
 pub(crate) const FILE_NAME: &str = "lab.toml";
 /// Hosts of one laboratory, at most: their addresses share one network.
@@ -31,9 +33,18 @@ pub(crate) struct Lab {
     pub(crate) disks: u16,
     /// How many targets of a stripe may be lost.
     pub(crate) parity: u8,
+    /// How many data fragments a stripe gets at most, if that is chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<u8>,
+    /// The most that each target may take; none: as much as there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<Size>,
     /// Each link's rate, in `tc`'s words; none: as fast as memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<String>,
+    /// How long each packet is under way on a link, in `tc`'s words; none: no longer than it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) delay: Option<String>,
 }
 
 /// One host of a laboratory, counted from 1.
@@ -108,7 +119,8 @@ mod tests {
 
     #[test]
     fn a_lab_has_the_hosts_it_says() {
-        let lab = Lab { tag: "a1".into(), hosts: 2, clients: 1, disks: 1, parity: 1, rate: None };
+        let (parity, tag) = (1, "a1".to_owned());
+        let lab = Lab { tag, hosts: 2, clients: 1, disks: 1, parity, data: None, limit: None, rate: None, delay: None };
         assert_eq!(
             lab.all().map(|host| lab.namespace(host)).collect::<Vec<_>>(),
             ["dazzle-a1-1", "dazzle-a1-2", "dazzle-a1-3"]

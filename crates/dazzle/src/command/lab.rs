@@ -8,6 +8,8 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{Failure, Outcome, existing, lock_path, print_json};
+use crate::config::Size;
+use crate::edge::filling;
 use crate::edge::mount::{self, Users};
 use crate::edge::namespaces::{self, Blow, Link, Namespaces};
 use crate::edge::process::DirectoryLock;
@@ -31,21 +33,8 @@ enum Act {
     Up {
         /// An empty directory, or a laboratory's.
         dir: PathBuf,
-        /// How many hosts a new one has.
-        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(HOSTS_MAX)))]
-        hosts: u8,
-        /// How many hosts more it has that store nothing and only mount.
-        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=i64::from(HOSTS_MAX)))]
-        clients: u8,
-        /// How many targets each host has.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
-        disks: u16,
-        /// How many targets may be lost at once.
-        #[arg(long, default_value_t = 1)]
-        parity: u8,
-        /// What each link carries, as tc says it: "100mbit".
-        #[arg(long)]
-        rate: Option<String>,
+        #[command(flatten)]
+        new: New,
     },
     /// Stop all daemons and take the hosts away. What they stored stays in DIR.
     Down {
@@ -84,13 +73,62 @@ enum Act {
     Cut(Between),
     /// Undo a cut.
     Heal(Between),
-    /// Set what a host's link carries.
+    /// Set what a host's link carries, and how long packets are under way on it.
     Rate {
         #[command(flatten)]
         at: At,
         /// As tc says it, such as "100mbit"; none: as fast as memory.
         rate: Option<String>,
+        /// As tc says it, such as "5ms"; none: no longer than it takes. The kernel needs netem for that.
+        #[arg(long, value_name = "TIME")]
+        delay: Option<String>,
     },
+    /// Write to the file system from a host until it is full. Remove the file that this says, and there is room again.
+    Fill(At),
+}
+
+/// What a new laboratory is like.
+#[derive(Debug, Args)]
+struct New {
+    /// How many hosts a new one has.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(HOSTS_MAX)))]
+    hosts: u8,
+    /// How many hosts more it has that store nothing and only mount.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=i64::from(HOSTS_MAX)))]
+    clients: u8,
+    /// How many targets each host has.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    disks: u16,
+    /// How many targets may be lost at once.
+    #[arg(long, default_value_t = 1)]
+    parity: u8,
+    /// How many data fragments a stripe gets at most, however many hosts there are.
+    #[arg(long, value_name = "K")]
+    data: Option<u8>,
+    /// The most that each target may take, for example "1 GiB".
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<Size>,
+    #[command(flatten)]
+    wire: Wire,
+}
+
+/// What a link is like.
+#[derive(Debug, Args)]
+struct Wire {
+    /// What each link carries, as tc says it: "100mbit"; unless given, as much as memory can.
+    #[arg(long)]
+    rate: Option<String>,
+    /// How long each packet is under way on it, each way, as tc says it: "5ms". The kernel needs netem for that.
+    #[arg(long, value_name = "TIME")]
+    delay: Option<String>,
+}
+
+impl New {
+    fn lab(self) -> Lab {
+        let New { hosts, clients, disks, parity, data, limit, wire: Wire { rate, delay } } = self;
+        let tag = format!("{:04x}", std::process::id() & 0xffff);
+        Lab { tag, hosts, clients, disks, parity, data, limit, rate, delay }
+    }
 }
 
 /// A host of a laboratory.
@@ -118,10 +156,7 @@ impl LabCommand {
             return Err(Failure::from("a laboratory needs root: it makes network namespaces"));
         }
         match self.act {
-            Act::Up { dir, hosts, clients, disks, parity, rate } => {
-                let tag = format!("{:04x}", std::process::id() & 0xffff);
-                Laboratory::open_or_make(&dir, Lab { tag, hosts, clients, disks, parity, rate })?.up()
-            }
+            Act::Up { dir, new } => Laboratory::open_or_make(&dir, new.lab())?.up(),
             Act::Down { dir } => Laboratory::open(&dir)?.down(),
             Act::Status { dir, json } => Laboratory::open(&dir)?.status(json),
             Act::Exec { dir, host, program } => Laboratory::open(&dir)?.exec(host, &program),
@@ -140,10 +175,11 @@ impl LabCommand {
             Act::Thaw(at) => strike(&at, Blow::Thaw),
             Act::Cut(between) => connect(&between, Link::Down),
             Act::Heal(between) => connect(&between, Link::Up),
-            Act::Rate { at: At { dir, host }, rate } => {
+            Act::Rate { at: At { dir, host }, rate, delay } => {
                 let Laboratory { lab, .. } = Laboratory::open(&dir)?;
-                Ok(Namespaces(&lab).shape(lab.host(host)?, rate.as_deref())?)
+                Ok(Namespaces(&lab).shape(lab.host(host)?, rate.as_deref(), delay.as_deref())?)
             }
+            Act::Fill(At { dir, host }) => Laboratory::open(&dir)?.fill(host),
         }
     }
 }
@@ -226,6 +262,12 @@ impl Laboratory {
         let dir = host.directory(&self.dir);
         let words = ["up".as_ref(), dir.as_os_str(), "--targets".as_ref(), disks.as_ref(), "--parity".as_ref()];
         let mut words = [&words[..], &[parity.as_ref()]].concat();
+        let data = self.lab.data.map(|data| data.to_string());
+        if let Some(data) = &data {
+            words.extend(["--data".as_ref(), OsStr::new(data)]);
+        }
+        let limit = self.limit();
+        words.extend(limit.iter().flatten().map(OsStr::new));
         let (listens, name, mount) = (host.listens(), host.name(), host.mount(&self.dir));
         words.extend(own(&listens, &name));
         words.extend(["--mount".as_ref(), mount.as_os_str()]);
@@ -244,10 +286,35 @@ impl Laboratory {
             true => words.extend(["--targets".as_ref(), OsStr::new(&disks)]),
             false => words.push("--client".as_ref()),
         }
+        let limit = self.limit().filter(|_| self.lab.stores(host));
+        words.extend(limit.iter().flatten().map(OsStr::new));
         let (listens, name, mount) = (host.listens(), host.name(), host.mount(&self.dir));
         words.extend(own(&listens, &name));
         words.extend(["--mount".as_ref(), mount.as_os_str()]);
         self.dazzle(host, &words)
+    }
+
+    /// What bounds the targets of a host.
+    fn limit(&self) -> Option<[String; 2]> {
+        self.lab.limit.map(|limit| ["--limit".to_owned(), limit.to_string()])
+    }
+
+    /// Fills the file system, and with it the targets of all hosts, from one of them.
+    fn fill(&self, host: u8) -> Outcome {
+        let (host, dir) = (self.lab.host(host)?, self.dir.display());
+        if self.lab.limit.is_none() {
+            return Err(Failure::from(format!(
+                "the targets of this laboratory have no limit, so the disk that {dir} lies on would be filled with them; make \
+                 one with `dazzle lab up DIR --limit \"1 GiB\"`"
+            )));
+        }
+        if !self.runs(host) {
+            return Err(Failure::from(format!("host {} runs no daemon", host.0)));
+        }
+        let file = host.mount(&self.dir).join(format!("filled-by-{}", host.name()));
+        let written = filling::fill(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        say!("{} has room for {} and not for more", file.display(), Size(written));
+        Ok(())
     }
 
     fn start(&self, host: HostNumber) -> Result<String, String> {

@@ -51,7 +51,7 @@ impl Namespaces<'_> {
         run("ip", &["-n", &space, "link", "set", "lo", "up"])?;
         run("ip", &["-n", &space, "link", "set", LINK, "up"])?;
         self.control_congestion(host)?;
-        self.shape(host, self.0.rate.as_deref())
+        self.shape(host, self.0.rate.as_deref(), self.0.delay.as_deref())
     }
 
     /// Has TCP behave as it does on most machines, whatever the one below prefers: how fairly links are shared depends on it.
@@ -69,16 +69,26 @@ impl Namespaces<'_> {
         }
     }
 
-    /// Lets a host's link carry so much a second in each direction, or as much as it can.
-    pub(crate) fn shape(&self, host: HostNumber, rate: Option<&str>) -> Result<(), String> {
+    /// Lets a host's link carry so much a second in each direction, or as much as it can, and packets be under way on it for
+    /// so long, or no longer than it takes.
+    pub(crate) fn shape(&self, host: HostNumber, rate: Option<&str>, delay: Option<&str>) -> Result<(), String> {
         let ends =
             [(self.0.namespace(host), LINK.to_owned(), WAIT_AT_HOST), (self.0.switch(), host.plug(), WAIT_AT_SWITCH)];
         for (space, device, wait) in ends {
             // There may be none to take away.
             let _ = run("tc", &["-n", &space, "qdisc", "delete", "dev", &device, "root"]);
+            let add = ["-n", &space, "qdisc", "add", "dev", &device];
             if let Some(rate) = rate {
-                let shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", wait];
-                run("tc", &[&["-n", &space, "qdisc", "add", "dev", &device], &shape[..]].concat())?;
+                let shape = ["root", "handle", "1:", "tbf", "rate", rate, "burst", BURST, "latency", wait];
+                run("tc", &[&add, &shape[..]].concat())?;
+            }
+            if let Some(delay) = delay {
+                let place: &[&str] = if rate.is_some() { &["parent", "1:1"] } else { &["root"] };
+                run("tc", &[&add, place, &["netem", "delay", delay]].concat()).map_err(|error| {
+                    format!(
+                        "{error}\nA delay needs netem, which the kernel of this machine may lack (CONFIG_NET_SCH_NETEM)"
+                    )
+                })?;
             }
         }
         Ok(())
