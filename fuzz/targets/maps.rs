@@ -19,7 +19,7 @@ use libfuzzer_sys::fuzz_target;
 use protocol::address::Position;
 use protocol::fragment::{Geometry, Part, WIDTH_MAX};
 use protocol::id::{FenceEpoch, GroupId, LogId, StripeNumber, TargetId};
-use protocol::maps::{Drain, GroupEntry, LogState, Maps, SlotLog, TargetEntry, TargetState, Writer};
+use protocol::maps::{Class, Drain, GroupEntry, LogState, Maps, SlotLog, TargetEntry, TargetState, Writer};
 use protocol::registry::RegistryRequest;
 use protocol::storage::StoredFragment;
 use registry::evidence::{Evidence, Trace};
@@ -202,7 +202,7 @@ fn ruins(body: &[u8]) {
         name: String::new(),
         address: String::new(),
         cluster: 7,
-        parity: feed.choice(3),
+        class: Class { parity: feed.choice(3), data_max: Some(feed.choice(6)).filter(|&data| data > 0) },
         present: targets.keys().copied().filter(|_| feed.choice(8) < 7).collect(),
         targets,
         outdated: BTreeSet::new(),
