@@ -177,6 +177,7 @@ bad_input() {
     expect 2 "unknown unit" "$dazzle" up "$work/never" --limit "5 parsecs" || return 1
     expect 2 "cannot be used with" "$dazzle" up "$work/never" --targets 2 --target "$work/x" || return 1
     expect 1 "needs more than 3 targets" "$dazzle" up "$work/never" --targets 2 --parity 3 || return 1
+    expect 1 "data = 17 is not from 1 to the 16" "$dazzle" up "$work/never" --targets 3 --data 17 || return 1
     expect 1 "holds no Dazzle file system" "$dazzle" status "$work/not-a-fs" || return 1
     expect 1 "needs a directory of its own" "$dazzle" up "$work/not-a-fs" --targets 3 || return 1
     expect 1 "No such file" "$dazzle" status "$work/nowhere" || return 1
@@ -678,11 +679,17 @@ lab_losses() {
     check_on_all "$work/losses" $(seq "$hosts") && "$dazzle" lab down "$work/losses"
 }
 
-# One host of three fills the file system: all are told, nothing is lost, and with what it wrote removed all goes on.
+# One host of three fills the file system: all are told, nothing is lost, and with what it wrote removed all goes on. Stripes keep
+# to the width that was chosen, though three hosts would give them 2+1.
 lab_fill() {
     local lab=$work/filled host expected told
     [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
-    "$dazzle" lab up "$lab" --hosts 3 --clients 1 --limit 160MiB || return 1
+    "$dazzle" lab up "$lab" --hosts 3 --clients 1 --limit 160MiB --data 1 || return 1
+    for host in 1 2 3; do
+        grep -qx "data = 1" "$lab/host-$host/dazzle.toml" || { echo "host $host does not know how wide stripes are"; return 1; }
+        "$dazzle" status "$lab/host-$host" | grep "^group" | grep -v obsolete >"$work/groups"
+        grep -q " 1+1 " "$work/groups" && ! grep -v " 1+1 " "$work/groups" || { echo "host $host has wider stripes"; return 1; }
+    done
     for host in 1 2 3 4; do
         head -c 8M /dev/urandom >"$lab/mnt-$host/from-$host" && sync -f "$lab/mnt-$host/from-$host" || return 1
     done
