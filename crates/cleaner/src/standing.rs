@@ -3,11 +3,14 @@
 //! Invariants
 //! 1. An open stripe, or one that its writer may yet lay anew, is nobody's but its writer's or recoverer's (DESIGN §3).
 //! 2. Bytes behind the newest mark of an open log live: a delta that nobody applied yet may name them (DESIGN §8). A
-//!    mark is set only where that is true of all *data* before it, wherever their deltas lie.
+//!    mark is set only where that is true of all *data* before it, wherever their deltas lie. How far the stripe goes in
+//!    which the mark lies only the one behind it tells: what was listed before may have grown since.
 //! 3. Of a sealed log all stripes may be judged: a manager that has not yet replayed it says that all of it lives.
 //! 4. A stripe of an open log goes only when m+1 targets hold later fragments that call it complete. A recoverer begins
 //!    at the first stripe that it does not know complete, and takes a stripe that is nowhere for the log's end: with m
 //!    targets lost it must still learn what we knew.
+
+use std::collections::BTreeMap;
 
 use protocol::address::Position;
 use protocol::fragment::FragmentHeader;
@@ -16,13 +19,23 @@ use protocol::maps::{LogState, Maps, TargetState, Writer};
 
 use crate::policy::Stripe;
 
-/// How far an open log has come, as its fragments tell: lower bounds both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// How far an open log has come, as its fragments tell: mark and completeness are lower bounds.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Edge {
     /// The newest mark that a fragment names.
     pub mark: Position,
     /// All stripes below are complete, and the loss of no m targets can hide that.
     pub complete_below: StripeNumber,
+    /// Where its newest stripes ended, as those behind them say.
+    pub ends: BTreeMap<StripeNumber, u32>,
+}
+
+impl Edge {
+    /// Whether all of a stripe lies before the mark.
+    fn is_marked(&self, number: StripeNumber) -> bool {
+        let ends_before = || self.ends.get(&number).is_some_and(|&end| Position::new(number, end) <= self.mark);
+        number < self.mark.stripe || ends_before()
+    }
 }
 
 /// The edge of a log from the headers of its newest fragments, target by target.
@@ -32,7 +45,11 @@ pub fn edge_of(tails: Vec<Vec<FragmentHeader>>) -> Edge {
     let known = tails.iter().filter_map(|tail| tail.iter().map(|header| header.complete_below).max());
     let mut known: Vec<StripeNumber> = known.collect();
     known.sort_unstable_by(|a, b| b.cmp(a));
-    Edge { mark, complete_below: known.get(usize::from(parity)).copied().unwrap_or_default() }
+    let behind = tails
+        .iter()
+        .flatten()
+        .filter_map(|header| Some((StripeNumber(header.id.stripe.0.checked_sub(1)?), header.previous_end)));
+    Edge { mark, ends: behind.collect(), complete_below: known.get(usize::from(parity)).copied().unwrap_or_default() }
 }
 
 /// Who judges a stripe.
@@ -48,9 +65,8 @@ pub enum Standing {
     Forgotten,
 }
 
-/// The standing of a stripe of `length` data bytes. `maps` must be older than the listing that found the stripe; `edge`
-/// is asked of open logs.
-pub fn standing(maps: &Maps, (log, number): Stripe, length: u32, edge: Option<Edge>) -> Standing {
+/// The standing of a stripe. `maps` must be older than the listing that found it; `edge` is asked of open logs.
+pub fn standing(maps: &Maps, (log, number): Stripe, edge: Option<&Edge>) -> Standing {
     let Some(entry) = maps.logs.get(&log) else {
         // Numbers are never given twice, so a log that is not in the maps and could be was there once.
         return if log < maps.next_log { Standing::Forgotten } else { Standing::Busy };
@@ -59,7 +75,7 @@ pub fn standing(maps: &Maps, (log, number): Stripe, length: u32, edge: Option<Ed
         LogState::Sealed(_) => true,
         LogState::Sealing(_) => false,
         LogState::Open(_) => edge.is_some_and(|edge| {
-            let marked = entry.writer == Writer::Manager || Position::new(number, length) <= edge.mark;
+            let marked = entry.writer == Writer::Manager || edge.is_marked(number);
             marked && number < edge.complete_below
         }),
     };
@@ -124,9 +140,11 @@ mod tests {
         }
     }
 
-    fn edge(mark: (u64, u32), complete_below: u64) -> Option<Edge> {
+    /// Of a log whose stripe 4 ended after [`LENGTH`] bytes, if that is known.
+    fn edge(mark: (u64, u32), complete_below: u64, knows_end: bool) -> Edge {
         let mark = Position::new(StripeNumber(mark.0), mark.1);
-        Some(Edge { mark, complete_below: StripeNumber(complete_below) })
+        let ends = knows_end.then_some((StripeNumber(4), LENGTH)).into_iter().collect();
+        Edge { mark, complete_below: StripeNumber(complete_below), ends }
     }
 
     #[test]
@@ -141,6 +159,7 @@ mod tests {
             data_lengths: vec![],
         };
         let edge = |tails: Vec<Vec<FragmentHeader>>| edge_of(tails).complete_below.0;
+        assert_eq!(edge_of(vec![vec![header(8)]]).ends, [(StripeNumber(8), 0)].into());
         assert_eq!(edge(vec![vec![header(5), header(8)], vec![], vec![header(6)]]), 6);
         assert_eq!(edge(vec![vec![header(8)], vec![], vec![]]), 0);
         assert_eq!(edge(vec![]), 0);
@@ -150,7 +169,8 @@ mod tests {
     fn an_open_log_is_judged_before_its_mark_and_behind_its_writer() {
         let open = LogState::Open(FenceEpoch(1));
         let maps = maps(&[(1, Writer::Client, open), (2, Writer::Manager, open)]);
-        let of = |log, edge| standing(&maps, (LogId(log), StripeNumber(4)), LENGTH, edge);
+        let of = |log, edge: Option<Edge>| standing(&maps, (LogId(log), StripeNumber(4)), edge.as_ref());
+        let edge = |mark, below| Some(edge(mark, below, true));
         assert_eq!(of(1, edge((5, 0), 5)), Standing::Data);
         assert_eq!(of(1, edge((4, LENGTH), 5)), Standing::Data);
         assert_eq!(of(1, edge((4, LENGTH - 1), 5)), Standing::Busy);
@@ -159,12 +179,23 @@ mod tests {
         assert_eq!(of(2, edge((0, 0), 5)), Standing::Manager, "marks mean something else in a manager's log");
     }
 
+    /// It was listed while it held 40 bytes and nothing was behind it. Then a burst filled and ended it, and the next one
+    /// tells so, whose writer's mark is still where the log had rested.
+    #[test]
+    fn a_stripe_that_has_grown_since_it_was_listed_is_not_judged_by_the_mark_within_it() {
+        let maps = maps(&[(1, Writer::Client, LogState::Open(FenceEpoch(1)))]);
+        let of = |edge: Edge| standing(&maps, (LogId(1), StripeNumber(4)), Some(&edge));
+        assert_eq!(of(edge((4, 40), 5, true)), Standing::Busy);
+        assert_eq!(of(edge((4, 40), 5, false)), Standing::Busy, "nobody knows where it ended");
+        assert_eq!(of(edge((5, 0), 5, false)), Standing::Data, "wherever that was");
+    }
+
     #[test]
     fn a_sealed_log_is_judged_whole_and_one_under_claim_not_at_all() {
         let length = Position::new(StripeNumber(4), 7);
         let sealing = LogState::Sealing(FenceEpoch(2));
         let maps = maps(&[(1, Writer::Client, LogState::Sealed(length)), (2, Writer::Cleaner, sealing)]);
-        let of = |log| standing(&maps, (LogId(log), StripeNumber(4)), LENGTH, edge((9, 0), 9));
+        let of = |log| standing(&maps, (LogId(log), StripeNumber(4)), Some(&edge((9, 0), 9, true)));
         assert_eq!(of(1), Standing::Data);
         assert_eq!(of(2), Standing::Busy);
         assert_eq!(of(5), Standing::Forgotten);

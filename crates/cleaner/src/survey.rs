@@ -74,7 +74,7 @@ pub async fn survey(
     let mut journals = Vec::new();
     let mut survey = Survey { stripes: listed.keys().copied().collect(), ..Survey::default() };
     for (&stripe, found) in &listed {
-        match standing(maps, stripe, found.length, edges.get(&stripe.0).copied()) {
+        match standing(maps, stripe, edges.get(&stripe.0)) {
             Standing::Busy => survey.bytes_busy += found.found.bytes_occupied,
             Standing::Data => data.push(stripe),
             Standing::Manager => journals.push(stripe),
