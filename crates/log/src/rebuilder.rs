@@ -118,8 +118,10 @@ impl Rebuilder {
         let given_up = absences.given_up(self.cluster.host().now(), self.options.patience);
         let mut better = self.replace(&maps, &given_up).await;
         let Ok(maps) = self.cluster.refresh().await else { return better };
-        let silent = self.silent(&maps).await;
-        let states = stripes::list(&self.cluster, None).await;
+        let mut silent = self.silent(&maps).await;
+        let (states, untold) = stripes::list_heard(&self.cluster, &maps, None).await;
+        // Who says how it is may still not have said all that it has.
+        silent.extend(untold);
         for target in whole_again(&maps, &states, &silent, &given_up) {
             let whole = RegistryRequest::SetTarget(target, TargetState::Whole);
             if self.cluster.registry(whole).await.is_ok() {
