@@ -51,6 +51,11 @@ pub async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, SealError> 
     seal::seal(cluster, log).await
 }
 
+/// Whether as many targets answer this node as sealing the log takes.
+pub async fn can_be_sealed(cluster: &Cluster, log: LogId) -> bool {
+    seal::can_be_fenced(cluster, log).await
+}
+
 /// The newest mark that the log's fragments name: [`Position::START`] if none does. Ask of sealed logs only.
 pub async fn newest_mark(cluster: &Cluster, log: LogId) -> Result<Position, ReadError> {
     scan::newest_mark(cluster, log).await

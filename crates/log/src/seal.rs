@@ -60,6 +60,23 @@ pub(crate) async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, Seal
     outcome
 }
 
+/// Whether as many targets answer as a seal needs. It is asked before a claim is made again that was vain: another recoverer
+/// may reach more, and a claim would void what it does.
+pub(crate) async fn can_be_fenced(cluster: &Cluster, log: LogId) -> bool {
+    let maps = cluster.maps();
+    let Some(entry) = maps.logs.get(&log) else { return true };
+    let unfinished = entry.layout.iter().filter(|run| run.end.is_none());
+    let groups: Vec<Group> = unfinished.filter_map(|run| groups_of(&maps, run)).flatten().collect();
+    let targets: BTreeSet<TargetId> = groups.iter().flat_map(|group| &group.targets).copied().collect();
+    let answers = join_all(targets.iter().map(|&target| cluster.ask(target, StorageRequest::Stat))).await;
+    let heard: BTreeSet<TargetId> =
+        targets.iter().zip(answers).filter(|(_, answer)| answer.is_ok()).map(|(&target, _)| target).collect();
+    groups.iter().all(|group| {
+        let count = group.targets.iter().filter(|target| heard.contains(target)).count();
+        count >= usize::from(group.geometry.data)
+    })
+}
+
 /// Whose turn it is to seal a log on this node: a claim voids the one before, and all that was done under it.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {

@@ -51,15 +51,25 @@ pub(crate) async fn seal_behind_other(cluster: &Cluster, log: LogId) -> Result<P
 async fn claim(cluster: &Cluster, log: LogId) -> Result<Position, StartError> {
     let mut tries = 0;
     loop {
-        let pause = match recovery::seal(cluster, log).await {
+        let error = match recovery::seal(cluster, log).await {
             Ok(length) => return Ok(length),
-            Err(SealError::Lost) if tries < SEAL_TRIES => pause_for_other,
-            Err(SealError::Unavailable(_)) if tries < SEAL_TRIES => |_: &Maps, _, _| SEAL_PAUSE,
-            Err(error) => return Err(StartError::Seal { log, error }),
+            Err(error @ SealError::Unknown(_)) => return Err(StartError::Seal { log, error }),
+            Err(error) => error,
         };
-        tries += 1;
-        if let Some(length) = sealed_meanwhile(cluster, log, pause).await {
-            return Ok(length);
+        let is_lost = matches!(error, SealError::Lost);
+        let pause: Pause = if is_lost { pause_for_other } else { |_, _, _| SEAL_PAUSE };
+        loop {
+            if tries == SEAL_TRIES {
+                return Err(StartError::Seal { log, error });
+            }
+            tries += 1;
+            if let Some(length) = sealed_meanwhile(cluster, log, pause).await {
+                return Ok(length);
+            }
+            // Whoever reaches more targets than this node is not to be kept from it.
+            if is_lost || recovery::can_be_sealed(cluster, log).await {
+                break;
+            }
         }
     }
 }
