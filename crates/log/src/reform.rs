@@ -137,6 +137,20 @@ mod tests {
         assert_eq!(group.geometry, Geometry { data: 1, parity: 1, fragment_size: 4 * FRAGMENT_SIZE });
     }
 
+    /// Groups are as wide as one likes, and blocks make their fragments larger than asked for.
+    #[test]
+    fn the_widest_stripe_can_be_laid_over_two_targets() {
+        for data in [7, 8, 16] {
+            let fragment_size = (4_u32 << 20).div_ceil(data).next_multiple_of(BLOCK_SIZE as u32).max(FRAGMENT_SIZE);
+            let geometry = Geometry { data: data as u8, parity: 1, fragment_size };
+            let need = Need { geometry, capacity: geometry.stripe_capacity(), parity: 1, parity_min: 1 };
+            let (live, old) = ([TargetId(0), TargetId(1)].into(), [TargetId(0)]);
+            let formed = reform(&maps(&[1, 2]), &live, &old, need);
+            let Some(Reformed::New(group)) = formed else { panic!("{data} data fragments: {formed:?}") };
+            assert_eq!(group.geometry, Geometry { data: 1, parity: 1, fragment_size: FRAGMENT_SIZE_MAX });
+        }
+    }
+
     #[test]
     fn redundancy_goes_last_and_only_where_allowed() {
         assert_eq!(formed(&[1, 2, 3, 4, 5], &[3], 1), None);

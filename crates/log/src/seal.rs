@@ -310,8 +310,8 @@ impl<'a> Claim<'a> {
         let capacity = held
             .values()
             .flatten()
-            .map(|(_, fragment)| fragment.header.geometry.stripe_size())
-            .chain(groups.iter().map(|group| group.geometry.stripe_size()))
+            .map(|(_, fragment)| fragment.header.geometry.stripe_capacity())
+            .chain(groups.iter().map(|group| group.geometry.stripe_capacity()))
             .max()
             .unwrap_or(0);
         let need = Need { geometry: groups[0].geometry, capacity, parity: self.maps.parity, parity_min: 0 };

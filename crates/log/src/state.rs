@@ -437,7 +437,7 @@ impl State {
     /// run is in the layout.
     pub(crate) fn capacity_needed(&self) -> u32 {
         let in_memory = self.incomplete().map(|stripe| stripe.capacity);
-        let begun_next = self.opened.groups.iter().map(|group| group.geometry.stripe_size());
+        let begun_next = self.opened.groups.iter().map(|group| group.geometry.stripe_capacity());
         in_memory.chain(begun_next).max().unwrap_or(0).max(self.record_size_max + BLOCK_SIZE as u32)
     }
 

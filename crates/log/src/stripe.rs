@@ -43,7 +43,7 @@ impl Stripe {
         Stripe {
             number,
             previous_end,
-            capacity: lay.group.geometry.stripe_size(),
+            capacity: lay.group.geometry.stripe_capacity(),
             bytes,
             length: 0,
             ended: false,

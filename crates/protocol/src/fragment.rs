@@ -73,6 +73,12 @@ impl Geometry {
         u32::from(self.data) * self.fragment_size
     }
 
+    /// How many a writer puts into one: no more than what fits a single fragment, so that it can be laid anew over as few
+    /// targets as are left.
+    pub fn stripe_capacity(self) -> u32 {
+        self.stripe_size().min(FRAGMENT_SIZE_MAX)
+    }
+
     /// How many targets a group of this shape has.
     pub fn width(self) -> usize {
         usize::from(self.data) + usize::from(self.parity)
