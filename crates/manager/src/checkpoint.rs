@@ -107,10 +107,12 @@ impl Manager {
         needed(&self.cluster.maps()) && self.cluster.refresh().await.map_or(true, |maps| needed(&maps))
     }
 
-    /// Writes a round when the journal or the changed pages have grown past their bounds.
-    pub(crate) async fn checkpoint_if_due(&self) -> Result<(), ManagerError> {
+    /// Writes a round when the journal or the changed pages have grown past their bounds; not early while it would be
+    /// `in_the_way`: slots that arrived just now have changes in no page yet, and a round of them only looks cheap.
+    pub(crate) async fn checkpoint_if_due(&self, in_the_way: bool) -> Result<(), ManagerError> {
         let journal = self.journal_bytes.load(Ordering::Relaxed);
-        let is_due = is_due(journal, self.options.journal_bytes_max, || self.round_bytes());
+        let round_bytes = || if in_the_way { u64::MAX } else { self.round_bytes() };
+        let is_due = is_due(journal, self.options.journal_bytes_max, round_bytes);
         // Eviction takes clean pages only: past the budget, the rest is dirty.
         if is_due || self.table.resident() > self.options.memory_bytes {
             self.checkpoint().await?;

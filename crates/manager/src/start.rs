@@ -152,7 +152,7 @@ impl Manager {
             let done = match ((rolls || is_untold) && !is_in_the_way, quiet.is_idle(journal) || is_exposed) {
                 (true, _) => self.checkpoint().await,
                 (false, true) => self.checkpoint_idle().await,
-                (false, false) => self.checkpoint_if_due().await,
+                (false, false) => self.checkpoint_if_due(is_in_the_way).await,
             };
             if done.is_ok() {
                 let _ = self.shorten_lists().await;
