@@ -37,12 +37,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::config::Config;
 use crate::edge::control::{self, Question};
 use crate::edge::storage_place;
+use crate::versions::Versions;
 
 /// A file system without a server: every write goes to a log, every log is striped with parity over several targets.
 #[derive(Debug, Parser)]
 #[command(name = "dazzle", version, about, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = "Begin with:  dazzle up /srv/dazzle --mount /mnt/dazzle --targets 5\nEnd with:    dazzle down \
-                        /srv/dazzle")]
+#[command(
+    after_help = "Begin with:    dazzle up /srv/dazzle --mount /mnt/dazzle --targets 5\nEnd with:      dazzle down \
+                        /srv/dazzle\nWith others:   dazzle up ... --address HOST:PORT, then `dazzle token create` and `dazzle join`"
+)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -86,6 +89,9 @@ enum Command {
     /// Beside a daemon that has mounted: asks the mount for something.
     #[command(hide = true)]
     Ask(ask::Ask),
+    /// The versions of what this program shares with others, in a line of JSON (what a daemon asks before a restart).
+    #[command(hide = true)]
+    Versions,
 }
 
 /// How a command ended, when it did not do what it was to do.
@@ -134,6 +140,10 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Daemon(daemon) => daemon.run(),
         Command::Guard(guard) => guard.run(),
         Command::Ask(ask) => ask.run(),
+        Command::Versions => {
+            say!("{}", Versions::own().to_line());
+            Ok(())
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,12 +8,13 @@
 //! | `membership` | a machine's way into its cluster |
 //! | `promotion`, `rebuild` | a registry that goes on without its quorum, or without its copies |
 //! | `lab` | what a laboratory is: a cluster on one machine |
-//! | `oracle` | answers to what commands ask a running daemon; `audit`: to `check` and `repair` |
+//! | `oracle` | answers to what commands ask a running daemon; `starting`: one that starts; `audit`: to `check` and `repair` |
 //! | `drain`, `plan` | emptying targets and machines and taking them away; what that would cost |
 //! | `adding`, `supply` | targets that are added or replaced; what that would give and cost |
 //! | [`config`] | the settings |
 //! | `meter` | how fast bytes move |
-//! | `edge/` | the only code that names the runtime and the operating system |
+//! | `succession`, `versions` | restarts that programs do not notice; which program can take the place of this one |
+//! | `edge/` | the only code that touches sockets, disks, clocks and the operating system |
 //!
 //! *Never*: any policy of a file system; that is decided in the parts.
 
@@ -33,9 +34,11 @@ mod plan;
 mod promotion;
 mod rebuild;
 mod redundancy;
+mod starting;
 mod succession;
 mod supply;
 mod targets;
+mod versions;
 
 pub use command::{Arguments, run};
 pub use edge::control::{Line, Question, Whom};

@@ -19,11 +19,12 @@ use tracing::{error, info, warn};
 
 use crate::command::control_path;
 use crate::config::Config;
+use crate::edge::control::{self, Listening};
 use crate::edge::fuse_device::Mount;
 use crate::edge::machine::RealMachine;
 use crate::edge::mount::Users;
+use crate::edge::process;
 use crate::edge::trust::Date;
-use crate::edge::{control, process};
 use crate::membership::{self, Gate};
 use crate::meter::{Meter, Traffic};
 use crate::oracle::NodeOracle;
@@ -43,6 +44,8 @@ pub(crate) struct Node {
     parts: Arc<Parts>,
     mount: Option<Arc<Mount>>,
     stop: Arc<Notify>,
+    /// Commands are answered as long as it lives.
+    _listening: Listening,
 }
 
 /// How a node's life ended.
@@ -112,10 +115,10 @@ impl Node {
         runtime.spawn(measure(parts.clone()));
         let stop = Arc::new(Notify::new());
         let oracle = Arc::new(NodeOracle { parts: parts.clone(), mount: mount.clone(), stop: stop.clone() });
-        control::listen(&control_path(dir), oracle)
+        let listening = control::listen(&control_path(dir), oracle)
             .await
             .map_err(|error| format!("{} cannot be listened on: {error}", control_path(dir).display()))?;
-        Ok(Node { parts, mount, stop })
+        Ok(Node { parts, mount, stop, _listening: listening })
     }
 
     /// What to tell whoever started it.

@@ -17,13 +17,14 @@ use crate::config::Config;
 use crate::edge::fuse_device::{ClaimedMount, LeftMount, Mount};
 use crate::edge::process;
 use crate::node::Parts;
+use crate::versions;
 
 /// How long calls of programs may take that are under way, before the mount changes hands.
 const HOLD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of what is left: raised with every change of what belongs to it, also in `client::Heritage` and `fuse::FaceHeritage`.
-/// Another version of the program begins anew then.
-const VERSION: u32 = 4;
+/// A program of another version is not let in its place (`versions`), and would begin anew.
+pub(crate) const VERSION: u32 = 4;
 
 /// What one process leaves to the next.
 #[derive(Debug)]
@@ -98,8 +99,8 @@ impl Parts {
         let _none = supplying.map_err(|_| goes_on("a target is being added or replaced; try again then".into()))?;
         // What the next process could not begin with is found before anything is given up.
         Config::load(&self.dir).map_err(|error| goes_on(error.to_string()))?;
-        let tried = tokio::task::spawn_blocking(process::try_own_program).await;
-        tried.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|error| goes_on(error.to_string()))?;
+        let tried = tokio::task::spawn_blocking(versions::try_successor).await;
+        tried.unwrap_or_else(|error| Err(error.to_string())).map_err(goes_on)?;
         let parting = self.roles.part().await.map_err(|error| goes_on(error.to_string()))?;
         let go_on = || mount.into_iter().for_each(|mount| mount.go_on());
         if let Some(mount) = mount

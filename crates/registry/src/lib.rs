@@ -60,6 +60,7 @@ pub mod voters;
 mod watch;
 pub mod witness;
 
+pub use record::VERSION as FORMAT_VERSION;
 pub use replica::{Replica, ReplicaError};
 pub use salvage::{Condition, Salvage};
 pub use service::{Registry, RegistryStart};

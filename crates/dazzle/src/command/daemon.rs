@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::edge::mount::{self, Users};
 use crate::edge::process::{self, DirectoryLock};
 use crate::node::{self, Ending};
+use crate::starting::Starting;
 use crate::succession::{Inheritance, Will};
 
 /// Between two attempts to join the cluster again.
@@ -73,12 +74,16 @@ impl Daemon {
             return self.tell(Err(Failure::from(format!("another daemon runs for {}", self.dir.display()))));
         };
         let runtime = process::runtime()?;
+        let (starting, listening) = runtime.block_on(Starting::listen(&self.dir))?;
         let started = match inheritance.transpose() {
             Ok(inheritance) => runtime.block_on(node::Node::start(&self.dir, runtime.handle(), inheritance)),
             Err(error) => Err(error.to_string()),
         };
         let node = match started {
-            Ok(node) => node,
+            Ok(node) => {
+                drop(listening);
+                node
+            }
             Err(error) if self.inherit.is_some() => {
                 error!(error, "the daemon cannot go on with what was open; it begins anew");
                 self.abandon_mount();
@@ -86,6 +91,7 @@ impl Daemon {
             }
             Err(error) if self.again => {
                 error!(error, "the cluster cannot be joined again; it is tried again in {} s", AGAIN_PAUSE.as_secs());
+                starting.waits_for(error);
                 runtime.block_on(process::pause(AGAIN_PAUSE));
                 return self.succeed();
             }
@@ -103,7 +109,12 @@ impl Daemon {
                 Ok(())
             }
             Ending::Followed(will) => self.be_followed(&will, &lock),
-            Ending::Expelled if self.foreground => Err(Failure::from("the lease of this machine was lost".to_owned())),
+            Ending::Expelled if self.foreground => Err(Failure::from(
+                "this machine did not renew its lease in time, and others have taken over what it managed. What was fsynced is \
+                 safe; programs that had files open here got errors for them. Start it again; a service manager does that with \
+                 Restart=always"
+                    .to_owned(),
+            )),
             Ending::Expelled => self.succeed(),
         }
     }
@@ -135,7 +146,11 @@ impl Daemon {
         let arguments = [OsStr::new("daemon"), self.dir.as_os_str(), OsStr::new("--again")];
         match process::start_successor(&arguments) {
             Ok(()) => std::process::exit(0),
-            Err(error) => Err(Failure::from(format!("no daemon could be started in the place of this one: {error}"))),
+            Err(error) => Err(Failure::from(format!(
+                "no daemon could be started in the place of this one: {error}. What was fsynced is safe; start it with `dazzle \
+                 up {}`",
+                self.dir.display()
+            ))),
         }
     }
 

@@ -36,6 +36,8 @@ impl Down {
             super::print_json(&serde_json::json!({"stopped": self.dir, "machines": answer["machines"]}));
         } else if all {
             say!("{} machines are stopped; everything that programs wrote here is stored", answer["machines"]);
+        } else if answer["took_part"] == false {
+            say!("{} is stopped; it had not begun to take part", self.dir.display());
         } else {
             say!("{} is stopped; everything is stored", self.dir.display());
         }

@@ -147,12 +147,22 @@ pub trait Oracle: Send + Sync + 'static {
     fn answered(&self, question: &Question);
 }
 
-/// Answers on the socket at `path` until dropped.
-pub async fn listen(path: &Path, oracle: std::sync::Arc<dyn Oracle>) -> std::io::Result<()> {
+/// Whoever answers on a socket, until it is dropped.
+#[derive(Debug)]
+pub struct Listening(tokio::task::JoinHandle<()>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Answers on the socket at `path`, in the place of whoever did before.
+pub async fn listen(path: &Path, oracle: std::sync::Arc<dyn Oracle>) -> std::io::Result<Listening> {
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    tokio::spawn(async move {
+    let accepting = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let oracle = oracle.clone();
             tokio::spawn(async move {
@@ -162,7 +172,7 @@ pub async fn listen(path: &Path, oracle: std::sync::Arc<dyn Oracle>) -> std::io:
             });
         }
     });
-    Ok(())
+    Ok(Listening(accepting))
 }
 
 async fn converse(stream: UnixStream, oracle: std::sync::Arc<dyn Oracle>) -> (Option<Question>, std::io::Result<()>) {
@@ -183,7 +193,10 @@ async fn converse(stream: UnixStream, oracle: std::sync::Arc<dyn Oracle>) -> (Op
             });
         }
         Err(error) => {
-            let _ = progress.send(Line::Failed(format!("this daemon does not understand the question: {error}")));
+            let _ = progress.send(Line::Failed(format!(
+                "the daemon does not understand what it is asked ({error}): it is another version of Dazzle than this command. \
+                 Nothing was changed; `dazzle restart` has it go on as the program on disk"
+            )));
             drop(progress);
         }
     }
@@ -212,7 +225,15 @@ pub fn ask(
     question: &Question,
     mut show: impl FnMut(&str, u64, u64),
 ) -> Result<serde_json::Value, String> {
-    let lost = |error: std::io::Error| format!("the daemon does not answer on {}: {error}", path.display());
+    let lost = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            format!(
+                "the daemon on {} answers only root and the user that runs it: give this command as one of them",
+                path.display()
+            )
+        }
+        _ => format!("the daemon does not answer on {}: {error}", path.display()),
+    };
     let mut stream = BlockingStream::connect(path).map_err(lost)?;
     let mut text = serde_json::to_string(question).expect("a question has no unserializable part");
     text.push('\n');
@@ -223,7 +244,12 @@ pub fn ask(
             Ok(Line::Progress { what, done, total }) => show(&what, done, total),
             Ok(Line::Done(value)) => return Ok(value),
             Ok(Line::Failed(reason)) => return Err(reason),
-            Err(error) => return Err(format!("the daemon's answer is not understood: {error}")),
+            Err(error) => {
+                return Err(format!(
+                    "the daemon's answer is not understood ({error}): it is another version of Dazzle than this command; `dazzle \
+                     restart` has it go on as the program on disk"
+                ));
+            }
         }
     }
     Err("the daemon hung up before it had answered".into())

@@ -26,7 +26,7 @@ const LATER_LOOK: Duration = Duration::from_secs(1);
 
 /// Starts the guard of this process's mount on `point`.
 pub fn start(point: &Path) -> io::Result<()> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(process::own_program()?);
     command.arg("guard").arg(std::process::id().to_string()).arg(point);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/").process_group(0);
     // The kernel tells a child of the end of the thread that began it: this one ends with the process and not before.

@@ -44,6 +44,9 @@ use tokio::task::JoinHandle;
 use super::ports::Ports;
 use super::trust::Identity;
 
+/// The newest version of what nodes say to each other that this program speaks.
+pub const NETWORK_VERSION: u16 = *hello::VERSIONS.end();
+
 pub use connection::{BULK_WINDOW_BYTES, IDLE_MAX, SMALL_WINDOW_BYTES};
 pub use dialling::DIAL_PATIENCE;
 pub use error::{JoinError, NetworkError};

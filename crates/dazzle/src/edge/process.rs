@@ -137,7 +137,7 @@ pub fn write_messages() {
 /// its one line on standard output.
 pub fn start_daemon(arguments: &[&std::ffi::OsStr], messages: &Path) -> io::Result<String> {
     let messages = File::options().create(true).append(true).open(messages)?;
-    let mut child = Command::new(std::env::current_exe()?)
+    let mut child = Command::new(own_program()?)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -156,7 +156,7 @@ pub fn start_daemon(arguments: &[&std::ffi::OsStr], messages: &Path) -> io::Resu
 
 /// Starts this program with `arguments` as a daemon whose messages go where this one's do, and which nobody waits for.
 pub fn start_successor(arguments: &[&std::ffi::OsStr]) -> io::Result<()> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(own_program()?);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0).spawn().map(drop)
 }
 
@@ -201,12 +201,12 @@ pub fn inherited_bytes(descriptor: RawFd) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether this program, as it is on disk by now, runs on this machine.
-pub fn try_own_program() -> io::Result<()> {
+/// What this program, as it is on disk by now, says when it is given `arguments`; an error if it does not run.
+pub fn ask_own_program(arguments: &[&str]) -> io::Result<String> {
     let program = own_program()?;
-    let tried = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
-    let why = match tried {
-        Ok(output) if output.status.success() => return Ok(()),
+    let asked = Command::new(&program).args(arguments).stdin(Stdio::null()).output();
+    let why = match asked {
+        Ok(output) if output.status.success() => return Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         Ok(output) => output.status.to_string(),
         Err(error) => error.to_string(),
     };
