@@ -93,7 +93,15 @@ pub(crate) async fn plan(parts: &Parts, whom: &Whom) -> Result<Value, String> {
     let maps = refreshed(parts).await?;
     let leaver = Leaver::find(&maps, whom)?;
     let plan = plan_of(parts, &maps, &leaver.targets).await;
-    Ok(joined(json!({"name": leaver.name}), plan.in_json()))
+    Ok(joined(json!({"name": leaver.name, "votes_then": votes_without(parts, &maps, &leaver)}), plan.in_json()))
+}
+
+/// How many machines vote when a machine is gone; nothing where that is not about one that stores, or this one cannot tell.
+fn votes_without(parts: &Parts, maps: &Maps, leaver: &Leaver) -> Option<usize> {
+    let registry = parts.roles.registry.as_ref()?;
+    let mut without = maps.clone();
+    without.nodes.remove(&leaver.node?).filter(|entry| entry.stores)?;
+    Some(registry::voters::wanted(&without, &registry.voters().into_iter().collect()).len())
 }
 
 /// Begins to empty it, and waits until nothing lies there if `wait` says so. Who hangs up ends the waiting alone.

@@ -162,11 +162,13 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         .map(|(id, log)| json!({"id": id.0, "writer": format!("{:?}", log.writer), "state": log_state(log.state)}))
         .collect();
     let rates = parts.meter.rates();
-    let redundancy = redundancy::in_json(&maps, &tally, &parts.roles.cleaner.status(), &parts.roles.rebuilder.status());
+    let voters = parts.roles.registry.as_ref().map(|registry| registry.voters().into_iter().collect());
+    let (cleaner, rebuild) = (parts.roles.cleaner.status(), parts.roles.rebuilder.status());
+    let redundancy = redundancy::in_json((&maps, &tally), voters.as_ref(), &cleaner, &rebuild);
     let scrubbed = parts.roles.scrubber.as_ref().map(|scrubber| scrubber.status()).unwrap_or_default();
     let is_trusted = parts.roles.cluster.is_trusted();
     let health = match is_trusted {
-        true => redundancy::health(&maps, &tally, scrubbed.fragments_lost),
+        true => redundancy::health(&maps, &tally, scrubbed.fragments_lost, voters.as_ref()),
         false => CUT_OFF.to_owned(),
     };
     Ok(json!({

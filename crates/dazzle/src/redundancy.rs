@@ -1,16 +1,19 @@
 //! What `status` says of redundancy: what may be lost of that which is stored, as its targets tell; not what the maps
-//! promise for what is written next. Pure.
+//! promise for what is written next. And whether calls go on then, for which more than half of those that vote must run. Pure.
+
+use std::collections::BTreeSet;
 
 use cleaner::CleanerStatus;
 use log::RebuildStatus;
 use log::exposure::{Safety, Tally};
 use protocol::maps::{Maps, TargetState};
+use registry::voters;
 use serde_json::{Value, json};
 
 use crate::config::Size;
 
-/// How it is, in a sentence.
-pub(crate) fn health(maps: &Maps, tally: &Tally, fragments_lost: u64) -> String {
+/// How it is, in a sentence. Who votes only machines that store know.
+pub(crate) fn health(maps: &Maps, tally: &Tally, fragments_lost: u64, voters: Option<&BTreeSet<u32>>) -> String {
     if fragments_lost > 0 {
         return format!(
             "damaged: {fragments_lost} fragment(s) cannot be made again from the others; bring back targets that are \
@@ -19,7 +22,10 @@ pub(crate) fn health(maps: &Maps, tally: &Tally, fragments_lost: u64) -> String 
     }
     let count = |state| maps.targets.values().filter(|target| target.state == state).count();
     let (missing, behind) = (count(TargetState::Failed), count(TargetState::Behind));
-    let promise = Safety::of_current(maps).map_or_else(|| "nothing can be written".to_owned(), promise);
+    let promise = match Safety::of_current(maps) {
+        Some(safety) => promise(safety) + &voters.map_or_else(String::new, |voters| limits(maps, safety, voters)),
+        None => "nothing can be written".to_owned(),
+    };
     let unreadable = tally.bytes_exposed.get(&None).copied().unwrap_or(0);
     let exposed = tally.bytes_exposed.values().sum::<u64>();
     if unreadable > 0 {
@@ -49,6 +55,22 @@ fn promise(safety: Safety) -> String {
     }
 }
 
+/// What else is lost with as many machines, where too few would be left that vote.
+fn limits(maps: &Maps, safety: Safety, voters: &BTreeSet<u32>) -> String {
+    if voters::to_spare(maps, voters) >= safety.machines {
+        return String::new();
+    }
+    let name = |node: &u32| match maps.nodes.get(node) {
+        Some(entry) if !entry.name.is_empty() => entry.name.clone(),
+        _ => format!("node {node}"),
+    };
+    let names = voters.iter().map(name).collect::<Vec<_>>().join(", ");
+    match voters::majority(voters) {
+        1 => format!(" without losing a byte; calls go on while {names} runs"),
+        majority => format!(" without losing a byte; calls go on while {majority} of {names} run"),
+    }
+}
+
 fn whereabouts(tally: &Tally, exposed: u64) -> String {
     let no_machine = tally.bytes_exposed.keys().all(|safety| safety.is_none_or(|safety| safety.machines == 0));
     if no_machine {
@@ -59,7 +81,12 @@ fn whereabouts(tally: &Tally, exposed: u64) -> String {
 }
 
 /// The numbers behind it, and how far what is done about it is.
-pub(crate) fn in_json(maps: &Maps, tally: &Tally, cleaner: &CleanerStatus, rebuild: &RebuildStatus) -> Value {
+pub(crate) fn in_json(
+    (maps, tally): (&Maps, &Tally),
+    voters: Option<&BTreeSet<u32>>,
+    cleaner: &CleanerStatus,
+    rebuild: &RebuildStatus,
+) -> Value {
     let exposed = tally.bytes_exposed.iter().map(|(safety, bytes)| {
         let (machines, targets) = (safety.map(|safety| safety.machines), safety.map(|safety| safety.targets));
         json!({"machines": machines, "targets": targets, "bytes": bytes})
@@ -67,6 +94,7 @@ pub(crate) fn in_json(maps: &Maps, tally: &Tally, cleaner: &CleanerStatus, rebui
     let current = Safety::of_current(maps);
     json!({
         "machines": current.map(|safety| safety.machines), "targets": current.map(|safety| safety.targets),
+        "machines_without_waiting": voters.map(|voters| voters::to_spare(maps, voters)),
         "full": tally.bytes_full, "exposed": exposed.collect::<Vec<_>>(),
         "laid_anew": cleaner.bytes_laid_anew, "trouble": cleaner.trouble,
         "rebuild": {"stripes": rebuild.stripes, "stripes_done": rebuild.stripes_done, "mended": rebuild.fragments_mended,
@@ -79,7 +107,7 @@ pub(crate) fn in_json(maps: &Maps, tally: &Tally, cleaner: &CleanerStatus, rebui
 mod tests {
     use protocol::fragment::Geometry;
     use protocol::id::{GroupId, TargetId};
-    use protocol::maps::{GroupEntry, TargetEntry};
+    use protocol::maps::{GroupEntry, NodeEntry, NodeState, TargetEntry};
 
     use super::*;
 
@@ -103,19 +131,36 @@ mod tests {
     }
 
     #[test]
+    fn who_votes_bounds_how_many_machines_calls_can_do_without() {
+        let mut two = maps([1, 2], TargetState::Whole);
+        let told = |maps: &Maps, voters: &[u32]| health(maps, &tally(&[]), 0, Some(&voters.iter().copied().collect()));
+        let (address, state) = (String::new, NodeState::Alive);
+        let node = |name: &str| NodeEntry { name: name.into(), address: address(), session: 1, state, stores: true };
+        two.nodes = [(1, node("rack-1")), (2, node("")), (3, node("rack-3"))].into();
+        assert_eq!(told(&two, &[1, 2, 3]), "healthy, any 1 machine(s) may be lost");
+        let alone = "healthy, any 1 machine(s) may be lost without losing a byte; calls go on while rack-1 runs";
+        assert_eq!(told(&two, &[1]), alone);
+        two.nodes.get_mut(&3).expect("one of three").state = NodeState::Gone;
+        let two_of = "healthy, any 1 machine(s) may be lost without losing a byte; calls go on while 2 of rack-1, node 2, rack-3 run";
+        assert_eq!(told(&two, &[1, 2, 3]), two_of);
+    }
+
+    #[test]
     fn status_promises_only_what_holds_for_all_that_is_stored() {
         let (two, whole) = (maps([1, 2], TargetState::Whole), maps([1, 1], TargetState::Whole));
         let away = maps([1, 2], TargetState::Failed);
-        assert_eq!(health(&two, &tally(&[]), 0), "healthy, any 1 machine(s) may be lost");
-        assert_eq!(health(&whole, &tally(&[]), 0), "healthy, any 1 target(s) may be lost");
-        let exposed = health(&two, &tally(&[(Some((0, 1)), 3 << 30)]), 0);
+        assert_eq!(health(&two, &tally(&[]), 0, None), "healthy, any 1 machine(s) may be lost");
+        assert_eq!(health(&whole, &tally(&[]), 0, None), "healthy, any 1 target(s) may be lost");
+        let exposed = health(&two, &tally(&[(Some((0, 1)), 3 << 30)]), 0, None);
         assert_eq!(
             exposed,
             "any 1 machine(s) may be lost: not yet; 3 GiB would not survive the loss of one machine and is being laid anew"
         );
-        assert!(health(&away, &tally(&[(Some((0, 0)), 1)]), 0).starts_with("degraded: 1 target(s) missing, 0 missed"));
-        assert!(health(&away, &tally(&[]), 0).starts_with("healthy without 1 missing"));
-        assert!(health(&away, &tally(&[(None, 1)]), 0).starts_with("broken: "));
-        assert!(health(&two, &tally(&[]), 2).starts_with("damaged: "));
+        assert!(
+            health(&away, &tally(&[(Some((0, 0)), 1)]), 0, None).starts_with("degraded: 1 target(s) missing, 0 missed")
+        );
+        assert!(health(&away, &tally(&[]), 0, None).starts_with("healthy without 1 missing"));
+        assert!(health(&away, &tally(&[(None, 1)]), 0, None).starts_with("broken: "));
+        assert!(health(&two, &tally(&[]), 2, None).starts_with("damaged: "));
     }
 }

@@ -46,6 +46,17 @@ pub fn wanted(maps: &Maps, voters: &BTreeSet<u32>) -> BTreeSet<u32> {
     ranked.into_iter().take(count).map(|(_, _, _, number)| number).collect()
 }
 
+/// How many of those that vote must answer for anything to be agreed on.
+pub fn majority(voters: &BTreeSet<u32>) -> usize {
+    voters.len() / 2 + 1
+}
+
+/// How many more of those that vote may be lost while the others still agree.
+pub fn to_spare(maps: &Maps, voters: &BTreeSet<u32>) -> usize {
+    let lives = |node: &&u32| maps.nodes.get(node).is_some_and(|entry| entry.state == NodeState::Alive);
+    voters.iter().filter(lives).count().saturating_sub(majority(voters))
+}
+
 /// What to do next; nothing when all is as it should be, or has to be awaited.
 pub fn step(maps: &Maps, members: &Members) -> Option<Step> {
     let began = maps.nodes.iter().filter(|(_, node)| node.stores && node.session > 0).map(|(&number, _)| number);
@@ -96,6 +107,19 @@ mod tests {
         assert_eq!(voters(4, 2, &[], &[1, 2, 3]), [1, 2, 3]);
         assert_eq!(voters(9, 2, &[], &[1, 2, 3]), [1, 2, 3, 4, 5]);
         assert_eq!(voters(3, 0, &[], &[1]), [1]);
+    }
+
+    #[test]
+    fn calls_go_on_while_more_than_half_of_the_voters_live() {
+        let spare = |parity: u8, gone: &[u32], voters: &[u32]| {
+            to_spare(&maps(9, parity, gone), &voters.iter().copied().collect())
+        };
+        assert_eq!(spare(1, &[], &[1]), 0);
+        assert_eq!(spare(1, &[], &[1, 2, 3]), 1);
+        assert_eq!(spare(1, &[2], &[1, 2, 3]), 0);
+        assert_eq!(spare(1, &[2, 3], &[1, 2, 3]), 0);
+        assert_eq!(spare(1, &[9], &[1, 2, 3]), 1);
+        assert_eq!(spare(2, &[], &[1, 2, 3, 4, 5]), 2);
     }
 
     #[test]

@@ -120,6 +120,9 @@ fn print_plan(answer: &Value) {
     }
     say!("room       for {} without it", size("room"));
     print_safety(answer, "without it");
+    if let Some(votes) = answer["votes_then"].as_u64() {
+        say!("votes then: {votes} machine(s); calls go on while {} of them run", votes / 2 + 1);
+    }
 }
 
 /// What may be lost now, and `then`.
