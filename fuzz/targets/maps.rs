@@ -128,6 +128,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         }
         19 => RegistryRequest::MemberWhole(GroupId(feed.word()), TargetId(feed.word())),
         17 => RegistryRequest::RenameTarget(TargetId(feed.word()), feed.number().to_string()),
+        20 => RegistryRequest::RenameNode(feed.word(), feed.number().to_string()),
         _ => {
             let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed, TargetState::New]
                 [usize::from(feed.choice(4))];

@@ -15,7 +15,7 @@ use roles::joining::number_targets;
 use storage::TargetOptions;
 use tokio::runtime::Handle;
 
-use crate::config::{Config, FILE_NAME, PeerConfig};
+use crate::config::{ClusterConfig, Config, FILE_NAME, PeerConfig};
 use crate::edge::machine::RealMachine;
 use crate::edge::network::{
     Admission, Admitted, AuthorityKey, JoinRefusal, JoinRequest, NetworkError, NetworkOptions, TONGUES,
@@ -36,6 +36,29 @@ pub(crate) fn found(dir: &Path, cluster: u128) -> Result<(), TrustError> {
     let authority = Authority::create(cluster, Validity::of_authority(now))?;
     trust::store_authority(dir, &authority)?;
     trust::store(dir, &Identity::create(&authority, NODE, Validity::of_node(now))?)
+}
+
+/// Opens the file system of one machine for others to join: its settings come last, so that a crash leaves it opened or not.
+pub(crate) async fn open_up(
+    dir: &Path,
+    config: &mut Config,
+    own: ClusterConfig,
+    runtime: &Handle,
+) -> Result<(), String> {
+    config.cluster = Some(own);
+    config.verify().map_err(|error| error.to_string())?;
+    let mut cluster = None;
+    for (_, disk) in targets::open_disks(dir, config, runtime) {
+        if let Ok(disk) = disk
+            && let Ok(Some((owner, _))) = storage::owner(&disk).await
+        {
+            cluster = Some(owner);
+        }
+    }
+    let cluster = cluster.ok_or("none of its targets can be read: bring them back first")?;
+    found(dir, cluster).map_err(|error| error.to_string())?;
+    let path = dir.join(FILE_NAME);
+    storage_place::write_text(&path, &config.to_text()).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Puts this machine on the network, if it has a part in a cluster. The gate is there where the CA's key is: on machines
@@ -141,6 +164,18 @@ pub(crate) fn introduce_by_replica(machine: &Arc<RealMachine>, registry: &Arc<Re
             know_all(&machine, &maps);
         }
     });
+}
+
+/// Has the others call this machine as its settings do, once it takes part.
+pub(crate) async fn announce_name(cluster: &Cluster, config: &Config) {
+    let Some(own) = &config.cluster else { return };
+    let node = cluster.host().node().0;
+    if cluster.maps().nodes.get(&node).is_none_or(|entry| entry.name == own.name) {
+        return;
+    }
+    if let Err(error) = cluster.registry(RegistryRequest::RenameNode(node, own.name.clone())).await {
+        tracing::warn!(%error, name = own.name, "the others go on calling this machine by its former name");
+    }
 }
 
 /// Refuses to begin, at once, where all that let this machine in answer what no waiting changes: that they are of another

@@ -233,6 +233,7 @@ impl Parts {
             let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
             Roles::start(cluster, Some(registry), (disks, lost), options(&config), inherited).await?
         };
+        membership::announce_name(&roles.cluster, &config).await;
         if let Some(gate) = &gate {
             gate.open(roles.cluster.clone());
         }
@@ -254,7 +255,8 @@ impl Parts {
 
     /// A token, by which another machine can join.
     pub(crate) fn invite(&self) -> Result<serde_json::Value, String> {
-        let none = "this machine lets no others in: it only mounts, or its file system was made without --address";
+        let none = "this machine lets no others in: it only mounts, or its file system is not open to others yet. Where it \
+                    stores: `dazzle down DIR`, and then `dazzle up DIR --address HOST:PORT`";
         let token = self.gate.as_ref().ok_or(none)?.issue()?;
         Ok(serde_json::json!({"token": token.to_string(), "expires": Date(token.invitation.expires).to_string()}))
     }

@@ -145,6 +145,8 @@ pub enum RegistryRequest {
     Drain(Vec<TargetId>, Drain),
     /// Takes targets away on which nothing lies that anybody needs, as the asker found with the maps of this epoch.
     RemoveTargets(Vec<TargetId>, MapEpoch),
+    /// What people call a node from now on.
+    RenameNode(u32, String),
     /// Forgets a node without targets. If it lives still, its session is over.
     RemoveNode(u32),
     /// A new session of a node. The answer gives its number. Targets that missed writes are behind from now on.

@@ -42,6 +42,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::AddTargets { node, names } => nodes::add_targets(&mut next, node, names),
         RegistryRequest::AddTarget { node, session, name } => nodes::add_target(&mut next, (node, session), name),
         RegistryRequest::RenameTarget(target, name) => nodes::rename_target(&mut next, target, name),
+        RegistryRequest::RenameNode(node, name) => nodes::rename(&mut next, node, name),
         RegistryRequest::Begin { node, after, address, keeps } => {
             nodes::begin(&mut next, (node, after), address, keeps)
         }

@@ -149,6 +149,20 @@ pub(crate) fn rename_target(maps: &mut Maps, target: TargetId, name: String) -> 
     Ok(Outcome::Maps)
 }
 
+/// What people call a node from now on. None has the name of another.
+pub(crate) fn rename(maps: &mut Maps, node: u32, name: String) -> Reply {
+    if name.len() > NAME_SIZE_MAX {
+        return Err(RegistryError::Unknown("node with so long a name".into()));
+    }
+    let mut others = maps.nodes.iter().filter(|&(&other, _)| other != node);
+    if let Some((&other, entry)) = others.find(|(_, entry)| !name.is_empty() && entry.name == name) {
+        return Err(RegistryError::InUse(taken(other, entry, &name)));
+    }
+    let unknown = unknown(maps, node);
+    maps.nodes.get_mut(&node).ok_or(unknown)?.name = name;
+    Ok(Outcome::Maps)
+}
+
 /// A node lives, with a new session. What it missed while it was gone, its targets are behind with.
 pub(crate) fn begin(maps: &mut Maps, (node, after): Holder, address: String, keeps: Option<LogId>) -> Reply {
     if address.len() > NAME_SIZE_MAX {
@@ -351,6 +365,19 @@ mod tests {
         assert!(matches!(step(&mut maps, rename(3, "c")), Err(RegistryError::InUse(_))));
         assert_eq!(step(&mut maps, rename(0, "c")), Ok(Outcome::Maps), "on another machine");
         assert!(matches!(step(&mut maps, rename(9, "d")), Err(RegistryError::Unknown(_))));
+    }
+
+    #[test]
+    fn a_node_is_called_as_it_says_unless_another_one_is() {
+        let mut maps = cluster(2);
+        let rename = |node, name: &str| RegistryRequest::RenameNode(node, name.into());
+        assert_eq!(step(&mut maps, rename(1, "rack-1")), Ok(Outcome::Maps));
+        assert_eq!(maps.nodes[&1].name, "rack-1");
+        assert!(matches!(step(&mut maps, rename(2, "rack-1")), Err(RegistryError::InUse(_))));
+        assert_eq!(step(&mut maps, rename(1, "rack-1")), Ok(Outcome::Maps), "asked again");
+        assert_eq!(step(&mut maps, rename(9, "rack-9")), Err(RegistryError::Unknown("node".into())));
+        let long = "x".repeat(NAME_SIZE_MAX + 1);
+        assert!(matches!(step(&mut maps, rename(2, &long)), Err(RegistryError::Unknown(_))));
     }
 
     /// Whoever gets no answer in time asks another registry, and both requests arrive in the end.

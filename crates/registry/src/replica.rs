@@ -63,8 +63,8 @@ pub enum ReplicaError {
     TooFew(String),
     /// Written by another version of Dazzle.
     #[error(
-        "the registry on this target has version {0} of its format, and this daemon knows version {known} only: start \
-         the daemon that wrote it, or make the file system anew",
+        "the registry on this target has version {0} of its format, and this daemon knows version {known} only. Nothing was \
+         changed, and all is still there: start it with the Dazzle that wrote it",
         known = record::VERSION
     )]
     Version(u8),

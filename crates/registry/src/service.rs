@@ -60,7 +60,9 @@ pub enum RegistryStart {
     )]
     Nothing,
     /// The node joined a cluster and stopped before it got the maps.
-    #[error("this node has joined a cluster but has not got its maps yet: join again")]
+    #[error(
+        "this machine has joined a cluster and has not got its maps yet: start it with `dazzle up` while the others run"
+    )]
     Empty,
     /// The node has its maps: it starts, and does not join.
     #[error("this node has joined its cluster already")]

@@ -11,6 +11,7 @@ use crate::edge::mount;
 use crate::edge::network;
 use crate::edge::process::{self, DirectoryLock};
 use crate::edge::storage_place;
+use crate::membership;
 
 /// Makes a file system in DIR, or starts the one that is there, and mounts it.
 #[derive(Debug, Args)]
@@ -23,13 +24,14 @@ pub(super) struct Up {
     /// Where to mount it.
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
-    /// How many targets a new file system gets inside DIR.
+    /// How many targets a new file system gets inside DIR: 1, unless this or --target is given.
     #[arg(long, value_name = "N", conflicts_with = "target", value_parser = clap::value_parser!(u16).range(1..=64))]
     targets: Option<u16>,
     /// A directory, block device or file as one target of a new file system. Repeat for more.
     #[arg(long, value_name = "PATH")]
     target: Vec<PathBuf>,
-    /// How many targets may be lost at once: 1 unless there is only one target.
+    /// How many targets, or machines of a cluster, may be lost at once, 0 to 4; unless given, 1, or 0 for a single target
+    /// without --address.
     #[arg(long, value_name = "M")]
     parity: Option<u8>,
     /// How many data fragments a stripe gets at most, however many targets there are; unless given 4, or 8 where
@@ -39,13 +41,15 @@ pub(super) struct Up {
     /// The most that each target of a new file system may take, for example "4 GiB".
     #[arg(long, value_name = "SIZE")]
     limit: Option<Size>,
-    /// Where other machines reach this one, host and port: a new file system is then open for them to join.
+    /// Where other machines reach this one, host and port, an address of its own: the file system is then open for
+    /// them to join, from its first start or from a later one on.
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
     /// What this machine is called in its cluster; unless given, its host name.
     #[arg(long, requires = "address")]
     name: Option<String>,
-    /// Stay in the foreground.
+    /// Stay in the foreground, as for a service manager. It ends, with an error, where a background daemon would start
+    /// itself anew: have it restarted then.
     #[arg(long)]
     foreground: bool,
 }
@@ -56,9 +60,11 @@ impl Up {
         let dir = super::existing(&self.dir)?;
         if DirectoryLock::is_taken(&lock_path(&dir)) {
             let dir = dir.display();
-            return Err(Failure::from(format!(
-                "a daemon runs for {dir} already; `dazzle status {dir}` tells how it is"
-            )));
+            let advice = match self.address {
+                Some(_) => format!("stop it with `dazzle down {dir}`, and give the same command again"),
+                None => format!("`dazzle status {dir}` tells how it is"),
+            };
+            return Err(Failure::from(format!("a daemon runs for {dir} already; {advice}")));
         }
         let mount = self.mount.as_ref().map(std::path::absolute).transpose()?;
         if let Some(mount) = &mount {
@@ -69,9 +75,11 @@ impl Up {
         } else if self.describes_new() {
             let dir = dir.display();
             return Err(Failure::from(format!(
-                "{dir} holds a file system already, so --targets, --target, --parity, --data, --limit and --address do not \
-                 apply; its settings are in {dir}/{FILE_NAME}"
+                "{dir} holds a file system already, so --targets, --target, --parity, --data and --limit do not apply; its \
+                 settings are in {dir}/{FILE_NAME}"
             )));
+        } else if let Some(own) = self.own_part() {
+            open_up(&dir, own)?;
         }
         let mut config = Config::load(&dir)?;
         if mount.is_some() && mount != config.mount {
@@ -90,7 +98,13 @@ impl Up {
 
     fn describes_new(&self) -> bool {
         let of_targets = self.targets.is_some() || !self.target.is_empty() || self.limit.is_some();
-        of_targets || self.parity.is_some() || self.data.is_some() || self.address.is_some()
+        of_targets || self.parity.is_some() || self.data.is_some()
+    }
+
+    /// What it is to others, if it is to be anything.
+    fn own_part(&self) -> Option<ClusterConfig> {
+        let address = self.address.clone()?;
+        Some(ClusterConfig { name: self.name.clone().unwrap_or_else(process::host_name), address, peers: Vec::new() })
     }
 
     fn make(&self, dir: &std::path::Path, mount: Option<PathBuf>) -> Outcome {
@@ -104,20 +118,43 @@ impl Up {
         let mut config = Config::new(parity, mount, targets);
         config.data = self.data;
         config.metadata = Config::metadata_of(process::machine_memory());
-        config.cluster = self.address.clone().map(|address| {
-            let name = self.name.clone().unwrap_or_else(process::host_name);
-            ClusterConfig { name, address, peers: Vec::new() }
-        });
+        config.cluster = self.own_part();
         config.verify()?;
         super::expect_new(dir, &config)?;
         if let Some(address) = &self.address {
-            let runtime = process::runtime()?;
-            let free = runtime.block_on(network::expect_free(address));
-            // A name server that does not answer is waited for no longer.
-            runtime.shutdown_background();
-            free?;
+            expect_free(address)?;
         }
         create::create(dir, &config)?;
         Ok(())
     }
+}
+
+/// Opens the file system of one machine for others.
+fn open_up(dir: &std::path::Path, own: ClusterConfig) -> Outcome {
+    let mut config = Config::load(dir)?;
+    if let Some(known) = &config.cluster {
+        let (dir, address) = (dir.display(), &known.address);
+        return Err(Failure::from(format!(
+            "{dir} is open to others already, at {address}: `dazzle up {dir}` starts it. To move it to another address, change \
+             that in {dir}/{FILE_NAME} first"
+        )));
+    }
+    expect_free(&own.address)?;
+    let parity = config.parity;
+    let runtime = process::runtime()?;
+    runtime.block_on(membership::open_up(dir, &mut config, own, runtime.handle()))?;
+    let redundancy = match parity {
+        0 => "; its parity is 0, which is fixed: they give room, and no redundancy",
+        _ => "",
+    };
+    say!("other machines can join it with `dazzle token create {}` and `dazzle join`{redundancy}", dir.display());
+    Ok(())
+}
+
+fn expect_free(address: &str) -> Outcome {
+    let runtime = process::runtime()?;
+    let free = runtime.block_on(network::expect_free(address));
+    // A name server that does not answer is waited for no longer.
+    runtime.shutdown_background();
+    Ok(free?)
 }
