@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use super::{Failure, Outcome, existing};
 use crate::config::{ClusterConfig, Config, FILE_NAME, PeerConfig, Size, TargetConfig};
 use crate::edge::mount;
-use crate::edge::network::{self, Newcomer};
+use crate::edge::network::{self, Joined, Newcomer};
 use crate::edge::process;
 use crate::edge::storage_place::{self, Made};
 use crate::edge::trust::{self, Date, Token};
@@ -37,7 +37,8 @@ pub(super) struct Join {
     /// Where to mount it.
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
-    /// It stores nothing for others: it only mounts, and may go as it came.
+    /// It stores nothing for others: it only mounts, and may go at any time with `dazzle down`. Its name stays taken until
+    /// `dazzle node remove` forgets it.
     #[arg(long, conflicts_with_all = ["targets", "target", "limit"])]
     client: bool,
     /// How many targets it gets inside DIR.
@@ -56,11 +57,17 @@ impl Join {
         let mut made = Made::default();
         let (dir, config) = self.prepare(&mut made)?;
         let runtime = process::runtime()?;
-        let settled = runtime.block_on(self.ask(&dir, config, runtime.handle()));
+        let asked = runtime.block_on(self.ask(&dir, &config, runtime.handle()));
         // A name server that does not answer is waited for no longer.
         runtime.shutdown_background();
-        settled.map_err(|failure| {
+        let joined = asked.map_err(|failure| {
             failure.and(format!("{} is no part of the cluster, and nothing was changed there", dir.display()))
+        })?;
+        keep(&dir, config, joined).map_err(|failure| {
+            failure.and(
+                "The cluster has let this machine in, which could not keep what it was given: when the cause is gone, give the \
+                 same command again, with the same token",
+            )
         })?;
         made.keep();
         super::daemon::start(&dir).map_err(|failure| {
@@ -103,27 +110,31 @@ impl Join {
         Ok((dir, config))
     }
 
-    /// Asks the cluster, once this machine has all that a node needs, and stores what it is given. The settings come last:
-    /// where they are, everything is.
-    async fn ask(&self, dir: &Path, mut config: Config, runtime: &Handle) -> Result<(), Failure> {
+    /// Asks the cluster, once this machine has all that a node needs.
+    async fn ask(&self, dir: &Path, config: &Config, runtime: &Handle) -> Result<Joined, Failure> {
         network::expect_free(&self.address).await?;
         let mut there = config.clone();
         there.targets.retain(|target| target.path.is_absolute() || dir.join(&target.path).exists());
         open_unowned(dir, &there, runtime).await?;
-        let own = config.cluster.as_mut().expect("who joins has a part in a cluster");
+        let own = config.cluster.as_ref().expect("who joins has a part in a cluster");
         let newcomer = Newcomer { name: own.name.clone(), address: own.address.clone(), stores: !self.client };
-        let joined = network::join(&self.at, &self.token, newcomer, Date::now()).await?;
-        let peer = |(node, address): (host::NodeId, String)| PeerConfig { node: node.0, address };
-        own.peers = joined.peers.into_iter().map(peer).collect();
-        (config.parity, config.data) = (joined.class.parity, joined.class.data_max);
-        for target in config.targets.iter().filter(|target| target.path.is_relative()) {
-            let path = dir.join(&target.path);
-            storage_place::make_directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        }
-        if let Some(authority) = &joined.authority {
-            trust::store_authority(dir, authority)?;
-        }
-        trust::store(dir, &joined.identity)?;
-        Ok(storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())?)
+        Ok(network::join(&self.at, &self.token, newcomer, Date::now()).await?)
     }
+}
+
+/// Stores what the cluster gave. The settings come last: where they are, everything is.
+fn keep(dir: &Path, mut config: Config, joined: Joined) -> Outcome {
+    let own = config.cluster.as_mut().expect("who joins has a part in a cluster");
+    let peer = |(node, address): (host::NodeId, String)| PeerConfig { node: node.0, address };
+    own.peers = joined.peers.into_iter().map(peer).collect();
+    (config.parity, config.data) = (joined.class.parity, joined.class.data_max);
+    for target in config.targets.iter().filter(|target| target.path.is_relative()) {
+        let path = dir.join(&target.path);
+        storage_place::make_directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    if let Some(authority) = &joined.authority {
+        trust::store_authority(dir, authority)?;
+    }
+    trust::store(dir, &joined.identity)?;
+    Ok(storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())?)
 }

@@ -32,9 +32,9 @@ pub(super) const REQUEST_BYTES_MAX: usize = 16 << 10;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// The longest name of a machine, and the longest address: what the DNS allows, with a port.
 const NAME_BYTES_MAX: usize = 260;
-/// How many may be joining at once.
+/// How many are heard at once; more wait for that.
 pub(super) const JOINS_MAX: usize = 4;
-/// How many may try within [`ATTEMPTS_SPAN`]. A proof cannot be guessed anyway; this bounds the work.
+/// After so many refusals within [`ATTEMPTS_SPAN`] nobody is looked at. A proof cannot be guessed anyway; this bounds the work.
 const ATTEMPTS_MAX: usize = 10;
 const ATTEMPTS_SPAN: Duration = Duration::from_secs(60);
 
@@ -120,7 +120,7 @@ pub enum JoinRefusal {
         ours: u64,
     },
     /// Too many try.
-    #[error("too many machines are joining: try again in a minute")]
+    #[error("too many machines were refused in the last minute: try again in a minute")]
     Busy,
     /// Here nobody can let machines in.
     #[error(
@@ -274,9 +274,19 @@ impl Door {
     }
 
     async fn decide(&self, request: JoinRequest, now: Duration) -> Result<Admitted, JoinRefusal> {
-        if !self.attempts.lock().expect("no panic while attempts are counted").another(now) {
+        let attempts = || self.attempts.lock().expect("no panic while attempts are counted");
+        if !attempts().allow(now) {
             return Err(JoinRefusal::Busy);
         }
+        let answer = self.consider(request).await;
+        // Machines that come with what they need may come as fast as they like.
+        if answer.is_err() {
+            attempts().note(now);
+        }
+        answer
+    }
+
+    async fn consider(&self, request: JoinRequest) -> Result<Admitted, JoinRefusal> {
         request.verify()?;
         request.verify_clock(Date::now())?;
         match &self.admission {
@@ -286,21 +296,21 @@ impl Door {
     }
 }
 
-/// When machines tried.
+/// When machines were refused.
 #[derive(Debug, Default)]
 struct Attempts(VecDeque<Duration>);
 
 impl Attempts {
-    /// Counts one more, unless it is one too many.
-    fn another(&mut self, now: Duration) -> bool {
+    /// Whether one more is looked at.
+    fn allow(&mut self, now: Duration) -> bool {
         while self.0.front().is_some_and(|then| now.saturating_sub(*then) >= ATTEMPTS_SPAN) {
             self.0.pop_front();
         }
-        let allowed = self.0.len() < ATTEMPTS_MAX;
-        if allowed {
-            self.0.push_back(now);
-        }
-        allowed
+        self.0.len() < ATTEMPTS_MAX
+    }
+
+    fn note(&mut self, now: Duration) {
+        self.0.push_back(now);
     }
 }
 
@@ -336,11 +346,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_beyond_ten_a_minute_are_refused() {
+    fn nobody_is_looked_at_after_ten_refusals_in_a_minute() {
         let mut attempts = Attempts::default();
         let at = Duration::from_secs;
-        assert!((0..10).all(|second| attempts.another(at(second))));
-        assert!(!attempts.another(at(59)));
-        assert!(attempts.another(at(60)) && !attempts.another(at(60)) && attempts.another(at(61)));
+        for second in 0..10 {
+            assert!(attempts.allow(at(second)) && attempts.allow(at(second)));
+            attempts.note(at(second));
+        }
+        assert!(!attempts.allow(at(59)));
+        assert!(attempts.allow(at(60)));
+        attempts.note(at(60));
+        assert!(!attempts.allow(at(60)) && attempts.allow(at(61)));
     }
 }

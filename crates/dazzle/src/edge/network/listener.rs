@@ -81,9 +81,11 @@ async fn receive(
     let started = started.await.map_err(|_| timed_out())?.map_err(failed)?;
     let joins = started.client_hello().alpn().into_iter().flatten().any(|offer| offer == Purpose::Join.protocol());
     if joins {
-        let Ok(_joiner) = joiners.try_acquire() else { return Err(timed_out()) };
-        let joined = tokio::time::timeout(JOIN_PATIENCE, let_in(shared, started)).await;
-        joined.map_err(|_| timed_out())?.map_err(failed)
+        let joined = tokio::time::timeout(JOIN_PATIENCE, async {
+            let _joiner = joiners.acquire().await;
+            let_in(shared, started).await
+        });
+        joined.await.map_err(|_| timed_out())?.map_err(failed)
     } else {
         let greeted = tokio::time::timeout(2 * DIAL_PATIENCE, welcome(shared, started, address)).await;
         greeted.map_err(|_| timed_out())?

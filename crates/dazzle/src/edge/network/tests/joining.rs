@@ -146,6 +146,17 @@ async fn a_node_without_the_authority_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_machines_join_as_fast_as_they_come() {
+    let (one, porter) = open_node().await;
+    for number in 1..=40 {
+        assert!(try_join(&one, &porter.issue(number, tomorrow())).await.is_ok(), "machine {number}");
+    }
+    let tokens: Vec<Token> = (41..=56).map(|number| porter.issue(number, tomorrow())).collect();
+    let joined = futures_util::future::join_all(tokens.iter().map(|token| try_join(&one, token))).await;
+    assert!(joined.iter().all(Result::is_ok), "all at once: {:?}", joined.into_iter().find_map(Result::err));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_guesses_is_soon_refused() {
     let (one, porter) = open_node().await;
     let wrong = Token { proof: [9; 16], ..porter.issue(1, tomorrow()) };
