@@ -161,6 +161,8 @@ run bad-input "bad input" bad_input
 run bad-mounts "no /dev/fuse, a busy mount point, a dead daemon's mount, an ordinary user" bad_mounts
 run lab-stops "all hosts stop together, with nothing lost, unless programs use a mount" lab_stops
 run lab-fill "one host of three fills the file system, and all go on when there is room again" lab_fill
+run lab-upgrades "programs of daemons are replaced, by one of other versions too; a daemon that waits says so" lab_upgrades
+run grows "one machine opens its file system to others, and two join" grows
 run lab-promote "of two hosts the one that votes dies, the other is promoted, and the first follows when it is back" lab_promote
 run lab-rebuild "the registry of two hosts is rebuilt on one of them, and the other comes back empty" lab_rebuild
 run lab-drain "a host of four is drained and removed under load, a lost one replaced by an empty one" lab_drain

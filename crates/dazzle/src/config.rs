@@ -21,8 +21,9 @@ const METADATA_STEP: u64 = 512 << 20;
 const METADATA_MIN: u64 = 512 << 20;
 const METADATA_MAX: u64 = 8 << 30;
 
-/// The widest stripe is 8 MiB of data, of which a writer holds several.
-const DATA_MAX: u8 = 16;
+/// The widest stripe is 4 MiB of data, as much as the largest fragment takes: one that lost targets is laid anew over as few
+/// as are left.
+const DATA_MAX: u8 = 8;
 
 /// Ten years.
 const SCRUB_DAYS_MAX: u32 = 3650;
@@ -49,8 +50,10 @@ const EXPLANATION: &str = "\
 #            back, and to lay anew what lies on too few machines
 # io_uring   programs' requests come by io_uring where the kernel has that for FUSE (Linux 6.14) and the daemon runs as root,
 #            which has the kernel allow it (fuse.enable_uring); false: by the FUSE device alone
-# rebuild_minutes  a target that is away for so long counts as lost, and what lay on it is laid anew over the others
-# [cluster]  name and address (host:port) of this machine in its cluster, and the peers it asks first; kept by dazzle
+# rebuild_minutes  a target that is away for so long counts as lost, and what lay on it is made again on others in its place,
+#            or, where they are too few, laid anew over those that are left
+# [cluster]  name and address (host:port) of this machine in its cluster, and the peers it asks first; to move it to another
+#            address: `dazzle down`, change it here, `dazzle up`; the rest is kept by dazzle
 # [[target]] path: a directory, block device or preallocated file, relative to this directory or absolute
 #            limit: the most that it may take of the file system it lies in; sizes read \"64 MiB\" or \"1.5 GiB\"
 
@@ -83,7 +86,7 @@ pub struct Config {
     /// So many bytes a second are read to bring lost redundancy back.
     #[serde(default = "Config::default_rebuild")]
     pub rebuild: Size,
-    /// A target that is away for so many minutes counts as lost, and what lay on it is laid anew over the others.
+    /// A target that is away for so many minutes counts as lost, and what lay on it is made again on others.
     #[serde(default = "Config::default_rebuild_minutes")]
     pub rebuild_minutes: u32,
     /// Requests come by io_uring where that is to be had.
@@ -418,7 +421,7 @@ mod tests {
         let wrong = Config::new(1, None, vec![target.clone()]);
         assert!(wrong.verify().unwrap_err().contains("needs more than 1 targets"));
         let wrong = Config { data: Some(0), ..Config::new(0, None, vec![target.clone()]) };
-        assert!(wrong.verify().unwrap_err().contains("data = 0 is not from 1 to the 16"));
+        assert!(wrong.verify().unwrap_err().contains("data = 0 is not from 1 to the 8"));
         let wrong = Config { dirty: Size(1 << 40), ..Config::new(0, None, vec![target.clone()]) };
         assert!(wrong.verify().unwrap_err().contains("must leave 16 MiB"));
         let wrong = Config { scrub_days: 3651, ..Config::new(0, None, vec![target]) };
