@@ -12,7 +12,7 @@ use crate::config::Size;
 use crate::edge::filling;
 use crate::edge::mount::{self, Users};
 use crate::edge::namespaces::{self, Blow, Link, Namespaces};
-use crate::edge::process::DirectoryLock;
+use crate::edge::process::{self, DirectoryLock};
 use crate::edge::storage_place;
 use crate::lab::{FILE_NAME, HOSTS_MAX, HostNumber, Lab};
 
@@ -88,20 +88,20 @@ enum Act {
 }
 
 /// What a new laboratory is like.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args, PartialEq, Eq)]
 struct New {
-    /// How many hosts a new one has.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(HOSTS_MAX)))]
-    hosts: u8,
-    /// How many hosts more it has that store nothing and only mount.
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=i64::from(HOSTS_MAX)))]
-    clients: u8,
-    /// How many targets each host has.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
-    disks: u16,
-    /// How many targets may be lost at once.
-    #[arg(long, default_value_t = 1)]
-    parity: u8,
+    /// How many hosts a new one has: 3, unless given.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=i64::from(HOSTS_MAX)))]
+    hosts: Option<u8>,
+    /// How many hosts more it has that store nothing and only mount: none, unless given.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=i64::from(HOSTS_MAX)))]
+    clients: Option<u8>,
+    /// How many targets each host has: 1, unless given.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=16))]
+    disks: Option<u16>,
+    /// How many targets may be lost at once: 1, unless given.
+    #[arg(long)]
+    parity: Option<u8>,
     /// How many data fragments a stripe gets at most, however many hosts there are.
     #[arg(long, value_name = "K")]
     data: Option<u8>,
@@ -113,7 +113,7 @@ struct New {
 }
 
 /// What a link is like.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args, PartialEq, Eq)]
 struct Wire {
     /// What each link carries, as tc says it: "100mbit"; unless given, as much as memory can.
     #[arg(long)]
@@ -127,6 +127,8 @@ impl New {
     fn lab(self) -> Lab {
         let New { hosts, clients, disks, parity, data, limit, wire: Wire { rate, delay } } = self;
         let tag = format!("{:04x}", std::process::id() & 0xffff);
+        let (hosts, clients) = (hosts.unwrap_or(3), clients.unwrap_or(0));
+        let (disks, parity) = (disks.unwrap_or(1), parity.unwrap_or(1));
         Lab { tag, hosts, clients, disks, parity, data, limit, rate, delay }
     }
 }
@@ -156,7 +158,7 @@ impl LabCommand {
             return Err(Failure::from("a laboratory needs root: it makes network namespaces"));
         }
         match self.act {
-            Act::Up { dir, new } => Laboratory::open_or_make(&dir, new.lab())?.up(),
+            Act::Up { dir, new } => Laboratory::open_or_make(&dir, new)?.up(),
             Act::Down { dir } => Laboratory::open(&dir)?.down(),
             Act::Status { dir, json } => Laboratory::open(&dir)?.status(json),
             Act::Exec { dir, host, program } => Laboratory::open(&dir)?.exec(host, &program),
@@ -222,11 +224,22 @@ impl Laboratory {
         Ok(Laboratory { dir, lab })
     }
 
-    fn open_or_make(dir: &Path, lab: Lab) -> Result<Laboratory, Failure> {
+    fn open_or_make(dir: &Path, new: New) -> Result<Laboratory, Failure> {
         storage_place::make_directory(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         let dir = existing(dir)?;
+        let describes_new = new != New::default();
+        let lab = new.lab();
         if dir.join(FILE_NAME).exists() {
-            return Laboratory::open(&dir);
+            let there = Laboratory::open(&dir)?;
+            let is_alike = Lab { tag: there.lab.tag.clone(), ..lab } == there.lab;
+            return match describes_new && !is_alike {
+                false => Ok(there),
+                true => Err(Failure::from(format!(
+                    "{0} holds another laboratory already, as {0}/{FILE_NAME} tells; `dazzle lab up {0}` starts it. One that is \
+                     made with these options needs another, empty directory",
+                    dir.display()
+                ))),
+            };
         }
         if let Some(other) = storage_place::unexpected(&dir, &[])? {
             let (dir, other) = (dir.display(), other.display());
@@ -304,8 +317,8 @@ impl Laboratory {
         let (host, dir) = (self.lab.host(host)?, self.dir.display());
         if self.lab.limit.is_none() {
             return Err(Failure::from(format!(
-                "the targets of this laboratory have no limit, so the disk that {dir} lies on would be filled with them; make \
-                 one with `dazzle lab up DIR --limit \"1 GiB\"`"
+                "the targets of this laboratory have no limit, so the disk that {dir} lies on would be filled with them; \
+                 make one in another directory with `dazzle lab up OTHER --limit \"1 GiB\"`"
             )));
         }
         if !self.runs(host) {
@@ -402,7 +415,7 @@ impl Laboratory {
 
     /// Runs this very program on a host.
     fn dazzle(&self, host: HostNumber, words: &[&OsStr]) -> Result<String, String> {
-        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let program = process::own_program().map_err(|error| error.to_string())?;
         let mut command = Namespaces(&self.lab).command(host, program);
         Ok(namespaces::output(command.args(words))?.trim_end().to_owned())
     }
