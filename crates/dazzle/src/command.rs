@@ -42,10 +42,9 @@ use crate::versions::Versions;
 /// A file system without a server: every write goes to a log, every log is striped with parity over several targets.
 #[derive(Debug, Parser)]
 #[command(name = "dazzle", version, about, max_term_width = 100, arg_required_else_help = true)]
-#[command(
-    after_help = "Begin with:    dazzle up /srv/dazzle --mount /mnt/dazzle --targets 5\nEnd with:      dazzle down \
-                        /srv/dazzle\nWith others:   dazzle up ... --address HOST:PORT, then `dazzle token create` and `dazzle join`"
-)]
+#[command(after_help = "Begin with:    dazzle up /srv/dazzle --mount /mnt/dazzle --targets 5
+End with:      dazzle down /srv/dazzle
+With others:   dazzle up /srv/dazzle --address HOST:PORT, then `dazzle token create` and `dazzle join`")]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]

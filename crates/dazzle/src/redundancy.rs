@@ -141,7 +141,8 @@ mod tests {
         let alone = "healthy, any 1 machine(s) may be lost without losing a byte; calls go on while rack-1 runs";
         assert_eq!(told(&two, &[1]), alone);
         two.nodes.get_mut(&3).expect("one of three").state = NodeState::Gone;
-        let two_of = "healthy, any 1 machine(s) may be lost without losing a byte; calls go on while 2 of rack-1, node 2, rack-3 run";
+        let two_of = "healthy, any 1 machine(s) may be lost without losing a byte; calls go on while 2 of rack-1, node 2, \
+                      rack-3 run";
         assert_eq!(told(&two, &[1, 2, 3]), two_of);
     }
 

@@ -154,8 +154,6 @@ impl Manager {
                 records.push((scanned.body.position(), scanned.bytes));
             }
         };
-        // The newest mark may have gone with the stripes that told it, which lay behind all deltas that counted by then: what is
-        // gone behind the one before it was dead.
         recovery::scan(&self.reader, log, from..length, Bodies::NotOfData, &mut keep).await?;
         for (position, body) in records {
             let list: Vec<Delta> =

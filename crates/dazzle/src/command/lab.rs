@@ -235,8 +235,8 @@ impl Laboratory {
             return match describes_new && !is_alike {
                 false => Ok(there),
                 true => Err(Failure::from(format!(
-                    "{0} holds another laboratory already, as {0}/{FILE_NAME} tells; `dazzle lab up {0}` starts it. One that is \
-                     made with these options needs another, empty directory",
+                    "{0} holds another laboratory already, as {0}/{FILE_NAME} tells; `dazzle lab up {0}` starts it. One \
+                     that is made with these options needs another, empty directory",
                     dir.display()
                 ))),
             };

@@ -246,8 +246,8 @@ pub fn ask(
             Ok(Line::Failed(reason)) => return Err(reason),
             Err(error) => {
                 return Err(format!(
-                    "the daemon's answer is not understood ({error}): it is another version of Dazzle than this command; `dazzle \
-                     restart` has it go on as the program on disk"
+                    "the daemon's answer is not understood ({error}): it is another version of Dazzle than this command; \
+                     `dazzle restart` has it go on as the program on disk"
                 ));
             }
         }
