@@ -178,6 +178,7 @@ bad_input() {
     expect 2 "cannot be used with" "$dazzle" up "$work/never" --targets 2 --target "$work/x" || return 1
     expect 1 "needs more than 3 targets" "$dazzle" up "$work/never" --targets 2 --parity 3 || return 1
     expect 1 "data = 9 is not from 1 to the 8" "$dazzle" up "$work/never" --targets 3 --data 9 || return 1
+    expect 1 "Make an empty directory there" "$dazzle" up "$work/never" --target "$work/no-disk/t" || return 1
     expect 1 "holds no Dazzle file system" "$dazzle" status "$work/not-a-fs" || return 1
     expect 1 "needs a directory of its own" "$dazzle" up "$work/not-a-fs" --targets 3 || return 1
     expect 1 "No such file" "$dazzle" status "$work/nowhere" || return 1

@@ -29,6 +29,13 @@ pub(crate) async fn open_unowned(
     runtime: &Handle,
 ) -> Result<Vec<(TargetId, Disk)>, String> {
     let mut disks = Vec::with_capacity(config.targets.len());
+    if let Some(missing) = config.targets.iter().map(|target| dir.join(&target.path)).find(|path| !path.exists()) {
+        return Err(format!(
+            "{} does not exist, and is not made for a target: its disk may not be mounted. Make an empty directory there, or \
+             name another one, a block device or a preallocated file",
+            missing.display()
+        ));
+    }
     for ((id, opened), target) in open_disks(dir, config, runtime).into_iter().zip(&config.targets) {
         let name = target.path.display();
         let disk = opened.map_err(|error| error.to_string())?;
