@@ -17,21 +17,18 @@ use crate::node::{self, Ending};
 use crate::starting::Starting;
 use crate::succession::{Inheritance, Will};
 
+/// What a daemon that runs tells its starter before anything else.
+const READY: &str = "ready ";
 /// Between two attempts to join the cluster again.
 const AGAIN_PAUSE: Duration = Duration::from_secs(5);
 
 /// Starts the daemon of `dir` in the background, and tells how that went.
 pub(super) fn start(dir: &Path) -> Outcome {
     let messages = dir.join("dazzle.log");
-    let line = process::start_daemon(&[OsStr::new("daemon"), dir.as_os_str()], &messages)
+    let started = process::start_daemon(&[OsStr::new("daemon"), dir.as_os_str()], &messages, READY)
         .map_err(|error| format!("{error}; its messages are in {}", messages.display()))?;
-    match line.strip_prefix("ready ") {
-        Some(text) => {
-            say!("{text}");
-            Ok(())
-        }
-        None => Err(Failure::from(line)),
-    }
+    say!("{}", started?);
+    Ok(())
 }
 
 /// Runs as the daemon.
@@ -95,12 +92,16 @@ impl Daemon {
                 runtime.block_on(process::pause(AGAIN_PAUSE));
                 return self.succeed();
             }
-            Err(error) => return self.tell(Err(Failure::from(error))),
+            Err(error) => {
+                // A disk that hangs keeps nobody waiting.
+                runtime.shutdown_background();
+                return self.tell(Err(Failure::from(error)));
+            }
         };
         if self.foreground {
             say!("{}", node.greeting());
         } else {
-            process::tell_starter(&format!("ready {}", node.greeting()));
+            process::tell_starter(&format!("{READY}{}", node.greeting()));
         }
         match runtime.block_on(node.run()) {
             Ending::Stopped => {

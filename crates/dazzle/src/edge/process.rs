@@ -134,8 +134,12 @@ pub fn write_messages() {
 }
 
 /// Starts this program with `arguments` as a daemon of its own session, its messages going to `messages`, and waits for
-/// its one line on standard output.
-pub fn start_daemon(arguments: &[&std::ffi::OsStr], messages: &Path) -> io::Result<String> {
+/// its one line on standard output: what is behind `ready` there, or, once it has ended, why it does not run.
+pub fn start_daemon(
+    arguments: &[&std::ffi::OsStr],
+    messages: &Path,
+    ready: &str,
+) -> io::Result<Result<String, String>> {
     let messages = File::options().create(true).append(true).open(messages)?;
     let mut child = Command::new(own_program()?)
         .args(arguments)
@@ -151,7 +155,15 @@ pub fn start_daemon(arguments: &[&std::ffi::OsStr], messages: &Path) -> io::Resu
         let status = child.wait()?;
         return Err(io::Error::other(format!("the daemon ended before it was ready: {status}")));
     }
-    Ok(line.trim_end().replace(LINE_BREAK, "\n"))
+    let line = line.trim_end().replace(LINE_BREAK, "\n");
+    match line.strip_prefix(ready) {
+        Some(greeting) => Ok(Ok(greeting.to_owned())),
+        None => {
+            // Whoever gives the next command finds the directory free.
+            child.wait()?;
+            Ok(Err(line))
+        }
+    }
 }
 
 /// Starts this program with `arguments` as a daemon whose messages go where this one's do, and which nobody waits for.
