@@ -9,7 +9,7 @@ use clap::Args;
 
 use tracing::error;
 
-use super::{Failure, Outcome, lock_path};
+use super::{Failure, Outcome, control_path, lock_path};
 use crate::config::Config;
 use crate::edge::mount::{self, Users};
 use crate::edge::process::{self, DirectoryLock};
@@ -71,7 +71,13 @@ impl Daemon {
             return self.tell(Err(Failure::from(format!("another daemon runs for {}", self.dir.display()))));
         };
         let runtime = process::runtime()?;
-        let (starting, listening) = runtime.block_on(Starting::listen(&self.dir))?;
+        let (starting, listening) = match runtime.block_on(Starting::listen(&self.dir)) {
+            Ok(listening) => listening,
+            Err(error) => {
+                let path = control_path(&self.dir);
+                return self.tell(Err(Failure::from(format!("{} cannot be listened on: {error}", path.display()))));
+            }
+        };
         let started = match inheritance.transpose() {
             Ok(inheritance) => runtime.block_on(node::Node::start(&self.dir, runtime.handle(), inheritance)),
             Err(error) => Err(error.to_string()),
