@@ -4,17 +4,24 @@
 //! there are m+2 of them, or two with m = 1; before that, disks. m+1 domains give 1+m, each more widens the stripes up to
 //! the class's default, or what was chosen for it.
 //!
-//! Where machines are the domains, no group has two targets of one machine, and machines with more targets are in more
-//! groups, in proportion, as far as a machine can: it is in no group twice. Which machines meet in a group is scrambled, so
-//! that each meets each other one, and leaves each out: what a lost machine had is read from all others, and made again on all
-//! others. Equal machines are in equally many groups, and in each place of a stripe about equally often: logs go through the
-//! groups in this order, so who reads or writes some stripes in a row finds all machines with about as much of the data.
+//! Where machines are the domains, no group has two targets of one machine.
+//!
+//! *Equal machines* stand in a ring (`ring`, `docs/decisions/0040-equal-machines-stand-in-a-ring.md`). Each target is in as
+//! many groups as a stripe is wide, once with each part. Logs go through the groups in this order, and begin in different
+//! ones: as many as there are machines are at each machine equally often, at every moment and in all. And each machine meets
+//! each other one about as often, so that what a lost one had is read from the others alike, and made again on them.
+//!
+//! *Machines with more targets* than others are in more groups, in proportion, as far as a machine can: it is in no group
+//! twice. Which machines meet is scrambled, so that each meets each other one, and leaves each out. Each is in each place of a
+//! stripe about equally often: who reads or writes some stripes in a row finds all machines with about their share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::fragment::Geometry;
 use protocol::id::TargetId;
 use protocol::maps::{Class, GroupEntry};
+
+use crate::ring;
 
 /// The widest default for m = 1 and for m ≥ 2.
 const DATA_MAX_XOR: usize = 4;
@@ -43,7 +50,11 @@ pub fn groups(machines: &Machines, class: Class, fragment_size: u32) -> Vec<Grou
     let (data, parity) = shape(domains, class);
     let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size };
     let width = data + parity;
-    let members = if apart && width < targets.len() { across(machines, width) } else { in_turn(&targets, width) };
+    let members = match equal(machines) {
+        _ if !apart || width == targets.len() => in_turn(&targets, width),
+        Some(machines) if targets.len() <= MEMBERSHIPS_MAX => in_ring(&machines, width),
+        _ => across(machines, width),
+    };
     members.into_iter().map(|targets| GroupEntry::new(targets, geometry, true)).collect()
 }
 
@@ -81,19 +92,49 @@ fn in_turn(targets: &[TargetId], width: usize) -> Vec<Vec<TargetId>> {
     (0..begins).map(|group| (0..width).map(|n| member(begin(group) + n)).collect()).collect()
 }
 
-/// Every machine is a domain: each group takes the machines that have had the least of their share, and of each the target
-/// that is in the fewest groups.
+/// The targets of each machine, if these are equally many.
+fn equal(machines: &Machines) -> Option<Vec<Vec<TargetId>>> {
+    let machines: Vec<Vec<TargetId>> = occupied(machines).map(|(_, targets)| ordered(targets.iter())).collect();
+    machines.windows(2).all(|two| two[0].len() == two[1].len()).then_some(machines)
+}
+
+/// Every machine is a domain, and all are equal: machines stand in a ring, and a figure, turned by the same pace from each
+/// group to the next, covers the members. With several targets on each machine the figure goes round as often; which of them
+/// meet is drawn by lot, and the next ones of each take their places in the next round.
+fn in_ring(machines: &[Vec<TargetId>], width: usize) -> Vec<Vec<TargetId>> {
+    let (count, each) = (machines.len(), machines[0].len());
+    let figure = ring::figure(count, width);
+    let pace = ring::pace(count, &figure);
+    let group = |turn: usize, lot: u64, round: usize| {
+        let member = |part: usize| {
+            let drawn = scramble(lot * count as u64 + turn as u64, part as u32) as usize % each;
+            machines[(figure[part] + turn * pace) % count][(drawn + round) % each]
+        };
+        // A log that goes through the groups lays part p of the stripe over group g at the member p + g, modulo the width.
+        (0..width).map(|place| member((place + width - turn % width) % width)).collect::<Vec<_>>()
+    };
+    let mut formed = BTreeSet::new();
+    let mut rounds = vec![Vec::new(); each];
+    for turn in 0..count {
+        let is_new = |lot: &u64| !formed.contains(&group(turn, *lot, 0));
+        let lot = (0..DRAWS_MAX).find(is_new).unwrap_or(0);
+        for (round, groups) in rounds.iter_mut().enumerate() {
+            formed.insert(group(turn, lot, round));
+            groups.push(group(turn, lot, round));
+        }
+    }
+    rounds.concat()
+}
+
+/// Every machine is a domain, and some have more targets: each group takes the machines that have had the least of their
+/// share, and of each the target that is in the fewest groups.
 fn across(machines: &Machines, width: usize) -> Vec<Vec<TargetId>> {
     let mut taken: BTreeMap<u32, usize> = occupied(machines).map(|(node, _)| (node, 0)).collect();
     let mut used: BTreeMap<TargetId, usize> = BTreeMap::new();
     let mut formed: Vec<BTreeSet<TargetId>> = Vec::new();
-    let are_equal = occupied(machines).map(|(_, targets)| targets.len()).collect::<BTreeSet<_>>().len() == 1;
     for group in 0..count_across(machines, width) as u64 {
         let draw = |lot| draw_across(machines, width, group * DRAWS_MAX + lot, (&taken, &used));
         let new = (0..DRAWS_MAX).map(draw).find(|members| !formed.contains(members));
-        if new.is_none() && are_equal {
-            break;
-        }
         let members = new.clone().unwrap_or_else(|| draw(0));
         for target in &members {
             let node = occupied(machines).find(|(_, targets)| targets.contains(target)).expect("drawn from there").0;
@@ -101,10 +142,6 @@ fn across(machines: &Machines, width: usize) -> Vec<Vec<TargetId>> {
             *used.entry(*target).or_default() += 1;
         }
         formed.extend(new);
-    }
-    if are_equal && formed.len() > taken.len() {
-        // So many that all are in equally many.
-        formed.truncate(formed.len() / taken.len() * taken.len());
     }
     in_places(&formed, width)
 }
@@ -254,20 +291,66 @@ mod tests {
         }
     }
 
+    /// How often `target` meets each other one, of so many.
+    fn met(groups: &[GroupEntry], target: TargetId, count: usize) -> Vec<usize> {
+        let of_target = groups.iter().filter(|group| group.targets.contains(&target));
+        let mut met = vec![0; count];
+        of_target.flat_map(|group| &group.targets).for_each(|other| met[other.0 as usize] += 1);
+        met.remove(target.0 as usize);
+        met
+    }
+
     #[test]
     fn what_a_machine_has_lies_over_all_others_alike() {
-        for count in [6, 7, 8, 12, 20] {
+        for count in [6, 7, 8, 9, 10, 11, 12, 16, 20, 30] {
             let groups = formed(&vec![1; count], 1);
-            let memberships = memberships(&groups);
-            assert!(memberships.values().all(|&times| times == memberships[&TargetId(0)]), "{count}: {memberships:?}");
-            let of_first = groups.iter().filter(|group| group.targets.contains(&TargetId(0)));
-            let mut met: BTreeMap<TargetId, usize> = BTreeMap::new();
-            of_first.flat_map(|group| &group.targets).for_each(|target| *met.entry(*target).or_default() += 1);
-            let times = met.remove(&TargetId(0)).expect("it is in some");
-            assert_eq!(met.len(), count - 1, "it meets all");
-            assert!(met.values().all(|&often| often < times), "and leaves all out: {count}: {met:?}");
-            let (least, most) = (met.values().min().expect("others"), met.values().max().expect("others"));
-            assert!(*most <= 3 * *least, "{count}: {met:?}");
+            let width = groups[0].geometry.width();
+            assert!(
+                memberships(&groups).values().all(|&times| times == width),
+                "{count}: as often as a stripe is wide"
+            );
+            let often = (width * (width - 1)).div_ceil(count - 1);
+            for target in (0..count as u32).map(TargetId) {
+                let met = met(&groups, target, count);
+                let (least, most) = (met.iter().min().expect("others"), met.iter().max().expect("others"));
+                assert!(*most <= often && *most < width, "{count}: {target:?} meets {met:?}, {often} would be even");
+                assert!(count > 16 || *least > 0, "{count}: {target:?} meets {met:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_target_of_equal_machines_has_each_part_once() {
+        for (machines, each) in [(3, 3), (4, 2), (4, 4), (5, 12), (8, 2), (12, 3)] {
+            let groups = formed(&vec![each; machines], 1);
+            let width = groups[0].geometry.width();
+            let distinct: BTreeSet<_> = groups.iter().map(|group| &group.targets).collect();
+            assert_eq!((groups.len(), distinct.len()), (machines * each as usize, machines * each as usize));
+            let parts = groups.iter().enumerate().flat_map(|(number, group)| {
+                let number = number % machines;
+                (0..width).map(move |part| (part, group.targets[(part + number) % width]))
+            });
+            let mut held: BTreeMap<(usize, TargetId), usize> = BTreeMap::new();
+            parts.for_each(|place| *held.entry(place).or_default() += 1);
+            assert!(
+                held.len() == width * groups.len() && held.values().all(|&times| times == 1),
+                "{machines}, {each}: {held:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn logs_that_go_through_the_groups_are_at_equal_machines_equally_often() {
+        for (count, parity) in [(6, 1), (8, 1), (9, 1), (12, 1), (20, 1), (12, 2), (30, 2)] {
+            let groups = formed(&vec![1; count], parity);
+            let mut used = vec![0; count];
+            // One log begins in each group, and all write some stripes, no matter how many.
+            for stripe in 0..7 {
+                let of_logs = (0..count).flat_map(|log| &groups[(log + stripe) % groups.len()].targets);
+                of_logs.for_each(|target| used[target.0 as usize] += 1);
+                let even = (stripe + 1) * groups[0].geometry.width();
+                assert!(used.iter().all(|&times| times == even), "{count} machines, {stripe}: {used:?}");
+            }
         }
     }
 

@@ -47,6 +47,7 @@ pub mod rebuilding;
 mod record;
 pub mod reign;
 mod replica;
+mod ring;
 mod rounds;
 mod runtime;
 mod salvage;
