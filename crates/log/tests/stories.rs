@@ -10,3 +10,4 @@ mod rubbish_of_targets_is_no_panic;
 mod support;
 mod what_rots_is_mended;
 mod what_was_deleted_in_part_is_in_nobodys_way;
+mod whole_is_who_lacks_nothing;

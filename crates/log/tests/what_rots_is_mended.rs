@@ -2,47 +2,18 @@
 
 use std::time::Duration;
 
-use host::Host;
 use host::sim::{Verdict, World, run};
 use log::{
-    Appended, BodyPart, Cluster, LogReader, LogWriter, Record, ScrubOptions, ScrubStatus, Scrubber, WriterOptions,
-    recovery,
+    LogReader, ScrubOptions, ScrubStatus, Scrubber,
     stripes::{self, StripeState},
 };
 use protocol::fragment::FragmentId;
-use protocol::id::{LogId, TargetId};
-use protocol::maps::Writer;
-use protocol::record::{Owner, RecordKind};
-use protocol::storage::{Durability, Room, StorageRequest, ToTarget};
+use protocol::id::TargetId;
+use protocol::storage::{StorageRequest, ToTarget};
 
-use crate::support::Fakes;
+use crate::support::{Fakes, a_closed_log, a_sealed_log};
 
 const PASS: Duration = Duration::from_secs(3600);
-
-/// A closed log of some stripes.
-async fn write(fakes: &Fakes, host: &Host) -> (LogWriter, Vec<(Appended, Vec<u8>)>) {
-    let cluster = fakes.cluster(host).await;
-    let writer = LogWriter::open(cluster, Writer::Client, Room::Data, WriterOptions::default()).await.unwrap();
-    let record = |number: u8| {
-        let bytes = vec![number; 5000];
-        let parts = &[BodyPart::Copied(&bytes)];
-        let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
-        (writer.append(record).expect("it fits"), bytes)
-    };
-    let records = (0..60).map(record).collect();
-    writer.commit(writer.end(), Durability::Disk).await.unwrap();
-    writer.close().await.unwrap();
-    (writer, records)
-}
-
-/// One on six targets that is sealed.
-async fn a_sealed_log(world: &World, host: &Host) -> (Fakes, Cluster, LogId) {
-    let fakes = Fakes::new(world, 6, 1, 16 << 10);
-    let (writer, _) = write(&fakes, host).await;
-    let cluster = fakes.cluster(host).await;
-    recovery::seal(&cluster, writer.log()).await.expect("all targets answer");
-    (fakes, cluster, writer.log())
-}
 
 /// Flips a bit in each fragment of a target, and returns how many.
 fn rot(fakes: &Fakes, target: usize) -> u64 {
@@ -73,7 +44,7 @@ async fn passes(world: &World, scrubber: &Scrubber, count: u64) -> ScrubStatus {
 fn every_disk_may_rot_if_there_is_a_pass_in_between() {
     run(9, async |world, host| {
         let fakes = Fakes::new(&world, 6, 1, 16 << 10);
-        let (_, records) = write(&fakes, &host).await;
+        let (_, records) = a_closed_log(&fakes, &host).await;
         let cluster = fakes.cluster(&host).await;
         let scrubber = Scrubber::start(cluster.clone(), ScrubOptions { pass: PASS });
         let mut rotten = 0;
@@ -100,7 +71,7 @@ fn every_disk_may_rot_if_there_is_a_pass_in_between() {
 fn what_is_beyond_repair_is_counted_and_left_alone() {
     run(10, async |world, host| {
         let fakes = Fakes::new(&world, 5, 1, 16 << 10);
-        write(&fakes, &host).await;
+        a_closed_log(&fakes, &host).await;
         let scrubber = Scrubber::start(fakes.cluster(&host).await, ScrubOptions { pass: PASS });
         let lost: u64 = (0..2).map(|target| rot(&fakes, target)).sum();
         let held = |target: usize| fakes.stores[target].lock().unwrap().fragments.len();

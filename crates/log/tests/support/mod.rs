@@ -8,14 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use host::sim::{Dice, DiskOptions, SimDisk, World};
 use host::{BoxFuture, Envelope, Handler, Host, NodeId, Port};
-use log::Cluster;
+use log::{Appended, BodyPart, Cluster, LogWriter, Record, WriterOptions, recovery};
 use protocol::checksum::{BLOCK_SIZE, block_checksums};
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, LogId, MapEpoch, StripeNumber, TargetId};
-use protocol::maps::{Maps, TargetEntry};
+use protocol::maps::{Maps, TargetEntry, Writer};
+use protocol::record::{Owner, RecordKind};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use protocol::storage::{
-    Append, Durability, STORAGE_PORT, StorageAnswer, StorageError, StorageReply, StorageRequest, StoredFragment,
+    Append, Durability, Room, STORAGE_PORT, StorageAnswer, StorageError, StorageReply, StorageRequest, StoredFragment,
     TargetStat, ToTarget,
 };
 
@@ -416,4 +417,29 @@ impl Fakes {
     pub async fn cluster(&self, host: &Host) -> Cluster {
         Cluster::connect(host.clone(), REGISTRY_NODE).await.expect("the registry never fails")
     }
+}
+
+/// A log of some stripes that its writer has closed, and what it says.
+pub async fn a_closed_log(fakes: &Fakes, host: &Host) -> (LogWriter, Vec<(Appended, Vec<u8>)>) {
+    let cluster = fakes.cluster(host).await;
+    let writer = LogWriter::open(cluster, Writer::Client, Room::Data, WriterOptions::default()).await.unwrap();
+    let record = |number: u8| {
+        let bytes = vec![number; 5000];
+        let parts = &[BodyPart::Copied(&bytes)];
+        let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
+        (writer.append(record).expect("it fits"), bytes)
+    };
+    let records = (0..60).map(record).collect();
+    writer.commit(writer.end(), Durability::Disk).await.unwrap();
+    writer.close().await.unwrap();
+    (writer, records)
+}
+
+/// One on six targets that is sealed.
+pub async fn a_sealed_log(world: &World, host: &Host) -> (Fakes, Cluster, LogId) {
+    let fakes = Fakes::new(world, 6, 1, 16 << 10);
+    let (writer, _) = a_closed_log(&fakes, host).await;
+    let cluster = fakes.cluster(host).await;
+    recovery::seal(&cluster, writer.log()).await.expect("all targets answer");
+    (fakes, cluster, writer.log())
 }
