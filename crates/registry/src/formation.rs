@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn what_a_machine_has_lies_over_all_others_alike() {
-        for count in [6, 7, 8, 9, 10, 11, 12, 16, 20, 30] {
+        for count in (6..=21).chain([30]) {
             let groups = formed(&vec![1; count], 1);
             let width = groups[0].geometry.width();
             assert!(
@@ -314,7 +314,8 @@ mod tests {
                 let met = met(&groups, target, count);
                 let (least, most) = (met.iter().min().expect("others"), met.iter().max().expect("others"));
                 assert!(*most <= often && *most < width, "{count}: {target:?} meets {met:?}, {often} would be even");
-                assert!(count > 16 || *least > 0, "{count}: {target:?} meets {met:?}");
+                // No figure of five was found by which all of 20 meet, and none of more than 21 can there be.
+                assert!(*least > 0 || [20, 30].contains(&count), "{count}: {target:?} meets {met:?}");
             }
         }
     }
