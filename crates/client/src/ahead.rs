@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
-use log::Detour;
+use log::{Detour, Turn, Ways};
 
 use crate::cache::{Found, Intent, Loading};
 use crate::client::{Inner, lock};
@@ -19,7 +19,8 @@ type Planned = Result<Vec<Piece>, Missing>;
 
 impl Inner {
     /// Begins to load what readers in order will ask for next. Targets are asked before this returns: they answer in the
-    /// order in which they are asked, and that is to be the readers'. Only what a map has to be asked for comes later.
+    /// order in which they are asked, and that is to be the readers'. Only what waits for its turn, and what a map has to be
+    /// asked for, comes later.
     pub(crate) async fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>) {
         while let Some((due, planned)) = self.plan_due(file) {
             match planned {
@@ -90,15 +91,12 @@ impl Inner {
             return;
         }
         let addresses: Vec<_> = loadings.iter().map(Loading::address).collect();
-        let detours = self.reader.detours(&addresses);
-        let ways: Vec<_> = detours.into_iter().map(|it| it.filter(|it| self.is_worth_it(it))).collect();
+        let worth = |ways: Option<Ways>| ways?.keep_detours(|detour| self.is_worth_it(detour));
+        let ways: Vec<_> = self.reader.ways(&addresses).into_iter().map(worth).collect();
         let inner = self.clone();
         let mut loads = Box::pin(async move {
-            let loads = loadings.into_iter().zip(ways).map(async |(loading, way)| match way {
-                Some(detour) => Box::pin(inner.load_around(loading, detour)).await,
-                // Who asks for bytes that could not be read ahead is told why then.
-                None => drop(inner.load(loading, true).await),
-            });
+            let loads =
+                loadings.into_iter().zip(ways).map(async |(loading, ways)| inner.load_in_turn(loading, ways).await);
             join_all(loads).await;
         });
         if futures_util::poll!(loads.as_mut()).is_pending() {
@@ -128,15 +126,28 @@ impl Inner {
         loadings
     }
 
-    /// The same around who should have it, if that is possible.
-    async fn load_around(&self, loading: Loading, detour: Detour) {
+    async fn load_in_turn(&self, loading: Loading, ways: Option<Ways>) {
+        let turn = match ways {
+            Some(ways) => Some(self.reader.turn(ways).await),
+            None => None,
+        };
+        match turn {
+            Some(turn) if turn.detour().is_some() => Box::pin(self.load_around(loading, turn)).await,
+            // Until it is loaded the turn lasts. Who asks for bytes that could not be read ahead is told why then.
+            _turn => drop(self.load(loading, true).await),
+        }
+    }
+
+    /// By a detour, if that is possible.
+    async fn load_around(&self, loading: Loading, turn: Turn) {
         loading.go_around();
-        let others = try_join_all(detour.others().map(async |other| {
+        let others: Vec<_> = turn.detour().into_iter().flat_map(Detour::others).collect();
+        let others = try_join_all(others.into_iter().map(async |other| {
             let mut parts = Vec::with_capacity(1);
             self.fetch_stored(other, Intent::Around, &mut parts).await?;
             Ok(if parts.len() == 1 { parts.remove(0) } else { parts.concat().into() })
         }));
-        match self.reader.read_around(&detour, others).await {
+        match self.reader.read_around(turn, others).await {
             Some(bytes) => loading.end(Ok(bytes), true),
             None => drop(self.load(loading, true).await),
         }

@@ -222,10 +222,15 @@ impl Inner {
         while rest.length > 0 {
             let part = match self.cache.look(rest, intent) {
                 Found::Ready(part) => part,
-                Found::Loading(load, skip, length) => match ended(&load).await {
-                    Outcome::Loaded(loaded) => loaded?.slice(skip..skip + length),
-                    Outcome::Abandoned => continue,
-                },
+                Found::Loading(load, skip, length) => {
+                    if intent != Intent::Around {
+                        self.reader.hurry(rest.part(0, length as u32));
+                    }
+                    match ended(&load).await {
+                        Outcome::Loaded(loaded) => loaded?.slice(skip..skip + length),
+                        Outcome::Abandoned => continue,
+                    }
+                }
                 // The kernel keeps what a program asked for; here it would only be kept twice.
                 Found::Begun(loading) => self.load(loading, false).await?,
                 Found::Absent(absent) => self.reader.read(absent).await?,

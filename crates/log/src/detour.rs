@@ -6,8 +6,8 @@
 //!    decodes ([`crate::decode`]).
 //! 2. At most one fragment of a stripe is gone around; where more are away they are decoded.
 //! 3. Only a stripe that is full is read so: its parity never changes, and every byte of it counts.
-//! 4. A target that is away is gone around. Where none is, that from which most is under way, if a whole fragment more is
-//!    than from a parity's: then the parity comes first. From this machine nothing has to come.
+//! 4. A target that is away is gone around. Where none is, but a parity lies on this machine, that from which most is under
+//!    way: one fragment less has to come. Else whoever would wait longest ([`crate::turns`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -79,6 +79,39 @@ impl Detour {
     }
 }
 
+/// A way to a piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// The target that is asked: of the data fragment, or of the parity by which it is gone around.
+    pub(crate) target: TargetId,
+    /// It is on the reader's own machine.
+    pub(crate) is_here: bool,
+    pub(crate) detour: Option<Detour>,
+}
+
+/// The ways to a piece that one target holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ways {
+    pub(crate) address: LogAddress,
+    pub(crate) first: Way,
+    /// Those around its target, for where that takes long.
+    pub(crate) other: Vec<Way>,
+}
+
+impl Ways {
+    /// All of them, the first one first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Way> {
+        std::iter::once(&self.first).chain(&self.other)
+    }
+
+    /// Leaves only detours that are worth it. `None` where the first choice is not.
+    pub fn keep_detours(mut self, is_worth_it: impl Fn(&Detour) -> bool) -> Option<Ways> {
+        let keep = |way: &Way| way.detour.as_ref().is_none_or(&is_worth_it);
+        self.other.retain(keep);
+        keep(&self.first).then_some(self)
+    }
+}
+
 /// What each target costs who reads from it.
 pub(crate) struct Costs<'a> {
     /// Bytes under way from it.
@@ -94,6 +127,18 @@ impl Costs<'_> {
             return 0;
         }
         self.under_way.get(&target).copied().unwrap_or(0) + u64::from(length)
+    }
+
+    fn around(&self, detour: Detour) -> Way {
+        Way { target: detour.target, is_here: (self.is_here)(detour.target), detour: Some(detour) }
+    }
+
+    /// The way to a data fragment itself, or to its mirror.
+    fn straight(&self, stripe: &Stripe<'_>, wanted: u8) -> Way {
+        let target = stripe.target(Part::Data(wanted));
+        let is_mirrored = stripe.group.geometry.data == 1 && stripe.group.geometry.parity > 0;
+        let is_mirrored_here = is_mirrored && (self.is_here)(stripe.target(Part::Parity(0)));
+        Way { target, is_here: (self.is_here)(target) || is_mirrored_here, detour: None }
     }
 
     fn add(&mut self, target: TargetId, length: u32) {
@@ -115,27 +160,36 @@ pub(crate) fn rest_of_stripe(maps: &Maps, address: LogAddress, asked: u64, is_he
     geometry.stripe_size().saturating_sub(address.offset.saturating_add(address.length))
 }
 
-/// For each of `pieces`, all of which are wanted, the way around its target, if there is a better one than to it.
-pub(crate) fn detours(maps: &Maps, pieces: &[LogAddress], mut costs: Costs<'_>) -> Vec<Option<Detour>> {
+/// The ways to each of `pieces`, all of which are wanted; `None` where the maps do not say who has it.
+pub(crate) fn ways(maps: &Maps, pieces: &[LogAddress], mut costs: Costs<'_>) -> Vec<Option<Ways>> {
     let mut gone_around: BTreeMap<(LogId, StripeNumber), Option<Around>> = BTreeMap::new();
-    let detour = |piece: &LogAddress| {
-        let (run, stripe) = Stripe::of(maps, *piece)?;
-        let wanted = stripe.lies_in(*piece)?;
-        let around = gone_around.entry((piece.log, piece.stripe)).or_insert_with(|| stripe.around(&costs));
-        let Some(Around { parity, .. }) = around.filter(|around| around.wanted == wanted) else {
-            costs.add(stripe.target(Part::Data(wanted)), piece.length);
-            return None;
+    let ways = |&address: &LogAddress| {
+        let (run, stripe) = Stripe::of(maps, address)?;
+        let wanted = stripe.lies_in(address)?;
+        let around = |at| {
+            let (part, geometry) = (Part::Parity(at), stripe.group.geometry);
+            let parity = FragmentId { log: address.log, stripe: address.stripe, run, part };
+            costs.around(Detour { address, geometry, parity, target: stripe.target(part) })
         };
-        let part = Part::Parity(parity);
-        let target = stripe.target(part);
-        costs.add(target, piece.length);
-        let parity = FragmentId { log: piece.log, stripe: piece.stripe, run, part };
-        Some(Detour { address: *piece, geometry: stripe.group.geometry, parity, target })
+        let chosen = *gone_around.entry((address.log, address.stripe)).or_insert_with(|| stripe.around(&costs));
+        let ways = match chosen {
+            Some(Around { wanted: it, parity }) if it == wanted => {
+                Ways { address, first: around(parity), other: Vec::new() }
+            }
+            Some(_) => Ways { address, first: costs.straight(&stripe, wanted), other: Vec::new() },
+            None => {
+                // The mirror of one data fragment is read as such.
+                let others = stripe.parities().filter(|_| stripe.group.geometry.data > 1);
+                Ways { address, first: costs.straight(&stripe, wanted), other: others.map(around).collect() }
+            }
+        };
+        costs.add(ways.first.target, address.length);
+        Some(ways)
     };
-    pieces.iter().map(detour).collect()
+    pieces.iter().map(ways).collect()
 }
 
-/// Which data fragment of a stripe is gone around, by which parity.
+/// Which data fragment of a stripe is gone around, by which parity, whoever has most to do.
 #[derive(Clone, Copy)]
 struct Around {
     wanted: u8,
@@ -157,20 +211,24 @@ impl<'a> Stripe<'a> {
         Some((run.number, Stripe { maps, group, number: address.stripe }))
     }
 
-    /// The best way around one of its data fragments, if there is one.
+    /// The way around one of its data fragments that is taken in any case, if there is one.
     fn around(&self, costs: &Costs<'_>) -> Option<Around> {
-        let Geometry { data, parity, fragment_size } = self.group.geometry;
+        let Geometry { data, fragment_size, .. } = self.group.geometry;
         let cost = |part| costs.of(self.target(part), fragment_size);
-        let there = (0..parity).filter(|&at| self.is_there(Part::Parity(at)));
-        let parity = there.min_by_key(|&at| cost(Part::Parity(at)))?;
+        let parity = self.parities().min_by_key(|&at| cost(Part::Parity(at)))?;
         let mut away = (0..data).filter(|&index| !self.is_there(Part::Data(index)));
         if let Some(wanted) = away.next() {
             return away.next().is_none().then_some(Around { wanted, parity });
         }
         let wanted = (0..data).max_by_key(|&index| cost(Part::Data(index)))?;
-        let gain = cost(Part::Data(wanted)).saturating_sub(cost(Part::Parity(parity)));
+        let is_nearer = (costs.is_here)(self.target(Part::Parity(parity))) && cost(Part::Data(wanted)) > 0;
         // The mirror of one data fragment is read as such.
-        (data > 1 && gain >= u64::from(fragment_size)).then_some(Around { wanted, parity })
+        (data > 1 && is_nearer).then_some(Around { wanted, parity })
+    }
+
+    /// Its parities that are there.
+    fn parities(&self) -> impl Iterator<Item = u8> {
+        (0..self.group.geometry.parity).filter(|&at| self.is_there(Part::Parity(at)))
     }
 
     fn target(&self, part: Part) -> TargetId {
@@ -228,7 +286,8 @@ mod tests {
 
     /// Nothing is under way, and all targets are on other machines.
     fn plain(maps: &Maps, pieces: &[LogAddress]) -> Vec<Option<Detour>> {
-        detours(maps, pieces, Costs { under_way: BTreeMap::new(), is_here: &|_| false })
+        let ways = ways(maps, pieces, Costs { under_way: BTreeMap::new(), is_here: &|_| false });
+        ways.into_iter().map(|ways| ways.and_then(|ways| ways.first.detour)).collect()
     }
 
     fn rest(away: &[u32], address: LogAddress, asked: u64) -> u32 {
@@ -239,16 +298,38 @@ mod tests {
     fn way(under_way: [u64; 4], here: &[u32]) -> Option<(u8, u32)> {
         let under_way = (0..).map(TargetId).zip(under_way.map(|fragments| fragments * u64::from(SIZE))).collect();
         let costs = Costs { under_way, is_here: &|target| here.contains(&target.0) };
-        let found = detours(&maps(&[]), &[piece(0, SIZE), piece(SIZE, SIZE)], costs);
-        found.into_iter().flatten().map(|detour| (detour.wanted(), detour.target.0)).next()
+        let found = ways(&maps(&[]), &[piece(0, SIZE), piece(SIZE, SIZE)], costs);
+        let around = found.into_iter().flatten().filter_map(|ways| ways.first.detour);
+        around.map(|detour| (detour.wanted(), detour.target.0)).next()
     }
 
     #[test]
-    fn who_is_busiest_is_gone_around_where_a_parity_comes_first() {
-        assert_eq!(way([2, 2, 2, 2], &[]), None);
-        assert_eq!(way([3, 2, 2, 2], &[]), Some((0, 2)));
-        assert_eq!(way([3, 4, 3, 2], &[]), Some((1, 3)));
-        assert_eq!(way([1, 3, 3, 3], &[]), None);
+    fn each_piece_may_be_gone_around_by_any_parity_that_is_there() {
+        let found = |away: &[u32]| {
+            let costs = Costs { under_way: [(TargetId(0), 9 * u64::from(SIZE))].into(), is_here: &|_| false };
+            let found = ways(&maps(away), &[piece(0, SIZE), piece(SIZE + 7, 9)], costs);
+            found.into_iter().map(|ways| ways.expect("the maps say who has it")).collect::<Vec<_>>()
+        };
+        for (ways, index) in found(&[]).iter().zip([0, 1]) {
+            assert_eq!((ways.first.target, &ways.first.detour), (TargetId(index), &None), "whoever is busy");
+            let around = |way: &Way| way.detour.as_ref().map(|detour| (detour.wanted(), detour.target.0));
+            let other: Vec<_> = ways.other.iter().map(around).collect();
+            assert_eq!(other, [2, 3].map(|parity| Some((index as u8, parity))));
+        }
+        assert!(found(&[3]).iter().all(|ways| ways.other.len() == 1));
+        assert!(found(&[1]).iter().all(|ways| ways.other.is_empty()), "one is gone around already");
+    }
+
+    #[test]
+    fn a_detour_that_is_not_worth_it_is_none() {
+        let mut found = ways(
+            &maps(&[1]),
+            &[piece(0, 9), piece(SIZE, 9)],
+            Costs { under_way: BTreeMap::new(), is_here: &|_| false },
+        );
+        let [straight, around] = [0, 1].map(|at| found[at].take().expect("the maps say who has it"));
+        assert_eq!(around.clone().keep_detours(|_| true), Some(around.clone()));
+        assert_eq!((around.keep_detours(|_| false), straight.clone().keep_detours(|_| false)), (None, Some(straight)));
     }
 
     #[test]
@@ -257,27 +338,6 @@ mod tests {
         assert_eq!(way([0, 0, 0, 0], &[2]), Some((1, 2)));
         assert_eq!(way([5, 0, 0, 0], &[0, 1, 2, 3]), None, "here nobody waits for a link");
         assert_eq!(way([5, 0, 0, 0], &[0, 3]), Some((1, 3)));
-    }
-
-    #[test]
-    fn what_is_asked_for_is_under_way_for_the_next_stripe() {
-        let mut pieces = Vec::new();
-        for stripe in 0..3 {
-            pieces.extend([0, SIZE].map(|offset| LogAddress { stripe: StripeNumber(stripe), ..piece(offset, SIZE) }));
-        }
-        let under_way = [(TargetId(0), 3 * u64::from(SIZE))].into();
-        let found = detours(&maps(&[]), &pieces, Costs { under_way, is_here: &|_| false });
-        let mut asked = BTreeMap::from([(TargetId(0), 3)]);
-        for (address, way) in pieces.iter().zip(&found) {
-            let maps = maps(&[]);
-            let (_, stripe) = Stripe::of(&maps, *address).expect("it is in the maps");
-            let part = Part::Data((address.offset / SIZE) as u8);
-            *asked.entry(way.as_ref().map_or(stripe.target(part), |way| way.target)).or_default() += 1;
-        }
-        assert!(
-            asked.values().all(|&fragments| fragments <= 3),
-            "nobody is asked for more than who was busy: {asked:?}"
-        );
     }
 
     #[test]

@@ -54,14 +54,15 @@ mod standstill;
 mod state;
 mod stripe;
 pub mod stripes;
-mod under_way;
+mod turns;
 mod writer;
 
 pub use absences::Absences;
 pub use cluster::{Cluster, Lease};
-pub use detour::Detour;
+pub use detour::{Detour, Ways};
 pub use error::{LogError, ReadError, SealError};
 pub use reader::{Damage, LogReader};
 pub use rebuilder::{RebuildOptions, RebuildStatus, Rebuilder};
 pub use scrubber::{ScrubOptions, ScrubStatus, Scrubber};
+pub use turns::Turn;
 pub use writer::{Appended, BodyPart, LogWriter, Record, Rest, WriterOptions, WriterStatus};

@@ -16,10 +16,10 @@ use protocol::storage::StoredFragment;
 
 use crate::absence::{self, Told};
 use crate::decode::{self, Plan};
-use crate::detour::{self, Costs, Detour};
+use crate::detour::{self, Costs, Detour, Ways};
 use crate::fetch::{self, Refusal};
 use crate::sender::Shared;
-use crate::under_way::UnderWay;
+use crate::turns::{Turn, Turns};
 use crate::{Cluster, LogWriter, ReadError};
 
 /// Reads any log. Clones share the local writers and what they found damaged.
@@ -35,7 +35,7 @@ struct Inner {
     damages: Mutex<BTreeSet<Damage>>,
     decoded: AtomicU64,
     gone_around: AtomicU64,
-    under_way: UnderWay,
+    turns: Arc<Turns>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -180,23 +180,40 @@ impl LogReader {
         detour::rest_of_stripe(&self.cluster.maps(), address, asked, &|target| self.cluster.is_here(target))
     }
 
-    /// For each of `pieces`, all of which are wanted, and each of which one target holds, the way around that target, if it is
-    /// away, or much is under way from it already.
-    pub fn detours(&self, pieces: &[LogAddress]) -> Vec<Option<Detour>> {
+    /// The ways to each of `pieces`, all of which are wanted, and each of which one target holds; `None` where the maps do not
+    /// say which.
+    pub fn ways(&self, pieces: &[LogAddress]) -> Vec<Option<Ways>> {
         let is_here = |target| self.cluster.is_here(target);
-        let costs = Costs { under_way: self.inner.under_way.now(), is_here: &is_here };
-        detour::detours(&self.cluster.maps(), pieces, costs)
+        let costs = Costs { under_way: self.inner.turns.loads(), is_here: &is_here };
+        detour::ways(&self.cluster.maps(), pieces, costs)
     }
 
-    /// The piece that a detour leads to, of a parity and of what `others` gives: [`Detour::others`], in order. `None` where it
-    /// cannot be had so.
+    /// Waits until it is a piece's turn to be asked for that will be wanted soon. Who has a turn asks by its way, and keeps
+    /// it until the target has answered.
+    pub async fn turn(&self, ways: Ways) -> Turn {
+        self.inner.turns.wait(ways).await
+    }
+
+    /// Somebody waits for what lies at `address`: if that waits for its turn, it has it now.
+    pub fn hurry(&self, address: LogAddress) {
+        self.inner.turns.hurry(address);
+    }
+
+    /// The piece that a turn's detour leads to, of a parity and of what `others` gives: [`Detour::others`], in order. `None`
+    /// where it cannot be had so.
     pub async fn read_around(
         &self,
-        detour: &Detour,
+        turn: Turn,
         others: impl Future<Output = Result<Vec<Bytes>, ReadError>>,
     ) -> Option<Bytes> {
+        let detour = turn.detour()?.clone();
         let others = async { others.await.map_err(drop) };
-        let (others, parity) = try_join(others, async { self.parity_of(detour).await.ok_or(()) }).await.ok()?;
+        let parity = async {
+            let parity = self.parity_of(&detour).await.ok_or(());
+            drop(turn);
+            parity
+        };
+        let (others, parity) = try_join(others, parity).await.ok()?;
         let bytes = detour.compute(&others, &parity);
         self.inner.gone_around.fetch_add(1, Ordering::Relaxed);
         Some(bytes)
@@ -204,14 +221,9 @@ impl LogReader {
 
     async fn parity_of(&self, detour: &Detour) -> Option<Bytes> {
         let find = fetch::find_parity(&self.cluster, detour.target, detour.parity);
-        let (found, bytes) = join(find, self.fetch(detour.target, detour.parity, detour.range())).await;
+        let read = fetch::read(&self.cluster, detour.target, detour.parity, detour.range());
+        let (found, bytes) = join(find, read).await;
         bytes.ok().filter(|_| found.is_some_and(|found| detour.fits(&found)))
-    }
-
-    /// A part of a fragment that is asked for in its turn, and waited for.
-    async fn fetch(&self, target: TargetId, id: FragmentId, range: Range<u32>) -> Result<Bytes, Refusal> {
-        let _asked = self.inner.under_way.begin(target, range.end - range.start);
-        fetch::read(&self.cluster, target, id, range).await
     }
 
     /// What was found broken since the last time, for repair.
@@ -300,7 +312,7 @@ impl LogReader {
                 return Ok(bytes);
             }
         }
-        self.fetch(place.target(part), place.id(part), range.clone()).await
+        fetch::read(&self.cluster, place.target(part), place.id(part), range.clone()).await
     }
 
     /// Whether a target of this machine has as parity what a target of another one has as data: the first parity of one data

@@ -3,6 +3,7 @@
 //! for each other; bytes that were read already are fetched again for each lost piece; and what is wanted last comes first.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,6 +26,13 @@ const AWAY_MIN: u64 = 7;
 const HERE_MIN: u64 = 1;
 /// Of ten full stripes each other machine has data of eight, of which two are gone around, or a few more.
 const STRIPES_MIN: u64 = 4;
+/// One machine answers so slowly.
+const SLOW: Duration = Duration::from_secs(1);
+/// Of ten full stripes it has data of eight. It is asked for a fragment of the first one, and ahead for four; and when these have
+/// come for that of the one whose parity, on the reader's machine, goes to another fragment.
+const SLOW_MAX: u64 = 6;
+/// What a program reads at once that wants all of the file soon.
+const LONG_STEP: u32 = 1 << 20;
 /// What a program reads at once.
 const STEP: u32 = 128 << 10;
 
@@ -33,13 +41,13 @@ fn content() -> Vec<u8> {
 }
 
 /// Reads all of the file, as a program does; how many pieces were gone around.
-async fn read_in_order(world: &World, rack: &Rack, inode: InodeId) -> u64 {
+async fn read_in_order(world: &World, rack: &Rack, inode: InodeId, step: u32) -> u64 {
     let (client, reader) = (rack.roles(READER).expect("it runs").client.clone(), world.host(rack.node(READER)));
     let reading = client.clone();
     let read = world.spawn(&reader, async move {
         let mut bytes = Vec::new();
         while (bytes.len() as u32) < SIZE {
-            let read = reading.read(inode, bytes.len() as u64, STEP).await.expect("one machine may be away");
+            let read = reading.read(inode, bytes.len() as u64, step).await.expect("one machine may be away");
             read.iter().for_each(|piece| bytes.extend_from_slice(piece));
         }
         bytes
@@ -60,14 +68,14 @@ async fn one_is_away(world: World, host: Host) {
     while rack.roles(READER).expect("it runs").cluster.maps().serving().count() == 5 {
         world.sleep(Duration::from_millis(100)).await;
     }
-    let taken = read_in_order(&world, &rack, inode).await;
+    let taken = read_in_order(&world, &rack, inode, STEP).await;
     assert!(taken >= AWAY_MIN, "seed {}: {taken} pieces were gone around", world.seed());
 }
 
 async fn all_are_there(world: World, host: Host) {
     let rack = Rack::create(&world, &host, shape()).await;
     let inode = rack.stored_file(WRITER, content().into()).await;
-    let taken = read_in_order(&world, &rack, inode).await;
+    let taken = read_in_order(&world, &rack, inode, STEP).await;
     assert!(taken >= HERE_MIN, "seed {}: {taken} pieces were gone around", world.seed());
 }
 
@@ -95,10 +103,43 @@ async fn targets_are_watched(world: World, host: Host) {
         }
         Verdict::Pass
     });
-    read_in_order(&world, &rack, inode).await;
+    read_in_order(&world, &rack, inode, STEP).await;
     world.dismiss_judge();
     let asked = asked.lock().expect("no test panicked here");
     assert!(asked.len() == 4 && asked.values().all(|(_, count)| *count >= STRIPES_MIN), "seed {seed}: {asked:?}");
+}
+
+async fn one_is_slow(world: World, host: Host) {
+    let rack = Rack::create(&world, &host, shape()).await;
+    let inode = rack.stored_file(WRITER, content().into()).await;
+    let (reader, slow) = (rack.node(READER), rack.node(AWAY));
+    let asked: Arc<AtomicU64> = Arc::default();
+    let told = asked.clone();
+    world.judge_messages(move |passing| {
+        if (passing.caller, passing.called.node) != (reader, slow) || passing.way != Way::Request {
+            return Verdict::Pass;
+        }
+        match passing.message.peek().downcast_ref::<ToTarget>() {
+            Some(ToTarget { request: StorageRequest::Read { .. }, .. }) => {
+                told.fetch_add(1, Ordering::Relaxed);
+                Verdict::Delay(SLOW)
+            }
+            _ => Verdict::Pass,
+        }
+    });
+    let began = world.now();
+    read_in_order(&world, &rack, inode, LONG_STEP).await;
+    let (took, asked) = (world.now() - began, asked.load(Ordering::Relaxed));
+    assert!(
+        (1..=SLOW_MAX).contains(&asked) && took < SLOW * 5 / 2,
+        "seed {}: asked {asked} times, {took:?}",
+        world.seed()
+    );
+}
+
+#[test]
+fn a_machine_that_is_slow_is_asked_for_little() {
+    sim::explore(0..20, one_is_slow);
 }
 
 #[test]

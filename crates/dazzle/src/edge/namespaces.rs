@@ -10,7 +10,8 @@ use crate::lab::{HostNumber, Lab};
 
 /// Bytes that may pass at once beyond a link's rate.
 const BURST: &str = "64kb";
-/// How long a packet may wait for its turn at a host, where most Linux machines hold back what has waited for 5 ms (fq_codel).
+/// How long a packet may wait for its turn at a host, beside the time that a burst takes, where most Linux machines hold back
+/// what has waited for 5 ms (fq_codel).
 const WAIT_AT_HOST: &str = "5ms";
 /// And at the switch, which drops what finds no room.
 const WAIT_AT_SWITCH: &str = "50ms";
