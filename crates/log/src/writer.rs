@@ -73,9 +73,13 @@ pub struct WriterOptions {
     pub degrade_allowed: bool,
 }
 
+/// Stripes go on while one target takes its fragments later than others, by seconds where links are full. An `fsync` waits for
+/// all that was appended before, though.
+const WAITING_MAX: usize = 48 << 20;
+
 impl Default for WriterOptions {
     fn default() -> Self {
-        WriterOptions { bytes_waiting_max: 32 << 20, record_size_min: 0, degrade_allowed: true }
+        WriterOptions { bytes_waiting_max: WAITING_MAX, record_size_min: 0, degrade_allowed: true }
     }
 }
 
