@@ -447,11 +447,13 @@ mod tests {
                 let granted: Vec<Number> = state.granted.keys().copied().collect();
                 let all: Vec<Number> = state.granted.keys().chain(state.waiting.keys()).copied().collect();
                 match step {
-                    // All of a stripe, over four of five targets.
+                    // All of a stripe, over five of six targets.
                     Step::Enter(stripe) => {
-                        let target = |at: u64| ((stripe + at) % 5) as u32;
+                        let target = |at: u64| ((stripe + at) % 6) as u32;
                         for at in 0..3 {
-                            state.enter(piece(stripe, at as u8, target(at), target(3)));
+                            let mut ways = piece(stripe, at as u8, target(at), target(3));
+                            ways.other.push(around(ways.address, target(4)));
+                            state.enter(ways);
                         }
                     }
                     Step::End(which) if !granted.is_empty() => state.end_of(*which.get(&granted)),
