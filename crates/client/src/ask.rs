@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use host::{Address, NodeId, Port};
-use protocol::id::{InodeId, SLOT_COUNT};
+use protocol::id::{InodeId, LogId, SLOT_COUNT};
 use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
-use protocol::maps::LogState;
+use protocol::maps::{LogState, Maps};
 use protocol::once::{CallId, Once, OnceName, needs_once};
 use protocol::token::Grant;
 
@@ -118,9 +118,7 @@ impl Inner {
                 Ok(Err(error)) => return Err(error.into()),
                 Err(unreachable) => unreachable.to_string(),
             };
-            let maps = self.cluster.refresh().await;
-            let entry = maps.as_ref().map(|maps| maps.logs.get(&owed.journal).map(|log| log.state));
-            if let Ok(None | Some(LogState::Sealed(_))) = entry {
+            if self.cluster.refresh().await.is_ok_and(|maps| is_over(&maps, owed.journal)) {
                 lock(&self.journals).forget(owed.journal);
                 return Ok(());
             }
@@ -171,6 +169,14 @@ impl Inner {
     }
 }
 
+/// Whether nobody writes a log any more, and all of it that counts is `disk`. Maps that are behind may not know it yet.
+fn is_over(maps: &Maps, log: LogId) -> bool {
+    match maps.logs.get(&log) {
+        Some(entry) => matches!(entry.state, LogState::Sealed(_)),
+        None => log < maps.next_log,
+    }
+}
+
 /// Whether what a peer grants exists.
 fn is_possible(grant: Grant) -> bool {
     matches!(grant, Grant::Slot(slot) if slot.0 < SLOT_COUNT)
@@ -210,4 +216,23 @@ fn is_repeatable(request: &ManagerRequest) -> bool {
             | Why(_)
             | Xattr { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::address::Position;
+    use protocol::id::FenceEpoch;
+    use protocol::maps::{LogEntry, Writer};
+
+    use super::*;
+
+    #[test]
+    fn a_journal_that_maps_do_not_know_yet_is_not_over() {
+        let log = |state| LogEntry { node: 1, session: 1, writer: Writer::Manager, layout: vec![], state, version: 1 };
+        let open = (LogId(2), log(LogState::Open(FenceEpoch(1))));
+        let sealed = (LogId(3), log(LogState::Sealed(Position::START)));
+        let maps = Maps { logs: [open, sealed].into(), next_log: LogId(4), ..Maps::empty(1, 1) };
+        let over: Vec<bool> = (1..=4).map(|log| is_over(&maps, LogId(log))).collect();
+        assert_eq!(over, [true, false, true, false], "forgotten, open, sealed, not yet known");
+    }
 }

@@ -172,9 +172,16 @@ impl Cluster {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Fetches the maps again.
+    /// Fetches the maps again, as the replica that is asked has them. It may be behind, for as long as nothing reaches it.
     pub async fn refresh(&self) -> Result<Arc<Maps>, RegistryError> {
         self.registry(RegistryRequest::Maps).await?;
+        Ok(self.maps())
+    }
+
+    /// Fetches maps in which nothing lacks that anybody was told before. The registry's leader asks a quorum for them: this is
+    /// for who would conclude from what he does not find.
+    pub async fn newest(&self) -> Result<Arc<Maps>, RegistryError> {
+        self.registry(RegistryRequest::Newest).await?;
         Ok(self.maps())
     }
 

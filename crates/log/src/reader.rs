@@ -146,21 +146,20 @@ impl LogReader {
         let maps = self.cluster.maps();
         match self.read_with(&maps, address).await {
             Ok(bytes) => Ok(bytes),
-            Err(error) => {
-                // The layout may have changed: once, with fresh maps.
-                let fresh = match (self.cluster.refresh().await, error.clone()) {
-                    (Ok(fresh), _) => fresh,
-                    // By maps that may be behind nobody knows that something was deleted.
-                    (Err(unknown), ReadError::Deleted(address)) => {
-                        return Err(ReadError::Late { address, reason: unknown.to_string() });
-                    }
-                    (Err(_), error) => return Err(error),
-                };
-                if fresh.epoch == maps.epoch {
-                    return Err(error);
-                }
-                self.read_with(&fresh, address).await
-            }
+            Err(error) => Box::pin(self.read_with_newer(&maps, address, error)).await,
+        }
+    }
+
+    /// The layout may have changed: once more, with fresh maps. By maps that may be behind nobody knows that something was
+    /// deleted, or cannot be read: it may lie in a run that they do not show. Whoever is late will be asked again anyway.
+    async fn read_with_newer(&self, maps: &Maps, address: LogAddress, error: ReadError) -> Result<Bytes, ReadError> {
+        let is_late = matches!(error, ReadError::Late { .. });
+        let fresh = if is_late { self.cluster.refresh().await } else { self.cluster.newest().await };
+        match fresh {
+            Ok(fresh) if fresh.epoch > maps.epoch => self.read_with(&fresh, address).await,
+            Ok(_) => Err(error),
+            Err(_) if is_late => Err(error),
+            Err(unknown) => Err(ReadError::Late { address, reason: unknown.to_string() }),
         }
     }
 

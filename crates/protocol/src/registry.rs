@@ -22,7 +22,7 @@ pub struct Invitation {
 /// What the registry is asked. Every change is durable before the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum RegistryRequest {
-    /// All maps.
+    /// All maps, as the replica that is asked has them.
     Maps,
     /// A new log, written over the current groups.
     OpenLog {
@@ -212,6 +212,8 @@ pub enum RegistryRequest {
         /// The epoch that the asker knows.
         epoch: MapEpoch,
     },
+    /// All maps, with every change that was answered before this was asked, as a quorum confirms.
+    Newest,
 }
 
 /// What the registry answers.

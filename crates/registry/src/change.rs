@@ -34,7 +34,7 @@ pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u
 pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
     let mut next = maps.clone();
     let outcome = match request {
-        RegistryRequest::Maps | RegistryRequest::Watch { .. } => Ok(Outcome::Maps),
+        RegistryRequest::Maps | RegistryRequest::Newest | RegistryRequest::Watch { .. } => Ok(Outcome::Maps),
         RegistryRequest::Renew { node, session, .. } => nodes::current(&next, node, session).map(|()| Outcome::Lease),
         RegistryRequest::AddNode { name, address, stores, invitation } => {
             nodes::add(&mut next, (name, address, stores), invitation)

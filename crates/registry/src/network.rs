@@ -48,6 +48,8 @@ pub(crate) enum Talk {
     Renew(u32, u64, Duration),
     /// How it stands: whoever begins, or wants to found the next reign, asks so.
     Stand,
+    /// The newest maps, asked of the leader.
+    Newest,
 }
 
 /// What it answers.

@@ -293,6 +293,7 @@ impl Registry {
         }
         match request {
             RegistryRequest::Maps => Ok(RegistryReply::Maps(self.maps())),
+            RegistryRequest::Newest => self.carry(Talk::Newest).await,
             RegistryRequest::Watch { epoch } => {
                 match select(pin!(self.newer(epoch)), pin!(self.host.sleep(WATCH))).await {
                     Either::Left((maps, _)) => Ok(RegistryReply::Maps(maps)),
@@ -360,7 +361,8 @@ impl Registry {
             }
             Talk::Change(command) => self.propose(command.clone()).await,
             Talk::Renew(node, session, pause) => self.renew((*node, *session), *pause).await,
-            _ => Said::Failed("only changes and renewals are brought to a leader".into()),
+            Talk::Newest => self.tell_newest().await,
+            _ => Said::Failed("only changes, renewals and questions are brought to a leader".into()),
         }
     }
 
@@ -445,6 +447,17 @@ impl Registry {
         let maps = self.maps();
         let current = nodes::current(&maps, holder.0, holder.1);
         Said::Answer(current.map(|()| RegistryReply::Lease(maps.epoch)))
+    }
+
+    /// The maps, if this node leads, and surely still did when it was asked.
+    async fn tell_newest(&self) -> Said {
+        if self.leading().is_none() {
+            return Said::Follows(self.leader());
+        }
+        match self.confirm().await {
+            Ok(()) => Said::Answer(Ok(RegistryReply::Maps(self.maps()))),
+            Err(why) => Said::Failed(why),
+        }
     }
 
     /// That this node leads, confirmed by a quorum later than this was called; the maps then hold all that was acknowledged
@@ -660,7 +673,7 @@ impl Registry {
                 let done = within(&self.host, self.raft.handle_transfer_leader(request)).await;
                 done.map_or_else(|error| failed(error.to_string()), Said::Transfer)
             }
-            talk @ (Talk::Change(_) | Talk::Renew(..) | Talk::Stand) => self.hear(&talk).await,
+            talk @ (Talk::Change(_) | Talk::Renew(..) | Talk::Stand | Talk::Newest) => self.hear(&talk).await,
         }
     }
 }
