@@ -37,8 +37,10 @@ impl Gain {
             return Err(outcome.err().map_or_else(String::new, |error| error.to_string()));
         };
         let added = added.unwrap_or_else(|| maps.clone());
-        let (whole, _) = change::apply(&added, RegistryRequest::SetTarget(target, TargetState::Whole));
-        let whole = whole.unwrap_or(added);
+        let (serves, _) = change::apply(&added, RegistryRequest::SetTarget(target, TargetState::Behind));
+        let serves = serves.unwrap_or(added);
+        let (whole, _) = change::apply(&serves, RegistryRequest::TargetWhole(target, serves.epoch));
+        let whole = whole.unwrap_or(serves);
         let room = |maps: &Maps, stats: &BTreeMap<TargetId, TargetStat>| {
             client::usable(maps, stats, |stat| stat.bytes_free.saturating_sub(stat.bytes_reserved))
         };

@@ -55,6 +55,7 @@ mod state;
 mod stripe;
 pub mod stripes;
 mod turns;
+mod wholeness;
 mod writer;
 
 pub use absences::Absences;
@@ -65,4 +66,5 @@ pub use reader::{Damage, LogReader};
 pub use rebuilder::{RebuildOptions, RebuildStatus, Rebuilder};
 pub use scrubber::{ScrubOptions, ScrubStatus, Scrubber};
 pub use turns::Turn;
+pub use wholeness::Look;
 pub use writer::{Appended, BodyPart, LogWriter, Record, Rest, WriterOptions, WriterStatus};

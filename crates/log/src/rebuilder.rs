@@ -17,12 +17,12 @@ use host::{Address, BoxFuture, Envelope, Handler, NodeId, Port};
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetEntry, TargetState};
 use protocol::rebuild::{REBUILD_PORT, Refill, Refilled};
-use protocol::registry::RegistryRequest;
 use protocol::storage::StorageRequest;
 
-use crate::rebuilding::{Lacking, settled, whole_again};
+use crate::rebuilding::Lacking;
 use crate::replacing::{astray, replaced, requests};
 use crate::stripes::StripeState;
+use crate::wholeness::Look;
 use crate::{Absences, Cluster, stripes};
 
 /// How often it is looked whether a target is behind.
@@ -117,21 +117,11 @@ impl Rebuilder {
         let Ok(maps) = self.cluster.refresh().await else { return false };
         let given_up = absences.given_up(self.cluster.host().now(), self.options.patience);
         let mut better = self.replace(&maps, &given_up).await;
-        let Ok(maps) = self.cluster.refresh().await else { return better };
-        let mut silent = self.silent(&maps).await;
-        let (states, untold) = stripes::list_heard(&self.cluster, &maps, None).await;
-        // Who says how it is may still not have said all that it has.
-        silent.extend(untold);
-        for target in whole_again(&maps, &states, &silent, &given_up) {
-            let whole = RegistryRequest::SetTarget(target, TargetState::Whole);
-            if self.cluster.registry(whole).await.is_ok() {
-                self.noted().targets_whole += 1;
-                better = true;
-            }
-        }
-        for (group, newcomer) in settled(&maps, &states, &silent, &given_up) {
-            better |= self.cluster.registry(RegistryRequest::MemberWhole(group, newcomer)).await.is_ok();
-        }
+        let Ok(look) = Look::take(&self.cluster).await else { return better };
+        let (whole, is_better) = look.call_whole(&self.cluster, &given_up).await;
+        self.noted().targets_whole += whole;
+        better |= is_better;
+        let Look { maps, states, .. } = look;
         self.tidy(&maps, &states).await;
         let lacking = Lacking::new(&maps, states);
         (self.noted().stripes, self.noted().stripes_done) = (lacking.len() as u64, 0);
@@ -197,14 +187,6 @@ impl Rebuilder {
             Either::Left((answer, _)) => answer.ok(),
             Either::Right(_) => None,
         }
-    }
-
-    /// The targets that should answer and do not.
-    async fn silent(&self, maps: &Maps) -> BTreeSet<TargetId> {
-        let serving = maps.serving();
-        let serving: Vec<TargetId> = serving.map(|(target, _)| target).collect();
-        let answers = join_all(serving.iter().map(|&target| self.cluster.ask(target, StorageRequest::Stat))).await;
-        serving.into_iter().zip(answers).filter(|(_, answer)| answer.is_err()).map(|(target, _)| target).collect()
     }
 
     async fn sleep(&self, time: Duration) {

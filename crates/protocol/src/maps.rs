@@ -344,6 +344,9 @@ pub struct TargetEntry {
     pub state: TargetState,
     /// Whether it is being emptied.
     pub drain: Drain,
+    /// The epoch of the maps in which it was last said whether it serves: whoever looked at it with older ones looked before it
+    /// missed something, perhaps, or at another disk.
+    pub since: MapEpoch,
 }
 
 /// Whether a target is being emptied, so that it can be taken away. Until then it serves, and counts for what it holds.
@@ -376,7 +379,7 @@ pub enum TargetState {
 impl TargetEntry {
     /// A new one, whole and to stay.
     pub fn new(node: u32, name: String) -> TargetEntry {
-        TargetEntry { node, name, state: TargetState::Whole, drain: Drain::No }
+        TargetEntry { node, name, state: TargetState::Whole, drain: Drain::No, since: MapEpoch(0) }
     }
 
     /// Whether it should answer.

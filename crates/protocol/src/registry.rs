@@ -97,7 +97,7 @@ pub enum RegistryRequest {
     },
     /// Plans anew which slots are to move from one living node to another. The registry's leader alone says so.
     Balance,
-    /// Whether a target serves.
+    /// Whether a target serves, or lacks something. That it is whole is said otherwise.
     SetTarget(TargetId, TargetState),
     /// Another target takes the place of a member that failed, in a group over which nothing is written any more.
     ReplaceMember {
@@ -214,6 +214,8 @@ pub enum RegistryRequest {
     },
     /// All maps, with every change that was answered before this was asked, as a quorum confirms.
     Newest,
+    /// A target that was behind lacks nothing any more, as the asker found with the maps of this epoch.
+    TargetWhole(TargetId, MapEpoch),
 }
 
 /// What the registry answers.

@@ -70,6 +70,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
             Ok(Outcome::Maps)
         }
         RegistryRequest::SetTarget(target, state) => set_target(&mut next, target, state),
+        RegistryRequest::TargetWhole(target, seen) => target_whole(&mut next, target, seen),
         RegistryRequest::ReplaceMember { group, old, new } => members::replace(&mut next, group, old, new),
         RegistryRequest::MemberWhole(group, member) => members::whole(&mut next, group, member),
         RegistryRequest::Drain(targets, drain) => drain::set(&mut next, &targets, drain),
@@ -84,11 +85,16 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
     match outcome {
         Ok(outcome) if next == *maps => (None, Ok(outcome)),
         Ok(outcome) => {
-            next.epoch = MapEpoch(maps.epoch.0 + 1);
+            next.epoch = next_epoch(maps);
             (Some(next), Ok(outcome))
         }
         Err(error) => (None, Err(error)),
     }
+}
+
+/// The epoch of the maps that come of a change.
+pub(crate) fn next_epoch(maps: &Maps) -> MapEpoch {
+    MapEpoch(maps.epoch.0 + 1)
 }
 
 /// What to answer, but for the maps themselves.
@@ -303,12 +309,31 @@ fn set_target(maps: &mut Maps, target: TargetId, state: TargetState) -> Reply {
     if state == TargetState::Removed {
         return Err(RegistryError::InUse("only what is being drained can be removed".into()));
     }
+    let since = next_epoch(maps);
     let entry = maps.targets.get_mut(&target).filter(|entry| entry.state != TargetState::Removed);
     let entry = entry.ok_or(RegistryError::Unknown("target".into()))?;
-    if state == TargetState::New && entry.state != state {
-        return Err(RegistryError::InUse("a target that has served is not new".into()));
+    match (entry.state, state) {
+        (TargetState::New | TargetState::Whole, same) if same == entry.state => return Ok(Outcome::Maps),
+        (_, TargetState::New) => return Err(RegistryError::InUse("a target that has served is not new".into())),
+        (_, TargetState::Whole) => {
+            return Err(RegistryError::InUse("a target is whole when it was found to lack nothing".into()));
+        }
+        _ => (entry.state, entry.since) = (state, since),
     }
-    entry.state = state;
+    nodes::form(maps);
+    Ok(Outcome::Maps)
+}
+
+/// A target that was behind is whole, unless something was said of it since it was looked at: it may have missed something
+/// again, or its disk may be another one.
+fn target_whole(maps: &mut Maps, target: TargetId, seen: MapEpoch) -> Reply {
+    let since = next_epoch(maps);
+    let entry = maps.targets.get_mut(&target).ok_or(RegistryError::Unknown("target".into()))?;
+    match entry.state {
+        TargetState::Whole => return Ok(Outcome::Maps),
+        TargetState::Behind if entry.since <= seen => (entry.state, entry.since) = (TargetState::Whole, since),
+        _ => return Err(RegistryError::Lost),
+    }
     nodes::form(maps);
     Ok(Outcome::Maps)
 }
@@ -321,6 +346,14 @@ fn entry_at(maps: &mut Maps, log: LogId, version: u64) -> Result<&mut LogEntry, 
 /// The widest stripe that any current group gives, for people.
 pub fn widest(maps: &Maps) -> Option<Geometry> {
     maps.groups.values().filter(|group| group.current).map(|group| group.geometry).max_by_key(|shape| shape.width())
+}
+
+/// A target that failed is back, and lacks nothing.
+#[cfg(test)]
+pub(crate) fn bring_back(maps: &mut Maps, target: TargetId) {
+    step(maps, RegistryRequest::SetTarget(target, TargetState::Behind)).expect("it serves");
+    let seen = maps.epoch;
+    step(maps, RegistryRequest::TargetWhole(target, seen)).expect("nothing was said of it since");
 }
 
 /// Makes a request of maps, which can be followed then.
@@ -502,12 +535,38 @@ mod tests {
     }
 
     #[test]
+    fn a_target_is_whole_only_for_who_looked_since_it_came_back() {
+        let mut maps = cluster(5);
+        let target = TargetId(2);
+        let set = |maps: &mut Maps, state| step(maps, RegistryRequest::SetTarget(target, state));
+        let whole = |maps: &mut Maps, seen| step(maps, RegistryRequest::TargetWhole(target, seen));
+        assert!(matches!(set(&mut maps, TargetState::Behind), Ok(Outcome::Maps)));
+        let seen = maps.epoch;
+        assert!(matches!(set(&mut maps, TargetState::Behind), Ok(Outcome::Maps)), "its disk is another one");
+        assert_eq!(whole(&mut maps, seen), Err(RegistryError::Lost));
+        let seen = maps.epoch;
+        assert!(matches!(set(&mut maps, TargetState::Failed), Ok(Outcome::Maps)));
+        let away = maps.epoch;
+        assert_eq!(whole(&mut maps, away), Err(RegistryError::Lost), "it is away");
+        assert!(matches!(set(&mut maps, TargetState::Behind), Ok(Outcome::Maps)));
+        assert_eq!(
+            (whole(&mut maps, seen), whole(&mut maps, away)),
+            (Err(RegistryError::Lost), Err(RegistryError::Lost))
+        );
+        assert!(matches!(set(&mut maps, TargetState::Whole), Err(RegistryError::InUse(_))), "nobody looked");
+        let seen = maps.epoch;
+        let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client });
+        assert_eq!(whole(&mut maps, seen), Ok(Outcome::Maps), "what else happened says nothing of it");
+        assert_eq!((maps.targets[&target].state, whole(&mut maps, seen)), (TargetState::Whole, Ok(Outcome::Maps)));
+    }
+
+    #[test]
     fn a_failed_target_leaves_the_groups_and_comes_back() {
         let mut maps = cluster(5);
         assert_eq!(step(&mut maps, RegistryRequest::SetTarget(TargetId(2), TargetState::Failed)), Ok(Outcome::Maps));
         let current: Vec<_> = maps.groups.values().filter(|group| group.current).collect();
         assert!(current.iter().all(|group| !group.targets.contains(&TargetId(2)) && group.geometry.data == 3));
-        let _ = step(&mut maps, RegistryRequest::SetTarget(TargetId(2), TargetState::Whole));
+        bring_back(&mut maps, TargetId(2));
         let current: Vec<_> = maps.groups.iter().filter(|(_, group)| group.current).map(|(id, _)| *id).collect();
         assert_eq!(current, [GroupId(0)]);
     }

@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(step(&mut maps, early), Err(RegistryError::Lost), "it was looked at before that");
         assert_eq!(remove(&mut maps, 4), Ok(Outcome::Maps));
         assert_eq!(maps.targets[&TargetId(4)].state, TargetState::Removed, "the log's past names it");
-        let back = RegistryRequest::SetTarget(TargetId(4), TargetState::Whole);
+        let back = RegistryRequest::SetTarget(TargetId(4), TargetState::Behind);
         assert!(matches!(step(&mut maps, back), Err(RegistryError::Unknown(_))), "nothing brings it back");
         let other = RegistryRequest::SetTarget(TargetId(1), TargetState::Removed);
         assert!(

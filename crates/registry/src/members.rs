@@ -50,7 +50,7 @@ mod tests {
     use protocol::registry::RegistryRequest;
 
     use super::*;
-    use crate::change::{new_cluster, step};
+    use crate::change::{bring_back, new_cluster, step};
 
     /// Machines with one target each, numbered alike, a log that began in a group over the first four, and that group.
     fn cluster() -> (Maps, LogId, GroupId) {
@@ -145,7 +145,7 @@ mod tests {
         fail(&mut maps, 2);
         go_on(&mut maps, log);
         replace(&mut maps, group, 2, 5).expect("it is complete there");
-        step(&mut maps, RegistryRequest::SetTarget(TargetId(2), TargetState::Whole)).expect("it is back");
+        bring_back(&mut maps, TargetId(2));
         fail(&mut maps, 5);
         assert!(is_refused(&replace(&mut maps, group, 5, 2)), "it was a member");
         assert_eq!(replace(&mut maps, group, 5, 6), Ok(Outcome::Maps));

@@ -18,7 +18,7 @@ use protocol::id::{LogId, TargetId};
 use protocol::maps::{Invited, LogEntry, LogState, Maps, NodeEntry, NodeState, TargetEntry, TargetState, Writer};
 use protocol::registry::{Invitation, RegistryError};
 
-use crate::change::{Outcome, Reply, find_or_form};
+use crate::change::{Outcome, Reply, find_or_form, next_epoch};
 use crate::leases::Holder;
 use crate::{drain, slots, stop};
 
@@ -179,9 +179,10 @@ pub(crate) fn begin(maps: &mut Maps, (node, after): Holder, address: String, kee
         keep(&mut maps.logs, (entry, node), log)?;
     }
     (entry.session, entry.state, entry.address) = (session, NodeState::Alive, address);
+    let since = next_epoch(maps);
     for target in maps.targets.values_mut().filter(|target| target.node == node) {
         if target.state == TargetState::Failed {
-            target.state = TargetState::Behind;
+            (target.state, target.since) = (TargetState::Behind, since);
         }
     }
     form(maps);
@@ -254,8 +255,11 @@ pub(crate) fn form(maps: &mut Maps) {
 }
 
 fn fail_targets(maps: &mut Maps, node: u32) {
+    let since = next_epoch(maps);
     let served = |target: &&mut TargetEntry| target.node == node && target.serves();
-    maps.targets.values_mut().filter(served).for_each(|target| target.state = TargetState::Failed);
+    for target in maps.targets.values_mut().filter(served) {
+        (target.state, target.since) = (TargetState::Failed, since);
+    }
 }
 
 #[cfg(test)]
@@ -326,7 +330,8 @@ mod tests {
         let set = |state| RegistryRequest::SetTarget(TargetId(4), state);
         step(&mut maps, set(TargetState::Behind)).expect("it serves");
         assert!(!in_groups(&maps).contains(&4));
-        step(&mut maps, set(TargetState::Whole)).expect("it lacks nothing");
+        let seen = maps.epoch;
+        step(&mut maps, RegistryRequest::TargetWhole(TargetId(4), seen)).expect("it lacks nothing");
         assert!(in_groups(&maps).contains(&4));
         assert!(matches!(step(&mut maps, set(TargetState::New)), Err(RegistryError::InUse(_))), "it is new once");
     }

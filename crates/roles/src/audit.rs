@@ -13,10 +13,9 @@ use cleaner::{Goal, Managers};
 use futures_util::future::join_all;
 use host::{Address, NodeId, Port};
 use log::stripes::{self, Problem, StripeState};
-use log::{Damage, LogError, ReadError};
+use log::{Damage, Look, ReadError};
 use protocol::id::{LogId, StripeNumber, TargetId};
 use protocol::maps::{Maps, NodeState, TargetEntry, TargetState};
-use protocol::registry::RegistryRequest;
 use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest};
 
 use crate::roles::Roles;
@@ -230,10 +229,12 @@ pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, S
         }
         progress("stripes", index, states.len() as u64);
     }
-    let lacking = lacking(roles).await;
+    let look = Look::take(&roles.cluster).await.map_err(|error| error.to_string())?;
     if failed == 0 {
-        whole_again(roles, &lacking).await.map_err(|error| error.to_string())?;
+        // Whoever is away is waited for: it may have what nobody else shows.
+        look.call_whole(&roles.cluster, &BTreeSet::new()).await;
     }
+    let lacking = lacking(&look);
     let maps = roles.cluster.maps();
     let names = |state| -> Vec<_> {
         maps.targets.iter().filter(|(_, entry)| entry.state == state).map(|(id, _)| called(&maps, *id)).collect()
@@ -242,48 +243,26 @@ pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, S
         stripes: states.len() as u64,
         repaired,
         failed,
-        lacking: lacking.into_values().flatten().collect(),
+        lacking,
         missing: names(TargetState::Failed),
         behind: names(TargetState::Behind),
     })
 }
 
-/// Which fragments each target lacks that serves, in words.
-async fn lacking(roles: &Roles) -> BTreeMap<TargetId, Vec<String>> {
-    let maps = roles.cluster.maps();
+/// Which fragments targets lack that serve, in words, target by target.
+fn lacking(look: &Look) -> Vec<String> {
     let mut lacking: BTreeMap<TargetId, Vec<String>> = BTreeMap::new();
-    for damage in stripes::list(&roles.cluster, None).await.iter().flat_map(|state| &state.missing) {
-        if maps.targets.get(&damage.target).is_some_and(TargetEntry::serves) {
-            lacking.entry(damage.target).or_default().push(in_words(&maps, damage));
+    for damage in look.states.iter().flat_map(|state| &state.missing) {
+        if look.maps.targets.get(&damage.target).is_some_and(TargetEntry::serves) {
+            lacking.entry(damage.target).or_default().push(in_words(&look.maps, damage));
         }
     }
-    lacking
+    lacking.into_values().flatten().collect()
 }
 
 fn in_words(maps: &Maps, damage: &Damage) -> String {
     let id = damage.id;
     format!("stripe {} of log {} lacks {:?} on {}", id.stripe.0, id.log.0, id.part, called(maps, damage.target))
-}
-
-/// Targets that were behind and lack nothing any more are whole.
-async fn whole_again(roles: &Roles, lacking: &BTreeMap<TargetId, Vec<String>>) -> Result<(), LogError> {
-    let maps = roles.cluster.maps();
-    for (target, entry) in &maps.targets {
-        if entry.state == TargetState::Behind && !lacking.contains_key(target) {
-            tell(roles, RegistryRequest::SetTarget(*target, TargetState::Whole)).await?;
-        }
-    }
-    let newcomers = maps.groups.iter().flat_map(|(id, group)| group.newcomers.iter().map(|it| (*id, *it)));
-    let settled: Vec<_> = newcomers.filter(|(_, target)| !lacking.contains_key(target)).collect();
-    for (group, target) in settled {
-        tell(roles, RegistryRequest::MemberWhole(group, target)).await?;
-    }
-    Ok(())
-}
-
-async fn tell(roles: &Roles, request: RegistryRequest) -> Result<(), LogError> {
-    let told = roles.cluster.registry(request).await.map(drop);
-    told.map_err(|error| LogError::Unavailable(error.to_string()))
 }
 
 /// Who has yet to be given what lay on another, in words.

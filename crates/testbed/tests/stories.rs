@@ -14,6 +14,7 @@ mod mirrors_are_read_at_home;
 mod rack;
 mod readers_wait_for_who_is_late;
 mod redundancy_comes_back_by_itself;
+mod repair_calls_nobody_whole_too_early;
 mod storage_is_added;
 mod storage_is_taken_away;
 mod what_fits_is_not_refused;

@@ -1,0 +1,58 @@
+//! Who is whole again, by what all targets tell at one time. This file awaits; `rebuilding` decides.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use protocol::id::TargetId;
+use protocol::maps::Maps;
+use protocol::registry::{RegistryError, RegistryRequest};
+use protocol::storage::StorageRequest;
+
+use crate::rebuilding::{settled, whole_again};
+use crate::stripes::StripeState;
+use crate::{Cluster, stripes};
+
+/// What all targets told.
+#[derive(Debug)]
+pub struct Look {
+    /// From before they were asked: what has become of a target since, the registry knows.
+    pub maps: Arc<Maps>,
+    /// The stripes of which they told.
+    pub states: Vec<StripeState>,
+    /// Those that did not tell all that they have.
+    pub silent: BTreeSet<TargetId>,
+}
+
+impl Look {
+    /// Asks all targets.
+    pub async fn take(cluster: &Cluster) -> Result<Look, RegistryError> {
+        let maps = cluster.refresh().await?;
+        let mut silent = silent(cluster, &maps).await;
+        let (states, untold) = stripes::list_heard(cluster, &maps, None).await;
+        // Who says how it is may still not have said all that it has.
+        silent.extend(untold);
+        Ok(Look { maps, states, silent })
+    }
+
+    /// Has the registry call those whole that lack nothing any more, also of places that they took in groups. Nobody waits for
+    /// those that are `given_up`. Returns how many targets became whole, and whether anything became better.
+    pub async fn call_whole(&self, cluster: &Cluster, given_up: &BTreeSet<TargetId>) -> (u64, bool) {
+        let (mut whole, mut settles) = (0, false);
+        for target in whole_again(&self.maps, &self.states, &self.silent, given_up) {
+            let request = RegistryRequest::TargetWhole(target, self.maps.epoch);
+            whole += u64::from(cluster.registry(request).await.is_ok());
+        }
+        for (group, newcomer) in settled(&self.maps, &self.states, &self.silent, given_up) {
+            settles |= cluster.registry(RegistryRequest::MemberWhole(group, newcomer)).await.is_ok();
+        }
+        (whole, whole > 0 || settles)
+    }
+}
+
+/// The targets that should answer and do not.
+async fn silent(cluster: &Cluster, maps: &Maps) -> BTreeSet<TargetId> {
+    let serving: Vec<TargetId> = maps.serving().map(|(target, _)| target).collect();
+    let answers = join_all(serving.iter().map(|&target| cluster.ask(target, StorageRequest::Stat))).await;
+    serving.into_iter().zip(answers).filter(|(_, answer)| answer.is_err()).map(|(target, _)| target).collect()
+}
