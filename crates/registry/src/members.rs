@@ -2,7 +2,8 @@
 //!
 //! 1. Only of a group over which nothing is written any more: its stripes are ended and complete, and no recoverer asks its
 //!    members how far a log goes.
-//! 2. Only in the place of a member that failed. Who took it is a newcomer until it lacks nothing.
+//! 2. Only in the place of a member that failed. Who took it is a newcomer until it lacks nothing. So there must be enough
+//!    others of whom all is known that they hold: whoever asks may not have heard yet that one of them is away, too.
 //! 3. Who was a member once never is one again, so that whoever takes what is left there for of no use, by maps as old as
 //!    they may be, is right.
 
@@ -24,6 +25,10 @@ pub(crate) fn replace(maps: &mut Maps, group: GroupId, old: TargetId, new: Targe
         let lives = maps.nodes.get(&entry.node).is_some_and(|node| node.state == NodeState::Alive);
         lives && entry.state == TargetState::Whole && entry.drain == Drain::No
     });
+    let unsure = |entry: &GroupEntry| entry.targets.iter().filter(|&&it| !maps.is_whole_in(entry, it)).count();
+    if maps.groups.get(&group).is_some_and(|entry| unsure(entry) > usize::from(entry.geometry.parity)) {
+        return Err(RegistryError::InUse("more members of that group are away than parity makes up for".into()));
+    }
     let entry = maps.groups.get_mut(&group).ok_or(RegistryError::Unknown("group".into()))?;
     if !takes || entry.targets.contains(&new) || entry.former.contains(&new) {
         return Err(RegistryError::InUse("that target cannot take the place of another".into()));
@@ -137,6 +142,22 @@ mod tests {
         assert_eq!(step(&mut maps, RegistryRequest::MemberWhole(group, TargetId(5))), Ok(Outcome::Maps));
         assert!(maps.is_whole_in(&maps.groups[&group], TargetId(5)));
         assert_eq!(step(&mut maps, form), Ok(Outcome::Group(group)), "now it is as good as any");
+    }
+
+    #[test]
+    fn nobody_is_replaced_where_more_are_away_than_parity_makes_up_for() {
+        let (mut maps, log, group) = cluster();
+        fail(&mut maps, 2);
+        go_on(&mut maps, log);
+        let before = maps.clone();
+        fail(&mut maps, 3);
+        assert!(is_refused(&replace(&mut maps, group, 2, 5)), "a second one is away");
+        bring_back(&mut maps, TargetId(3));
+        assert_eq!(replace(&mut maps, group, 2, 5), Ok(Outcome::Maps));
+        let mut maps = before;
+        replace(&mut maps, group, 2, 5).expect("one is away");
+        fail(&mut maps, 3);
+        assert!(is_refused(&replace(&mut maps, group, 3, 6)), "who took a place lacks all of it still");
     }
 
     #[test]
