@@ -143,13 +143,16 @@ impl Manager {
         }
         let node = self.host().node().0;
         let from = self.images.lock().expect("nobody panics over images").covered();
-        for (first, last) in self.covered_runs() {
-            let (logs, epoch) = (vec![SlotLog { log: self.writer.log(), from }], self.cluster.maps().epoch.0);
+        loop {
+            // Run by run, each by the very maps that its request names: what was ours a request ago may be another's.
+            let maps = self.cluster.maps();
+            let Some((first, last)) = self.covered_runs(&maps).first().copied() else { break };
+            let (logs, epoch) = (vec![SlotLog { log: self.writer.log(), from }], maps.epoch.0);
             let request = RegistryRequest::SetSlots { first, last, node, base: None, logs, epoch };
             match self.cluster.registry(request).await {
-                Ok(_) => {}
+                Ok(_) if self.cluster.maps().epoch > maps.epoch => {}
                 // Something else changed meanwhile: the next round tries again.
-                Err(RegistryError::Lost) => {
+                Ok(_) | Err(RegistryError::Lost) => {
                     self.cluster.refresh().await?;
                     return Ok(());
                 }
@@ -166,12 +169,12 @@ impl Manager {
 
     /// The runs of slots of which the newest table names images, and that are listed with more than that. Neighbours that
     /// are listed with that become one run with them.
-    fn covered_runs(&self) -> Vec<(u16, u16)> {
+    fn covered_runs(&self, maps: &Maps) -> Vec<(u16, u16)> {
         let images = self.images.lock().expect("nobody panics over images");
         let own = |range: &SlotRange| range.logs.iter().find(|listed| listed.log == self.writer.log()).copied();
         let covered = |range: &SlotRange| own(range).is_some_and(|own| images.covers(own.from));
         let mut runs: Vec<(u16, u16, bool)> = Vec::new();
-        for range in ranges(&self.cluster.maps(), self.host().node().0).into_iter().filter(covered) {
+        for range in ranges(maps, self.host().node().0).into_iter().filter(covered) {
             let more = range.logs.len() > 1 || range.base.is_some();
             match runs.last_mut() {
                 Some(run) if run.1 + 1 == range.first => *run = (run.0, range.last, run.2 || more),

@@ -28,9 +28,9 @@ use crate::flight::Flights;
 use crate::image::Images;
 use crate::intention::Over;
 use crate::journal;
+use crate::late;
 use crate::locking::FileLocks;
 use crate::moments::Moments;
-use crate::moves;
 use crate::needs;
 use crate::newest::Newest;
 use crate::ops::{self, Done, Operation};
@@ -259,7 +259,7 @@ impl Manager {
             ManagerRequest::Deltas(deltas) => self.deltas(node, deltas).await,
             ManagerRequest::Why(inode) => self.why(node, inode).await,
             ManagerRequest::Move(list) => {
-                let list = moves::not_void(&self.cluster, list).await?;
+                let list = late::not_void(&self.cluster, list).await?;
                 self.ask(node, Operation::Asked(ManagerRequest::Move(list))).await
             }
             request => self.ask(node, Operation::Asked(request)).await,
@@ -330,7 +330,7 @@ impl Manager {
         let mut slots = ops::slots(operation);
         loop {
             let append = |changes: &[(SlotId, Changes)]| {
-                moves::check(&self.cluster, operation)?;
+                late::check(&self.cluster, operation)?;
                 self.append(changes)
             };
             match self.table.attempt((operation, &mut slots), context, append) {
@@ -573,17 +573,21 @@ pub(crate) fn failed(error: LogError) -> ManagerError {
     }
 }
 
-/// Whether a request changes nothing in a log: only what this manager has in memory, or not even that.
+/// Whether a request changes nothing in a log: only what this manager has in memory, or not even that. Or that may be so, for
+/// who is asked twice, or has nothing of it.
 fn only_in_memory(request: &ManagerRequest) -> bool {
     use ManagerRequest as R;
     matches!(
         request,
-        R::Attributes(_)
+        R::Admit(_)
+            | R::Attributes(_)
             | R::Audit(..)
             | R::CancelLock { .. }
             | R::Census
             | R::Content { .. }
             | R::DeadStripes(..)
+            | R::Ended(..)
+            | R::Fetch(_)
             | R::Freshen(..)
             | R::List { .. }
             | R::ListXattrs(_)
@@ -594,7 +598,9 @@ fn only_in_memory(request: &ManagerRequest) -> bool {
             | R::Open { .. }
             | R::Parent(_)
             | R::Pieces { .. }
+            | R::Prepare(_)
             | R::ReadLink(_)
+            | R::Settle(_)
             | R::TestLock { .. }
             | R::Token { .. }
             | R::Unlock { .. }

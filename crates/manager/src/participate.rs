@@ -114,7 +114,7 @@ impl Manager {
             return Ok(Some(Outcome::Done));
         }
         if intention.log != self.writer.log() {
-            let maps = self.cluster.refresh().await.map_err(|error| ManagerError::Failed(error.to_string()))?;
+            let maps = self.cluster.newest().await.map_err(|error| ManagerError::Failed(error.to_string()))?;
             if maps.slot(slot.0).node != self.host().node().0 {
                 return Err(ManagerError::NotMine);
             }

@@ -244,7 +244,7 @@ impl Manager {
             if is_proposed && listed.lies_in(&maps, node) {
                 return Ok(Some(maps.epoch));
             }
-            if known.is_ok() && !run.lies_in(&maps, node) {
+            if !run.lies_in(&maps, node) {
                 return Ok(None);
             }
             if let Err(error) = known

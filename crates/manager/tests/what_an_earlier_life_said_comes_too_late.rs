@@ -9,10 +9,11 @@ use bytes::Bytes;
 use host::sim;
 use host::{Address, BoxFuture, Envelope, Handler, Host, NodeId, Port};
 use log::{BodyPart, Cluster, LogWriter, Record, WriterOptions};
+use protocol::address::Position;
 use protocol::delta::{Change, Delta};
 use protocol::file::{Caller, Kind, NewInode, Time};
-use protocol::id::{InodeId, LogId};
-use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerRequest};
+use protocol::id::{InodeId, LogId, StripeNumber};
+use protocol::manager::{Answer, Deltas, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerRequest};
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
@@ -175,5 +176,45 @@ fn what_an_earlier_life_stored_is_seen_though_nobody_has_heard_of_its_end() {
         let answer = looked.await.expect("nobody dies");
         assert!(matches!(&answer, Answer::Attributes(found) if found.size == 5000), "{answer:?}");
         heard.await.expect("nobody dies");
+    });
+}
+
+/// What a dead client recorded was replayed, written over and deleted; its log is forgotten. It was only cut off, and says now
+/// what nobody acknowledged.
+#[test]
+fn deltas_of_a_log_that_was_forgotten_change_nothing() {
+    sim::explore(0..3, async |world, host| {
+        let mut site = Site::create(&world, &host, &mut world.dice()).await;
+        site.start_managers().await;
+        let host = world.add_node(NodeId(101));
+        let maps = site.maps.clone();
+        let told = world.spawn(&host.clone(), async move {
+            let cluster = Cluster::connect(host.clone(), GROUND).await.expect("the registry never fails");
+            let client = Client { host, cluster };
+            let (_writer, log) = client.open_log().await;
+            client.ask(ManagerRequest::Greet(log)).await.expect("its first word");
+            let (name, caller) = (Bytes::from_static(b"a"), Caller::default());
+            let new = NewInode { kind: Kind::File, mode: 0o644, mask: 0, device: 0, target: Bytes::new(), caller };
+            let create = ManagerRequest::Create { directory: InodeId::ROOT, name, new, open: false };
+            let inode = match client.ask(create).await.expect("the name is new").answer {
+                Answer::Entry(attributes, _) => attributes.inode,
+                other => panic!("made, not {other:?}"),
+            };
+            change_maps(&maps, |maps| drop(maps.logs.remove(&log)));
+            (client, inode, log)
+        });
+        let (client, inode, log) = told.await.expect("nobody dies");
+        let nodes: Vec<NodeId> = site.managers.keys().copied().collect();
+        nodes.into_iter().for_each(|node| site.kill(node));
+        site.start_managers().await;
+        let looked = world.spawn(&client.host.clone(), async move {
+            let list = vec![Delta { inode, change: Change::Wrote { size: 5000, time: Time(1) } }];
+            let position = Position::new(StripeNumber(0), 100);
+            let late = client.ask(ManagerRequest::Deltas(Deltas { log, position, list })).await;
+            (late, client.ask(ManagerRequest::Attributes(inode)).await.expect("the manager has started").answer)
+        });
+        let (late, found) = looked.await.expect("nobody dies");
+        assert!(matches!(late, Err(ManagerError::Stale)), "{late:?}");
+        assert!(matches!(&found, Answer::Attributes(found) if found.size == 0), "{found:?}");
     });
 }

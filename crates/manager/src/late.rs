@@ -1,4 +1,6 @@
-//! What a cleaner says late. It carries bytes into its own log, and then tells managers where they are now. If it dies, or
+//! What is said late.
+//!
+//! A cleaner carries bytes into its own log, and then tells managers where they are now. If it dies, or
 //! freezes, in between, its log is sealed and nobody names the copies: they are deleted. When it wakes it may still tell, and
 //! whoever listened would give up the bytes for copies that are gone.
 //!
@@ -7,6 +9,8 @@
 //!    locks of the slots that it changes.
 //! 2. A manager says what lives in a sealed log only when its maps know that it is sealed (`Manager::agree`): a move that
 //!    is heard later has no effect, one that was heard before is counted.
+//! 3. Deltas of a log that the registry forgot have no effect. All of them were replayed, what they name may be deleted, and
+//!    what slots knew of how far they were is forgotten, too.
 
 use log::Cluster;
 use protocol::manager::{ManagerError, ManagerRequest, Moved};
@@ -25,11 +29,21 @@ pub(crate) async fn not_void(cluster: &Cluster, mut list: Vec<Moved>) -> Result<
     Ok(list)
 }
 
-/// Refuses a list of which something has become void: it is to be sent again without.
+/// Refuses a list of which something has become void: it is to be sent again without. And deltas that are void: they are not to
+/// be sent again.
 pub(crate) fn check(cluster: &Cluster, operation: &Operation) -> Result<(), ManagerError> {
-    let Operation::Asked(ManagerRequest::Move(list)) = operation else { return Ok(()) };
-    let maps = cluster.maps();
-    if list.iter().any(|moved| is_void(&maps, moved)) { Err(ManagerError::NotMine) } else { Ok(()) }
+    match operation {
+        Operation::Asked(ManagerRequest::Move(list)) => {
+            let maps = cluster.maps();
+            if list.iter().any(|moved| is_void(&maps, moved)) { Err(ManagerError::NotMine) } else { Ok(()) }
+        }
+        Operation::Asked(ManagerRequest::Deltas(deltas)) => {
+            let maps = cluster.maps();
+            let is_forgotten = deltas.log < maps.next_log && !maps.logs.contains_key(&deltas.log);
+            if is_forgotten { Err(ManagerError::Stale) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
 }
 
 fn is_void(maps: &Maps, moved: &Moved) -> bool {
