@@ -18,7 +18,7 @@ use host::sim::{DiskOptions, World};
 use libfuzzer_sys::fuzz_target;
 use protocol::address::Position;
 use protocol::fragment::{Geometry, Part, WIDTH_MAX};
-use protocol::id::{FenceEpoch, GroupId, LogId, StripeNumber, TargetId};
+use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
 use protocol::maps::{Class, Drain, GroupEntry, LogState, Maps, SlotLog, TargetEntry, TargetState, Writer};
 use protocol::registry::RegistryRequest;
 use protocol::storage::StoredFragment;
@@ -85,7 +85,8 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         Some(LogState::Open(epoch) | LogState::Sealing(epoch)) => epoch,
         _ => FenceEpoch(feed.word()),
     };
-    match feed.choice(21) {
+    let seen = MapEpoch(maps.epoch.0.saturating_sub(feed.choice(3).into()));
+    match feed.choice(23) {
         0 => RegistryRequest::OpenLog { node: feed.word(), writer: Writer::Client },
         1 => {
             let groups = feed.run().iter().map(|&id| GroupId(id.into())).collect();
@@ -103,7 +104,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
             let length = Position::new(StripeNumber(feed.number()), feed.word());
             RegistryRequest::Seal { log, epoch, length, tail: StripeNumber(feed.number()) }
         }
-        8 => RegistryRequest::ForgetLogs(feed.run().iter().map(|&id| LogId(id.into())).collect()),
+        8 => RegistryRequest::ForgetLogs(feed.run().iter().map(|&id| LogId(id.into())).collect(), seen),
         9 | 10 => {
             let (first, last) = (feed.number() as u16, feed.number() as u16);
             let listed = |&id: &u8| SlotLog { log: LogId(id.into()), from: Position::START };
@@ -126,9 +127,10 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
             let group = GroupId(feed.word());
             RegistryRequest::ReplaceMember { group, old: TargetId(feed.word()), new: TargetId(feed.word()) }
         }
-        19 => RegistryRequest::MemberWhole(GroupId(feed.word()), TargetId(feed.word())),
+        19 => RegistryRequest::MemberWhole(GroupId(feed.word()), TargetId(feed.word()), seen),
         17 => RegistryRequest::RenameTarget(TargetId(feed.word()), feed.number().to_string()),
         20 => RegistryRequest::RenameNode(feed.word(), feed.number().to_string()),
+        21 => RegistryRequest::TargetWhole(TargetId(feed.word()), seen),
         _ => {
             let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed, TargetState::New]
                 [usize::from(feed.choice(4))];

@@ -423,7 +423,7 @@ impl Cleaner {
             }
         }
         let count = gone.len() as u64;
-        if count > 0 && self.cluster.registry(RegistryRequest::ForgetLogs(gone)).await.is_ok() {
+        if count > 0 && self.cluster.registry(RegistryRequest::ForgetLogs(gone, maps.epoch)).await.is_ok() {
             self.noted().logs_forgotten += count;
         }
     }

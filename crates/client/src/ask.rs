@@ -118,7 +118,7 @@ impl Inner {
                 Ok(Err(error)) => return Err(error.into()),
                 Err(unreachable) => unreachable.to_string(),
             };
-            if self.cluster.refresh().await.is_ok_and(|maps| is_over(&maps, owed.journal)) {
+            if self.cluster.knowing(owed.journal).await.is_ok_and(|maps| is_over(&maps, owed.journal)) {
                 lock(&self.journals).forget(owed.journal);
                 return Ok(());
             }

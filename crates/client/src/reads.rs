@@ -105,7 +105,7 @@ impl Inner {
         let mut may_have_moved = true;
         loop {
             match error {
-                ReadError::Late { .. } if self.host.now() < deadline && !self.is_stopped() => {
+                _ if error.may_pass() && self.host.now() < deadline && !self.is_stopped() => {
                     self.host.sleep(PAUSE).await;
                 }
                 _ if may_have_moved => may_have_moved = false,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use event_listener::{Event, EventListener};
 use futures_util::future::{Either, select};
 use host::{Address, BoxFuture, Envelope, Host, NodeId, Port};
-use protocol::id::TargetId;
+use protocol::id::{LogId, TargetId};
 use protocol::maps::Maps;
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 use protocol::storage::{
@@ -24,6 +24,8 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(20);
 const READ_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a registry may take: longer than it looks for a leader itself.
 const REGISTRY_PATIENCE: Duration = Duration::from_secs(12);
+/// How long the newest maps are waited for: longer than most elections take.
+const NEWEST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long nobody is asked for newer maps after nobody could tell.
 const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
 
@@ -179,10 +181,23 @@ impl Cluster {
     }
 
     /// Fetches maps in which nothing lacks that anybody was told before. The registry's leader asks a quorum for them: this is
-    /// for who would conclude from what he does not find.
+    /// for who would conclude from what he does not find (`docs/decisions/0042`).
     pub async fn newest(&self) -> Result<Arc<Maps>, RegistryError> {
-        self.registry(RegistryRequest::Newest).await?;
-        Ok(self.maps())
+        self.newest_within(NEWEST_PATIENCE).await
+    }
+
+    pub(crate) async fn newest_within(&self, patience: Duration) -> Result<Arc<Maps>, RegistryError> {
+        let asking = pin!(self.registry(RegistryRequest::Newest { epoch: self.maps().epoch }));
+        match select(asking, pin!(self.host.sleep(patience))).await {
+            Either::Left((answer, _)) => answer.map(|_| self.maps()),
+            Either::Right(_) => Err(RegistryError::Unavailable("too few of the machines that vote answer".into())),
+        }
+    }
+
+    /// Maps that tell of a log of which somebody told: what these do not show of it, or of older ones, is no more.
+    pub async fn knowing(&self, log: LogId) -> Result<Arc<Maps>, RegistryError> {
+        let maps = self.refresh().await?;
+        if log < maps.next_log { Ok(maps) } else { self.newest().await }
     }
 
     /// Asks the registry; the maps in its answer become this node's.

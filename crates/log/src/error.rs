@@ -58,6 +58,24 @@ pub enum ReadError {
         /// What is known of the last target.
         reason: String,
     },
+    /// They are not where the maps of this machine say, and nobody confirms that these are the newest. Try again: machines that
+    /// vote may be starting.
+    #[error(
+        "{address:?} is not where the maps of this machine say, and nobody confirms that these are the newest: {reason}"
+    )]
+    Unconfirmed {
+        /// What was asked for.
+        address: LogAddress,
+        /// Why nobody confirms it.
+        reason: String,
+    },
+}
+
+impl ReadError {
+    /// Whether it is known only for now: whoever can wait tries again.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, ReadError::Late { .. } | ReadError::Unconfirmed { .. })
+    }
 }
 
 /// Why a log could not be sealed.

@@ -66,5 +66,5 @@ pub use reader::{Damage, LogReader};
 pub use rebuilder::{RebuildOptions, RebuildStatus, Rebuilder};
 pub use scrubber::{ScrubOptions, ScrubStatus, Scrubber};
 pub use turns::Turn;
-pub use wholeness::Look;
+pub use wholeness::{Called, Look};
 pub use writer::{Appended, BodyPart, LogWriter, Record, Rest, WriterOptions, WriterStatus};

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{join, join_all, try_join};
@@ -21,6 +22,9 @@ use crate::fetch::{self, Refusal};
 use crate::sender::Shared;
 use crate::turns::{Turn, Turns};
 use crate::{Cluster, LogWriter, ReadError};
+
+/// How long the newest maps are waited for where targets are late, too.
+const LATE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Reads any log. Clones share the local writers and what they found damaged.
 #[derive(Clone, Debug)]
@@ -151,15 +155,22 @@ impl LogReader {
     }
 
     /// The layout may have changed: once more, with fresh maps. By maps that may be behind nobody knows that something was
-    /// deleted, or cannot be read: it may lie in a run that they do not show. Whoever is late will be asked again anyway.
+    /// deleted, or cannot be read: it may lie in a run that they do not show. Whoever is late is asked again anyway, so nobody
+    /// waits long for these then.
     async fn read_with_newer(&self, maps: &Maps, address: LogAddress, error: ReadError) -> Result<Bytes, ReadError> {
-        let is_late = matches!(error, ReadError::Late { .. });
-        let fresh = if is_late { self.cluster.refresh().await } else { self.cluster.newest().await };
+        let fresh = match &error {
+            // What was sealed has its length for ever.
+            ReadError::Beyond(_) => return Err(error),
+            ReadError::Late { .. } => match self.cluster.refresh().await {
+                Ok(fresh) if fresh.epoch > maps.epoch => Ok(fresh),
+                _ => self.cluster.newest_within(LATE_PATIENCE).await,
+            },
+            _ => self.cluster.newest().await,
+        };
         match fresh {
             Ok(fresh) if fresh.epoch > maps.epoch => self.read_with(&fresh, address).await,
-            Ok(_) => Err(error),
-            Err(_) if is_late => Err(error),
-            Err(unknown) => Err(ReadError::Late { address, reason: unknown.to_string() }),
+            Err(unknown) if !error.may_pass() => Err(ReadError::Unconfirmed { address, reason: unknown.to_string() }),
+            _ => Err(error),
         }
     }
 

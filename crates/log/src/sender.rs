@@ -79,6 +79,9 @@ impl Shared {
         let maps = refreshed.map_err(|error| LogError::Unavailable(error.to_string()))?;
         let is_open = |entry: &&LogEntry| entry.state == LogState::Open(rest.epoch);
         let known = maps.logs.get(&rest.log).filter(is_open).ok_or(LogError::Fenced(rest.log))?;
+        if known.layout.last().is_none_or(|newest| newest.number < rest.run) {
+            return Err(LogError::Unavailable("the maps are older than the log's last stripes".into()));
+        }
         // A run that its writer did not hear of has none of its stripes.
         let unfinished = known
             .layout

@@ -24,6 +24,15 @@ pub struct Look {
     pub silent: BTreeSet<TargetId>,
 }
 
+/// What was called whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Called {
+    /// Targets.
+    pub targets: u64,
+    /// Places that targets took in groups.
+    pub places: u64,
+}
+
 impl Look {
     /// Asks all targets.
     pub async fn take(cluster: &Cluster) -> Result<Look, RegistryError> {
@@ -36,17 +45,25 @@ impl Look {
     }
 
     /// Has the registry call those whole that lack nothing any more, also of places that they took in groups. Nobody waits for
-    /// those that are `given_up`. Returns how many targets became whole, and whether anything became better.
-    pub async fn call_whole(&self, cluster: &Cluster, given_up: &BTreeSet<TargetId>) -> (u64, bool) {
-        let (mut whole, mut settles) = (0, false);
+    /// those that are `given_up`. Of whom something was said meanwhile somebody looks again.
+    pub async fn call_whole(&self, cluster: &Cluster, given_up: &BTreeSet<TargetId>) -> Result<Called, RegistryError> {
+        let (mut called, seen) = (Called::default(), self.maps.epoch);
         for target in whole_again(&self.maps, &self.states, &self.silent, given_up) {
-            let request = RegistryRequest::TargetWhole(target, self.maps.epoch);
-            whole += u64::from(cluster.registry(request).await.is_ok());
+            called.targets += u64::from(agreed(cluster, RegistryRequest::TargetWhole(target, seen)).await?);
         }
         for (group, newcomer) in settled(&self.maps, &self.states, &self.silent, given_up) {
-            settles |= cluster.registry(RegistryRequest::MemberWhole(group, newcomer)).await.is_ok();
+            called.places += u64::from(agreed(cluster, RegistryRequest::MemberWhole(group, newcomer, seen)).await?);
         }
-        (whole, whole > 0 || settles)
+        Ok(called)
+    }
+}
+
+/// Whether the registry agrees, which it does not if it knows more.
+async fn agreed(cluster: &Cluster, request: RegistryRequest) -> Result<bool, RegistryError> {
+    match cluster.registry(request).await {
+        Ok(_) => Ok(true),
+        Err(RegistryError::Lost | RegistryError::Unknown(_)) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

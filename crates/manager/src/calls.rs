@@ -293,7 +293,11 @@ impl Manager {
     /// grants nothing that stands against what a dead client held until then). Who never said which log it writes is no
     /// client that could be called.
     async fn is_over(&self, node: u32, life: LogId) -> bool {
-        let Ok(maps) = self.cluster.refresh().await else { return false };
+        let known = match life == LogId::default() {
+            true => self.cluster.newest().await,
+            false => self.cluster.knowing(life).await,
+        };
+        let Ok(maps) = known else { return false };
         let mut of_life = logs(&maps, node).filter(|&(log, _)| log <= life || life == LogId::default());
         of_life.all(|(_, state)| matches!(state, LogState::Sealed(_))) && self.replay_sealed().await.is_ok()
     }
@@ -315,7 +319,7 @@ impl Manager {
         }
         if log != known {
             let failed = |error: StartError| ManagerError::Failed(error.to_string());
-            let maps = self.cluster.refresh().await.map_err(|error| failed(error.into()))?;
+            let maps = self.cluster.knowing(log).await.map_err(|error| failed(error.into()))?;
             let earlier = logs(&maps, node).filter(|&(earlier, _)| earlier < log);
             for (earlier, _) in earlier.filter(|(_, state)| !matches!(state, LogState::Sealed(_))) {
                 seal(&self.cluster, earlier).await.map_err(failed)?;

@@ -427,8 +427,8 @@ impl Manager {
                 }
                 // It was stored anew elsewhere meanwhile: the next attempt finds it there.
                 Err(ReadError::Deleted(_)) if tries < LOAD_TRIES => return Ok(()),
-                Err(ReadError::Late { .. })
-                    if self.host().now() < deadline && !self.stopping.load(Ordering::Relaxed) =>
+                Err(error)
+                    if error.may_pass() && self.host().now() < deadline && !self.stopping.load(Ordering::Relaxed) =>
                 {
                     self.host().sleep(PAUSE).await;
                 }

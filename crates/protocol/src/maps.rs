@@ -94,6 +94,9 @@ pub enum MapsError {
     /// A group has a number that is still to be given.
     #[error("stripe group {} has a number that was given to nobody", .0.0)]
     GroupNumber(GroupId),
+    /// A target is in its state since an epoch that is still to come: nobody could ever find it whole.
+    #[error("target {} is in its state since an epoch that is still to come", .0.0)]
+    Since(TargetId),
     /// A run names no group, or one that does not exist.
     #[error("log {} has a run without groups that exist", .0.0)]
     Run(LogId),
@@ -149,6 +152,9 @@ impl Maps {
         let wished = self.wishes.values().flat_map(|wish| [wish.from, wish.to]);
         if let Some(node) = serving.chain(self.managers()).chain(wished).find(|node| !self.nodes.contains_key(node)) {
             return Err(MapsError::Node(node));
+        }
+        if let Some((&target, _)) = self.targets.iter().find(|(_, target)| target.since > self.epoch) {
+            return Err(MapsError::Since(target));
         }
         for (&group, entry) in &self.groups {
             let are_known = entry.targets.iter().all(|target| self.targets.contains_key(target));
@@ -344,8 +350,8 @@ pub struct TargetEntry {
     pub state: TargetState,
     /// Whether it is being emptied.
     pub drain: Drain,
-    /// The epoch of the maps in which it was last said whether it serves: whoever looked at it with older ones looked before it
-    /// missed something, perhaps, or at another disk.
+    /// Since which epoch of the maps it is in its state. Whoever looked at it with older ones looked before it missed
+    /// something, perhaps, or at another disk.
     pub since: MapEpoch,
 }
 

@@ -78,8 +78,8 @@ pub enum RegistryRequest {
         /// The first stripe that the asker made redundant in the last run.
         tail: StripeNumber,
     },
-    /// Forgets sealed logs of which nothing lives.
-    ForgetLogs(Vec<LogId>),
+    /// Forgets sealed logs of which no target has anything, as the asker found with the maps of this epoch.
+    ForgetLogs(Vec<LogId>, MapEpoch),
     /// For slots `first..=last`: the node that manages them, and from what it takes them over.
     SetSlots {
         /// First slot.
@@ -97,7 +97,7 @@ pub enum RegistryRequest {
     },
     /// Plans anew which slots are to move from one living node to another. The registry's leader alone says so.
     Balance,
-    /// Whether a target serves, or lacks something. That it is whole is said otherwise.
+    /// Whether a target serves, or lacks something. That it is whole says [`RegistryRequest::TargetWhole`].
     SetTarget(TargetId, TargetState),
     /// Another target takes the place of a member that failed, in a group over which nothing is written any more.
     ReplaceMember {
@@ -108,8 +108,8 @@ pub enum RegistryRequest {
         /// Who takes its place: no member yet, and none of the past.
         new: TargetId,
     },
-    /// Who took another's place in a group lacks nothing of it any more.
-    MemberWhole(GroupId, TargetId),
+    /// Who took another's place in a group lacks nothing of it any more, as the asker found with the maps of this epoch.
+    MemberWhole(GroupId, TargetId, MapEpoch),
     /// A new node, which counts as gone until it begins a session. The answer gives its number. An invitation is good for one:
     /// whoever asks again by it has the same name, and has not begun.
     AddNode {
@@ -212,8 +212,11 @@ pub enum RegistryRequest {
         /// The epoch that the asker knows.
         epoch: MapEpoch,
     },
-    /// All maps, with every change that was answered before this was asked, as a quorum confirms.
-    Newest,
+    /// All maps, with every change that was answered before this was asked, as a quorum confirms. Whoever has them is told so.
+    Newest {
+        /// The epoch that the asker knows.
+        epoch: MapEpoch,
+    },
     /// A target that was behind lacks nothing any more, as the asker found with the maps of this epoch.
     TargetWhole(TargetId, MapEpoch),
 }
@@ -236,6 +239,8 @@ pub enum RegistryReply {
     /// The lease holds for [`LEASE`] from when it was asked for; the epoch of the maps tells whether they are worth asking
     /// for.
     Lease(MapEpoch),
+    /// There are no newer maps than those of this epoch.
+    Newest(MapEpoch),
 }
 
 impl RegistryReply {
@@ -248,7 +253,7 @@ impl RegistryReply {
             | RegistryReply::Node(_, maps)
             | RegistryReply::Targets(_, maps)
             | RegistryReply::Session(_, maps) => Some(maps),
-            RegistryReply::Lease(_) => None,
+            RegistryReply::Lease(_) | RegistryReply::Newest(_) => None,
         }
     }
 }
@@ -278,7 +283,7 @@ pub enum RegistryError {
     #[error("the invitation was used before")]
     Used,
     /// Too few targets or nodes live to keep the registry safe. Whether the change took effect is unknown.
-    #[error("the registry cannot be changed: {0}")]
+    #[error("the registry cannot do that now: {0}")]
     Unavailable(String),
     /// The replica of the node that was asked can neither tell nor change anything now, and has not: another one may.
     #[error("a replica of the registry waits: {0}")]

@@ -34,7 +34,7 @@ pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u
 pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
     let mut next = maps.clone();
     let outcome = match request {
-        RegistryRequest::Maps | RegistryRequest::Newest | RegistryRequest::Watch { .. } => Ok(Outcome::Maps),
+        RegistryRequest::Maps | RegistryRequest::Newest { .. } | RegistryRequest::Watch { .. } => Ok(Outcome::Maps),
         RegistryRequest::Renew { node, session, .. } => nodes::current(&next, node, session).map(|()| Outcome::Lease),
         RegistryRequest::AddNode { name, address, stores, invitation } => {
             nodes::add(&mut next, (name, address, stores), invitation)
@@ -60,7 +60,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::Seal { log, epoch, length, tail } => {
             seal(&mut next, (log, epoch), LogState::Sealed(length), tail)
         }
-        RegistryRequest::ForgetLogs(logs) => Ok(forget(&mut next, &logs)),
+        RegistryRequest::ForgetLogs(logs, seen) => Ok(forget(&mut next, &logs, seen)),
         RegistryRequest::SetSlots { first, last, node, base, logs, epoch } => {
             let seen = MapEpoch(epoch);
             set_slots(&mut next, (first, last), SlotEntry { node, base, logs }, seen)
@@ -72,7 +72,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::SetTarget(target, state) => set_target(&mut next, target, state),
         RegistryRequest::TargetWhole(target, seen) => target_whole(&mut next, target, seen),
         RegistryRequest::ReplaceMember { group, old, new } => members::replace(&mut next, group, old, new),
-        RegistryRequest::MemberWhole(group, member) => members::whole(&mut next, group, member),
+        RegistryRequest::MemberWhole(group, member, seen) => members::whole(&mut next, (group, member), seen),
         RegistryRequest::Drain(targets, drain) => drain::set(&mut next, &targets, drain),
         RegistryRequest::RemoveTargets(targets, seen) => drain::remove(&mut next, &targets, seen),
         RegistryRequest::RemoveNode(node) => drain::remove_node(&mut next, node),
@@ -263,11 +263,16 @@ fn seal(maps: &mut Maps, (log, epoch): (LogId, FenceEpoch), sealed: LogState, ta
     Ok(Outcome::Maps)
 }
 
-/// Only sealed logs are forgotten, and none that a slot is still to be taken over from.
-fn forget(maps: &mut Maps, logs: &[LogId]) -> Outcome {
+/// Only sealed logs are forgotten, and none that a slot is still to be taken over from, or that lies on a target of which
+/// something was said since it was asked: it may have answered from another disk.
+fn forget(maps: &mut Maps, logs: &[LogId], seen: MapEpoch) -> Outcome {
     for log in logs {
-        let sealed = maps.logs.get(log).is_some_and(|entry| matches!(entry.state, LogState::Sealed(_)));
-        if sealed && !maps.slots.values().any(|slot| slot.needs(*log)) {
+        let is_as_seen = |target: &TargetId| maps.targets.get(target).is_none_or(|entry| entry.since <= seen);
+        let may_go = |entry: &LogEntry| {
+            let mut groups = entry.layout.iter().flat_map(|run| &run.groups).filter_map(|group| maps.groups.get(group));
+            matches!(entry.state, LogState::Sealed(_)) && groups.all(|group| group.targets.iter().all(is_as_seen))
+        };
+        if maps.logs.get(log).is_some_and(may_go) && !maps.slots.values().any(|slot| slot.needs(*log)) {
             maps.logs.remove(log);
         }
     }
@@ -460,7 +465,7 @@ mod tests {
             }
         };
         let first = form(&mut maps, 8192);
-        let _ = step(&mut maps, RegistryRequest::ForgetLogs(vec![LogId(77)]));
+        let _ = step(&mut maps, RegistryRequest::ForgetLogs(vec![LogId(77)], MapEpoch(1)));
         assert!(!maps.groups.contains_key(&first));
         let second = form(&mut maps, 4096);
         assert_ne!(first, second);
@@ -468,6 +473,24 @@ mod tests {
         let add = |group| RegistryRequest::AddRun { log, version, epoch, from: StripeNumber(0), groups: vec![group] };
         assert_eq!(step(&mut maps, add(first)), Err(RegistryError::Unknown("group".into())));
         assert_eq!(step(&mut maps, add(second)), Ok(Outcome::Maps));
+    }
+
+    #[test]
+    fn a_log_is_forgotten_only_by_who_looked_since_its_targets_are_what_they_are() {
+        let mut maps = cluster(5);
+        let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client });
+        let log = LogId(1);
+        let _ = step(&mut maps, RegistryRequest::Claim { log, version: 1 });
+        let (epoch, length, tail) = (FenceEpoch(2), Position::new(StripeNumber(0), 0), StripeNumber(0));
+        let _ = step(&mut maps, RegistryRequest::Seal { log, epoch, length, tail });
+        let seen = maps.epoch;
+        let _ = step(&mut maps, RegistryRequest::SetTarget(TargetId(2), TargetState::Behind));
+        let forget = |maps: &mut Maps, seen| step(maps, RegistryRequest::ForgetLogs(vec![log], seen));
+        assert_eq!(forget(&mut maps, seen), Ok(Outcome::Maps));
+        assert!(maps.logs.contains_key(&log), "one of its targets may have answered from another disk");
+        let seen = maps.epoch;
+        assert_eq!(forget(&mut maps, seen), Ok(Outcome::Maps));
+        assert!(!maps.logs.contains_key(&log));
     }
 
     #[test]

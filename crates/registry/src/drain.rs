@@ -200,7 +200,8 @@ mod tests {
             .expect("the node is there still");
         assert_eq!(in_groups(&maps), [1, 2, 3]);
         seal(&mut maps, log);
-        step(&mut maps, RegistryRequest::ForgetLogs(vec![log])).expect("nothing is left of it");
+        let seen = maps.epoch;
+        step(&mut maps, RegistryRequest::ForgetLogs(vec![log], seen)).expect("nothing is left of it");
         assert!(!maps.targets.contains_key(&TargetId(4)), "nothing names it any more");
     }
 

@@ -7,7 +7,7 @@
 //! 3. Who was a member once never is one again, so that whoever takes what is left there for of no use, by maps as old as
 //!    they may be, is right.
 
-use protocol::id::{GroupId, TargetId};
+use protocol::id::{GroupId, MapEpoch, TargetId};
 use protocol::maps::{Drain, GroupEntry, Maps, NodeState, TargetState};
 use protocol::registry::RegistryError;
 
@@ -41,8 +41,12 @@ pub(crate) fn replace(maps: &mut Maps, group: GroupId, old: TargetId, new: Targe
     Ok(Outcome::Maps)
 }
 
-/// A newcomer has all that lay in the place it took.
-pub(crate) fn whole(maps: &mut Maps, group: GroupId, member: TargetId) -> Reply {
+/// A newcomer has all that lay in the place it took, unless something was said of it since it was looked at: its disk may be
+/// another one.
+pub(crate) fn whole(maps: &mut Maps, (group, member): (GroupId, TargetId), seen: MapEpoch) -> Reply {
+    if !maps.targets.get(&member).is_some_and(|entry| entry.serves() && entry.since <= seen) {
+        return Err(RegistryError::Lost);
+    }
     let entry: &mut GroupEntry = maps.groups.get_mut(&group).ok_or(RegistryError::Unknown("group".into()))?;
     entry.newcomers.remove(&member);
     Ok(Outcome::Maps)
@@ -139,7 +143,15 @@ mod tests {
         let Ok(Outcome::Group(alike)) = step(&mut maps, form.clone()) else { panic!("a group is formed") };
         assert_ne!(alike, group, "that one has somebody new");
         step(&mut maps, run(3, alike)).expect("all members have all of that");
-        assert_eq!(step(&mut maps, RegistryRequest::MemberWhole(group, TargetId(5))), Ok(Outcome::Maps));
+        let whole = |maps: &mut Maps, seen| step(maps, RegistryRequest::MemberWhole(group, TargetId(5), seen));
+        let before = maps.epoch;
+        fail(&mut maps, 5);
+        let away = maps.epoch;
+        assert_eq!(whole(&mut maps, away), Err(RegistryError::Lost), "it is away");
+        bring_back(&mut maps, TargetId(5));
+        assert_eq!(whole(&mut maps, before), Err(RegistryError::Lost), "it may have another disk");
+        let seen = maps.epoch;
+        assert_eq!(whole(&mut maps, seen), Ok(Outcome::Maps));
         assert!(maps.is_whole_in(&maps.groups[&group], TargetId(5)));
         assert_eq!(step(&mut maps, form), Ok(Outcome::Group(group)), "now it is as good as any");
     }

@@ -14,6 +14,7 @@ use openraft::raft::{
     VoteRequest, VoteResponse,
 };
 use openraft::{EmptyNode, OptionalSend};
+use protocol::id::MapEpoch;
 use protocol::maps::Reign;
 use protocol::registry::{CONSENSUS_PORT, ConsensusMessage, RegistryAnswer};
 use serde::{Deserialize, Serialize};
@@ -48,8 +49,8 @@ pub(crate) enum Talk {
     Renew(u32, u64, Duration),
     /// How it stands: whoever begins, or wants to found the next reign, asks so.
     Stand,
-    /// The newest maps, asked of the leader.
-    Newest,
+    /// For newer maps than those of this epoch, if there are any; asked of the leader.
+    Newest(MapEpoch),
 }
 
 /// What it answers.

@@ -519,6 +519,20 @@ mod tests {
     }
 
     #[test]
+    fn who_looked_at_a_machine_before_it_went_once_more_calls_nothing_whole() {
+        let mut maps = cluster(3);
+        assert_eq!(step(&mut maps, RegistryRequest::Expire { node: 1, session: 2 }), Ok(Outcome::Maps));
+        assert_eq!(begin(&mut maps, 1), 3);
+        let seen = maps.epoch;
+        assert_eq!(step(&mut maps, RegistryRequest::Expire { node: 1, session: 3 }), Ok(Outcome::Maps));
+        assert_eq!(begin(&mut maps, 1), 4);
+        let whole = |maps: &mut Maps, seen| step(maps, RegistryRequest::TargetWhole(TargetId(0), seen));
+        assert_eq!(whole(&mut maps, seen), Err(RegistryError::Lost));
+        let seen = maps.epoch;
+        assert_eq!(whole(&mut maps, seen), Ok(Outcome::Maps));
+    }
+
+    #[test]
     fn an_old_session_ends_nothing() {
         let mut maps = cluster(2);
         begin(&mut maps, 2);

@@ -44,7 +44,14 @@ pub fn begin(before: &Maps, node: u32) -> Maps {
     }
     nodes::form(&mut maps);
     slots::inherit(&mut maps);
+    looked_at_anew(&mut maps);
     maps
+}
+
+/// What was found out of targets in another reign does not count in this one.
+pub(crate) fn looked_at_anew(maps: &mut Maps) {
+    let epoch = maps.epoch;
+    maps.targets.values_mut().for_each(|target| target.since = epoch);
 }
 
 fn skip(maps: &mut Maps) {

@@ -293,7 +293,7 @@ impl Registry {
         }
         match request {
             RegistryRequest::Maps => Ok(RegistryReply::Maps(self.maps())),
-            RegistryRequest::Newest => self.carry(Talk::Newest).await,
+            RegistryRequest::Newest { epoch } => self.carry(Talk::Newest(epoch)).await,
             RegistryRequest::Watch { epoch } => {
                 match select(pin!(self.newer(epoch)), pin!(self.host.sleep(WATCH))).await {
                     Either::Left((maps, _)) => Ok(RegistryReply::Maps(maps)),
@@ -315,6 +315,7 @@ impl Registry {
     /// Brings `talk` to the leader, whoever that is by then. What is proposed twice counts once.
     async fn carry(&self, talk: Talk) -> RegistryAnswer {
         let end = self.host.now() + PATIENCE;
+        let is_question = matches!(talk, Talk::Newest(_));
         let mut why = "no node leads".to_owned();
         loop {
             let leader = self.leader();
@@ -335,9 +336,10 @@ impl Registry {
                 Ok(_) => {}
             }
             if self.host.now() + RETRY >= end || self.has_failed() || self.ruled.over().is_some() {
+                let doubt = if is_question { "" } else { ". Whether the change took effect is unknown" };
                 let why = format!(
                     "too few of the machines that vote answer ({why}). Start the others: more than half of those that \
-                     vote must run. Whether the change took effect is unknown"
+                     vote must run{doubt}"
                 );
                 return Err(RegistryError::Unavailable(why));
             }
@@ -361,7 +363,7 @@ impl Registry {
             }
             Talk::Change(command) => self.propose(command.clone()).await,
             Talk::Renew(node, session, pause) => self.renew((*node, *session), *pause).await,
-            Talk::Newest => self.tell_newest().await,
+            Talk::Newest(epoch) => self.tell_newest(*epoch).await,
             _ => Said::Failed("only changes, renewals and questions are brought to a leader".into()),
         }
     }
@@ -449,15 +451,16 @@ impl Registry {
         Said::Answer(current.map(|()| RegistryReply::Lease(maps.epoch)))
     }
 
-    /// The maps, if this node leads, and surely still did when it was asked.
-    async fn tell_newest(&self) -> Said {
+    /// The maps, if they are newer than those of `epoch`, and if this node leads, and surely still did when it was asked.
+    async fn tell_newest(&self, epoch: MapEpoch) -> Said {
         if self.leading().is_none() {
             return Said::Follows(self.leader());
         }
-        match self.confirm().await {
-            Ok(()) => Said::Answer(Ok(RegistryReply::Maps(self.maps()))),
-            Err(why) => Said::Failed(why),
+        if let Err(why) = self.confirm().await {
+            return Said::Failed(why);
         }
+        let maps = self.maps();
+        Said::Answer(Ok(if maps.epoch > epoch { RegistryReply::Maps(maps) } else { RegistryReply::Newest(maps.epoch) }))
     }
 
     /// That this node leads, confirmed by a quorum later than this was called; the maps then hold all that was acknowledged
@@ -673,7 +676,7 @@ impl Registry {
                 let done = within(&self.host, self.raft.handle_transfer_leader(request)).await;
                 done.map_or_else(|error| failed(error.to_string()), Said::Transfer)
             }
-            talk @ (Talk::Change(_) | Talk::Renew(..) | Talk::Stand | Talk::Newest) => self.hear(&talk).await,
+            talk @ (Talk::Change(_) | Talk::Renew(..) | Talk::Stand | Talk::Newest(_)) => self.hear(&talk).await,
         }
     }
 }

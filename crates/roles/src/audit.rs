@@ -212,7 +212,8 @@ async fn verify(roles: &Roles, (log, number): Stripe) -> Option<BTreeSet<String>
     (!found.is_empty()).then_some(found)
 }
 
-/// Makes every missing or damaged fragment again; targets that then have all they should have are whole.
+/// Makes every missing or damaged fragment again. Targets that then have all they should have are whole, unless others that are
+/// away may have more.
 pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, String> {
     progress("deleted stripes", 0, 1);
     // What the others deleted while a target was away is deleted there too, before anything is rebuilt of it.
@@ -232,7 +233,7 @@ pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, S
     let look = Look::take(&roles.cluster).await.map_err(|error| error.to_string())?;
     if failed == 0 {
         // Whoever is away is waited for: it may have what nobody else shows.
-        look.call_whole(&roles.cluster, &BTreeSet::new()).await;
+        look.call_whole(&roles.cluster, &BTreeSet::new()).await.map_err(|error| error.to_string())?;
     }
     let lacking = lacking(&look);
     let maps = roles.cluster.maps();

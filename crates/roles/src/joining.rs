@@ -67,7 +67,10 @@ pub async fn number_targets(
     let of_node = |maps: &Maps| -> Vec<TargetId> {
         maps.targets.iter().filter(|(_, entry)| entry.node == node).map(|(id, _)| *id).collect()
     };
-    let missing = names.get(of_node(&cluster.maps()).len()..).unwrap_or_default().to_vec();
+    // Whoever is asked first may not have heard yet of what was done before.
+    let known =
+        cluster.newest().await.map_err(|error| format!("the cluster took no targets of this machine: {error}"))?;
+    let missing = names.get(of_node(&known).len()..).unwrap_or_default().to_vec();
     if !missing.is_empty() {
         let added = cluster.registry(RegistryRequest::AddTargets { node, names: missing }).await;
         added.map_err(|error| format!("the cluster took no targets of this machine: {error}"))?;

@@ -31,6 +31,13 @@ impl Repair {
                     name.as_str().unwrap_or("a target")
                 );
             }
+            for name in answer["behind"].as_array().into_iter().flatten() {
+                say!(
+                    "{} stays behind until all it should have is known to be there: until those that are missing are back or \
+                     replaced, or have been away for so long that nobody waits for them any more",
+                    name.as_str().unwrap_or("a target")
+                );
+            }
         }
         let lacking = answer["lacking"].as_array().map_or(&[][..], Vec::as_slice);
         if let (Some(0), Some(first)) = (answer["failed"].as_u64(), lacking.first()) {
