@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use host::Moment;
-use protocol::id::{MapEpoch, TargetId};
+use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetState};
 
 /// The targets that failed, and since when that is known here.
 #[derive(Clone, Debug, Default)]
 pub struct Absences {
-    since: BTreeMap<TargetId, (MapEpoch, Moment)>,
+    since: BTreeMap<TargetId, Moment>,
     /// Those of them that are to go anyway: nobody waits for them (DESIGN §9: at once on remove).
     leaving: BTreeSet<TargetId>,
 }
@@ -18,22 +18,18 @@ pub struct Absences {
 impl Absences {
     /// Takes note of which targets have failed now.
     pub fn observe(&mut self, maps: &Maps, now: Moment) {
-        let failed = maps.targets.iter().filter(|(_, entry)| entry.state == TargetState::Failed);
-        let before = std::mem::take(&mut self.since);
-        self.since = failed
-            .map(|(&target, entry)| {
-                // One that came back and failed again has been away since then, though its return went unseen.
-                let known = before.get(&target).filter(|(epoch, _)| *epoch == entry.since);
-                (target, known.copied().unwrap_or((entry.since, now)))
-            })
-            .collect();
+        let failed = |target: &TargetId| maps.targets.get(target).is_some_and(|it| it.state == TargetState::Failed);
+        self.since.retain(|target, _| failed(target));
+        for &target in maps.targets.keys().filter(|target| failed(target)) {
+            self.since.entry(target).or_insert(now);
+        }
         let leaves = |target: &TargetId| maps.targets.get(target).is_some_and(|entry| entry.drains());
         self.leaving = self.since.keys().copied().filter(leaves).collect();
     }
 
     /// The targets that have been away for `patience`: nobody counts with them any more.
     pub fn given_up(&self, now: Moment, patience: Duration) -> BTreeSet<TargetId> {
-        let long = self.since.iter().filter(|(_, (_, since))| now.since(*since) >= patience);
+        let long = self.since.iter().filter(|(_, since)| now.since(**since) >= patience);
         long.map(|(&target, _)| target).chain(self.leaving.iter().copied()).collect()
     }
 }
@@ -59,21 +55,5 @@ mod tests {
         absences.observe(&maps, now);
         assert_eq!(absences.given_up(now, patience), [TargetId(1)].into());
         assert_eq!(absences.given_up(now + patience, patience), [TargetId(0), TargetId(1)].into());
-    }
-
-    #[test]
-    fn one_that_failed_again_is_waited_for_again_though_its_return_went_unseen() {
-        let patience = Duration::from_secs(600);
-        let failed = |since| {
-            let entry = TargetEntry { state: TargetState::Failed, since, ..TargetEntry::new(1, String::new()) };
-            Maps { epoch: since, targets: [(TargetId(0), entry)].into(), ..Maps::empty(1, 1) }
-        };
-        let (mut absences, began, later) = (Absences::default(), Moment(0), Moment(0) + patience);
-        absences.observe(&failed(MapEpoch(5)), began);
-        absences.observe(&failed(MapEpoch(5)), later);
-        assert_eq!(absences.given_up(later, patience), [TargetId(0)].into());
-        absences.observe(&failed(MapEpoch(9)), later);
-        assert_eq!(absences.given_up(later, patience), [].into());
-        assert_eq!(absences.given_up(later + patience, patience), [TargetId(0)].into());
     }
 }

@@ -24,8 +24,13 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(20);
 const READ_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a registry may take: longer than it looks for a leader itself.
 const REGISTRY_PATIENCE: Duration = Duration::from_secs(12);
-/// How long the newest maps are waited for: longer than most elections take.
-const NEWEST_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the newest maps are waited for, and how long of one registry: longer than most elections take. Another one may
+/// have a leader.
+pub(crate) const NEWEST_PATIENCE: Duration = Duration::from_secs(8);
+const NEWEST_PATIENCE_EACH: Duration = Duration::from_secs(4);
+/// How long they are asked for again by who cannot begin without.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(30);
+const BEGIN_PAUSE: Duration = Duration::from_millis(100);
 /// How long nobody is asked for newer maps after nobody could tell.
 const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
 
@@ -186,6 +191,17 @@ impl Cluster {
         self.newest_within(NEWEST_PATIENCE).await
     }
 
+    /// The same, asked for again for half a minute: machines that are started together have no leader yet.
+    pub async fn newest_to_begin(&self) -> Result<Arc<Maps>, RegistryError> {
+        let end = self.host.now() + BEGIN_PATIENCE;
+        loop {
+            match self.newest().await {
+                Err(_) if self.host.now() < end => self.host.sleep(BEGIN_PAUSE).await,
+                asked => return asked,
+            }
+        }
+    }
+
     pub(crate) async fn newest_within(&self, patience: Duration) -> Result<Arc<Maps>, RegistryError> {
         let asking = pin!(self.registry(RegistryRequest::Newest { epoch: self.maps().epoch }));
         match select(asking, pin!(self.host.sleep(patience))).await {
@@ -290,10 +306,16 @@ async fn in_turn(
 ) -> RegistryAnswer {
     let first = answering.load(Ordering::Relaxed);
     let mut error = RegistryError::Unavailable("there is no registry to ask".into());
+    let is_newest = matches!(request, RegistryRequest::Newest { .. });
+    let patience = if is_newest { NEWEST_PATIENCE_EACH } else { REGISTRY_PATIENCE };
     for at in (first..first + registries.len()).map(|at| at % registries.len()) {
         let to = Address { node: registries[at], port: Port(REGISTRY_PORT) };
+        if is_newest {
+            // Who does not wait for the answer asks another one the next time.
+            answering.store((at + 1) % registries.len(), Ordering::Relaxed);
+        }
         let call = pin!(host.call::<RegistryRequest, RegistryAnswer>(to, request.clone()));
-        error = match select(call, pin!(host.sleep(REGISTRY_PATIENCE))).await {
+        error = match select(call, pin!(host.sleep(patience))).await {
             Either::Left((Ok(Err(error @ (RegistryError::Unavailable(_) | RegistryError::Elsewhere(_)))), _)) => error,
             Either::Left((Ok(answer), _)) => {
                 answering.store(at, Ordering::Relaxed);

@@ -16,6 +16,7 @@ use protocol::maps::{GroupEntry, LogState, Maps, TargetEntry};
 use protocol::storage::StoredFragment;
 
 use crate::absence::{self, Told};
+use crate::cluster::NEWEST_PATIENCE;
 use crate::decode::{self, Plan};
 use crate::detour::{self, Costs, Detour, Ways};
 use crate::fetch::{self, Refusal};
@@ -155,20 +156,27 @@ impl LogReader {
     }
 
     /// The layout may have changed: once more, with fresh maps. By maps that may be behind nobody knows that something was
-    /// deleted, or cannot be read: it may lie in a run that they do not show. Whoever is late is asked again anyway, so nobody
-    /// waits long for these then.
+    /// deleted, or cannot be read: it may lie in a run that they do not show. Where targets are late it is asked again anyway,
+    /// so the newest maps are not waited for long.
     async fn read_with_newer(&self, maps: &Maps, address: LogAddress, error: ReadError) -> Result<Bytes, ReadError> {
-        let fresh = match &error {
+        let (mut seen, mut error) = (maps.epoch, error);
+        if error.may_pass()
+            && let Ok(fresh) = self.cluster.refresh().await
+            && fresh.epoch > seen
+        {
+            match self.read_with(&fresh, address).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(still) => (seen, error) = (fresh.epoch, still),
+            }
+        }
+        let patience = match &error {
             // What was sealed has its length for ever.
             ReadError::Beyond(_) => return Err(error),
-            ReadError::Late { .. } => match self.cluster.refresh().await {
-                Ok(fresh) if fresh.epoch > maps.epoch => Ok(fresh),
-                _ => self.cluster.newest_within(LATE_PATIENCE).await,
-            },
-            _ => self.cluster.newest().await,
+            late if late.may_pass() => LATE_PATIENCE,
+            _ => NEWEST_PATIENCE,
         };
-        match fresh {
-            Ok(fresh) if fresh.epoch > maps.epoch => self.read_with(&fresh, address).await,
+        match self.cluster.newest_within(patience).await {
+            Ok(newest) if newest.epoch > seen => self.read_with(&newest, address).await,
             Err(unknown) if !error.may_pass() => Err(ReadError::Unconfirmed { address, reason: unknown.to_string() }),
             _ => Err(error),
         }

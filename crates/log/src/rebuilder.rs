@@ -22,7 +22,7 @@ use protocol::storage::StorageRequest;
 use crate::rebuilding::Lacking;
 use crate::replacing::{astray, replaced, requests};
 use crate::stripes::StripeState;
-use crate::wholeness::{Called, Look};
+use crate::wholeness::Look;
 use crate::{Absences, Cluster, stripes};
 
 /// How often it is looked whether a target is behind.
@@ -118,9 +118,9 @@ impl Rebuilder {
         let given_up = absences.given_up(self.cluster.host().now(), self.options.patience);
         let mut better = self.replace(&maps, &given_up).await;
         let Ok(look) = Look::take(&self.cluster).await else { return better };
-        let called = look.call_whole(&self.cluster, &given_up).await.unwrap_or_default();
+        let called = look.call_whole(&self.cluster, &given_up).await;
         self.noted().targets_whole += called.targets;
-        better |= called != Called::default();
+        better |= called.is_any();
         let Look { maps, states, .. } = look;
         self.tidy(&maps, &states).await;
         let lacking = Lacking::new(&maps, states);

@@ -25,12 +25,14 @@ pub struct Look {
 }
 
 /// What was called whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Called {
     /// Targets.
     pub targets: u64,
     /// Places that targets took in groups.
     pub places: u64,
+    /// Why the registry could not be told of the others, if so.
+    pub failed: Option<RegistryError>,
 }
 
 impl Look {
@@ -46,15 +48,34 @@ impl Look {
 
     /// Has the registry call those whole that lack nothing any more, also of places that they took in groups. Nobody waits for
     /// those that are `given_up`. Of whom something was said meanwhile somebody looks again.
-    pub async fn call_whole(&self, cluster: &Cluster, given_up: &BTreeSet<TargetId>) -> Result<Called, RegistryError> {
+    pub async fn call_whole(&self, cluster: &Cluster, given_up: &BTreeSet<TargetId>) -> Called {
         let (mut called, seen) = (Called::default(), self.maps.epoch);
         for target in whole_again(&self.maps, &self.states, &self.silent, given_up) {
-            called.targets += u64::from(agreed(cluster, RegistryRequest::TargetWhole(target, seen)).await?);
+            let agreed = agreed(cluster, RegistryRequest::TargetWhole(target, seen)).await;
+            called.targets += called.count(agreed);
         }
         for (group, newcomer) in settled(&self.maps, &self.states, &self.silent, given_up) {
-            called.places += u64::from(agreed(cluster, RegistryRequest::MemberWhole(group, newcomer, seen)).await?);
+            let agreed = agreed(cluster, RegistryRequest::MemberWhole(group, newcomer, seen)).await;
+            called.places += called.count(agreed);
         }
-        Ok(called)
+        called
+    }
+}
+
+impl Called {
+    /// Whether anything was.
+    pub fn is_any(&self) -> bool {
+        self.targets + self.places > 0
+    }
+
+    fn count(&mut self, agreed: Result<bool, RegistryError>) -> u64 {
+        match agreed {
+            Ok(agreed) => agreed.into(),
+            Err(error) => {
+                self.failed = Some(error);
+                0
+            }
+        }
     }
 }
 

@@ -25,6 +25,7 @@ use protocol::storage::Durability;
 
 use crate::attempt::Sketch;
 use crate::flight::Flight;
+use crate::late;
 use crate::manager::Manager;
 use crate::needs;
 use crate::ops::{self, Decide, Done, Operation, Told};
@@ -119,6 +120,7 @@ impl Manager {
         let Some(stay) = self.table.with(coordinator, |state| state.stay) else { return Err(not_mine) };
         let context = Context { now: Time(self.host().wall().0), node };
         let plan = self.plan(operation, mine, (coordinator, stay), context).await?;
+        late::check(&self.cluster, operation).map_err(Trouble::Refused)?;
         let admission = plan.admission.clone();
         match self.carry_out(plan).await {
             Err(Trouble::Refused(ManagerError::Held)) => Err(Trouble::Held(admission)),

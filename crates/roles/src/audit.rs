@@ -233,7 +233,11 @@ pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, S
     let look = Look::take(&roles.cluster).await.map_err(|error| error.to_string())?;
     if failed == 0 {
         // Whoever is away is waited for: it may have what nobody else shows.
-        look.call_whole(&roles.cluster, &BTreeSet::new()).await.map_err(|error| error.to_string())?;
+        if let Some(error) = look.call_whole(&roles.cluster, &BTreeSet::new()).await.failed {
+            return Err(format!(
+                "{repaired} stripes were repaired, but the registry could not be told which targets are whole: {error}"
+            ));
+        }
     }
     let lacking = lacking(&look);
     let maps = roles.cluster.maps();

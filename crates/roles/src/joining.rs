@@ -67,13 +67,17 @@ pub async fn number_targets(
     let of_node = |maps: &Maps| -> Vec<TargetId> {
         maps.targets.iter().filter(|(_, entry)| entry.node == node).map(|(id, _)| *id).collect()
     };
-    // Whoever is asked first may not have heard yet of what was done before.
-    let known =
-        cluster.newest().await.map_err(|error| format!("the cluster took no targets of this machine: {error}"))?;
-    let missing = names.get(of_node(&known).len()..).unwrap_or_default().to_vec();
+    let missing = |maps: &Maps| names.get(of_node(maps).len()..).unwrap_or_default().to_vec();
+    let refused = |error| format!("the cluster took no targets of this machine: {error}");
+    let mut known = cluster.maps();
+    if !missing(&known).is_empty() {
+        // Whoever was asked first may not have heard yet of what was done before.
+        known = cluster.newest_to_begin().await.map_err(refused)?;
+    }
+    let missing = missing(&known);
     if !missing.is_empty() {
         let added = cluster.registry(RegistryRequest::AddTargets { node, names: missing }).await;
-        added.map_err(|error| format!("the cluster took no targets of this machine: {error}"))?;
+        added.map_err(refused)?;
     }
     let maps = cluster.maps();
     let own = of_node(&maps);

@@ -8,10 +8,6 @@ use protocol::id::LogId;
 use protocol::registry::RegistryError;
 use registry::{Life, Session};
 
-/// How long it may take to know the newest maps: longer than the worst election.
-const KNOWN_PATIENCE: Duration = Duration::from_secs(30);
-const KNOWN_PAUSE: Duration = Duration::from_millis(100);
-
 /// Begins this life of the node: from now on others count with it, and it answers as long as its lease holds.
 pub(crate) async fn begin(cluster: &Cluster, address: String, keeps: Option<LogId>) -> Result<Session, String> {
     let host = cluster.host();
@@ -32,22 +28,10 @@ pub(crate) async fn begin(cluster: &Cluster, address: String, keeps: Option<LogI
              must run; where they are lost for good, `dazzle registry promote` on this machine goes on without them"
         ),
     })?;
-    know(cluster).await?;
+    // What this life goes on with, its earlier ones left: whichever replica is asked first may be behind.
+    cluster.newest_to_begin().await.map_err(|error| error.to_string())?;
     cluster.lease_by(Box::new(OwnLease(session.clone(), host.clone())));
     Ok(session)
-}
-
-/// What this life goes on with, its earlier ones left, by maps that tell of all that. Whichever replica is asked first may be
-/// behind.
-async fn know(cluster: &Cluster) -> Result<(), String> {
-    let end = cluster.host().now() + KNOWN_PATIENCE;
-    while let Err(error) = cluster.newest().await {
-        if cluster.host().now() >= end {
-            return Err(error.to_string());
-        }
-        cluster.host().sleep(KNOWN_PAUSE).await;
-    }
-    Ok(())
 }
 
 /// The lease of this node's session.
