@@ -342,7 +342,7 @@ impl Handler for FakeTargets {
 }
 
 fn serve(store: &mut Vec<Held>, request: StorageRequest) -> StorageAnswer {
-    let told = |held: &Held| StoredFragment { header: held.header.clone(), length: held.length };
+    let told = |held: &Held| StoredFragment { header: held.header.clone(), length: held.length, generation: 0 };
     match request {
         StorageRequest::Append(append) | StorageRequest::Replace(append) => {
             let bytes = append.parts.concat();

@@ -197,7 +197,7 @@ fn ruins(body: &[u8]) {
         let (header, fence) = (fragments::header(&mut feed, usual), feed.word());
         let fences = [(header.id.log, FenceEpoch(fence))].into();
         let length = fragments::length(&mut feed, usual);
-        evidence.add(target, [StoredFragment { header, length }], fences);
+        evidence.add(target, [StoredFragment { header, length, generation: 0 }], fences);
     }
     let evidence = evidence.conclude();
     let founder = Founder {

@@ -68,8 +68,7 @@ pub enum Standing {
 /// The standing of a stripe. `maps` must be older than the listing that found it; `edge` is asked of open logs.
 pub fn standing(maps: &Maps, (log, number): Stripe, edge: Option<&Edge>) -> Standing {
     let Some(entry) = maps.logs.get(&log) else {
-        // Numbers are never given twice, so a log that is not in the maps and could be was there once.
-        return if log < maps.next_log { Standing::Forgotten } else { Standing::Busy };
+        return if maps.is_forgotten(log) { Standing::Forgotten } else { Standing::Busy };
     };
     let judged = match entry.state {
         LogState::Sealed(_) => true,

@@ -133,7 +133,7 @@ mod tests {
             complete_below: NUMBER,
             data_lengths,
         };
-        (group.targets[group.geometry.member(NUMBER, part)], StoredFragment { header, length: 7 })
+        (group.targets[group.geometry.member(NUMBER, part)], StoredFragment { header, length: 7, generation: 0 })
     }
 
     fn is_gone(parts: &[Part], length: u32, silent: &[u32]) -> bool {

@@ -104,7 +104,7 @@ mod tests {
             complete_below: stripe,
             data_lengths: vec![100, 0],
         };
-        (TargetId(target), StoredFragment { header, length })
+        (TargetId(target), StoredFragment { header, length, generation: 0 })
     }
 
     #[test]

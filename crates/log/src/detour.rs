@@ -398,7 +398,7 @@ mod tests {
                 complete_below: StripeNumber(0),
                 data_lengths: lengths.to_vec(),
             };
-            StoredFragment { header, length }
+            StoredFragment { header, length, generation: 0 }
         };
         assert!(detour.fits(&stored([SIZE, SIZE], SIZE)));
         assert!(!detour.fits(&stored([SIZE, SIZE - 1], SIZE)));

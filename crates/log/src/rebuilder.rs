@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 4;
 /// How long a machine is waited for that makes a stripe whole.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So many stripes are deleted at once.
+/// So many fragments are deleted at once.
 const DELETE_MAX: usize = 1024;
 /// How long it rests when a pass made nothing better.
 const REST: Duration = Duration::from_secs(30);
@@ -147,10 +147,10 @@ impl Rebuilder {
 
     /// Deletes what former members have left of stripes that are whole without them.
     async fn tidy(&self, maps: &Maps, states: &[StripeState]) {
-        for (target, stripes) in astray(maps, states) {
-            for some in stripes.chunks(DELETE_MAX) {
+        for (target, fragments) in astray(maps, states) {
+            for some in fragments.chunks(DELETE_MAX) {
                 // What is not deleted now takes room until the stripe is.
-                let _ = self.cluster.ask(target, StorageRequest::Delete { stripes: some.to_vec() }).await;
+                let _ = self.cluster.ask(target, StorageRequest::Discard { fragments: some.to_vec() }).await;
             }
         }
     }

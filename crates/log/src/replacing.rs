@@ -10,12 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
+use protocol::fragment::FragmentId;
+use protocol::id::{GroupId, TargetId};
 use protocol::maps::{Drain, GroupEntry, Maps, NodeState, TargetEntry, TargetState};
 use protocol::registry::RegistryRequest;
 
 use crate::exposure::Safety;
-use crate::stripes::StripeState;
+use crate::stripes::{Stray, StripeState};
 
 /// The groups of which members are to be replaced when nobody waits for the targets `given_up`, as they are then.
 pub fn replaced(maps: &Maps, given_up: &BTreeSet<TargetId>) -> BTreeMap<GroupId, GroupEntry> {
@@ -91,11 +92,11 @@ fn disorder(group: GroupId, target: TargetId) -> u64 {
     (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 16
 }
 
-/// The stripes of which something is left that is of no use any more, by the targets on which it lies: fragments of former
+/// The fragments that are of no use any more, and their generations, by the targets on which they lie: those of former
 /// members, where the present ones lack nothing and nothing of the stripe can come to lie there again.
-pub(crate) fn astray(maps: &Maps, states: &[StripeState]) -> BTreeMap<TargetId, Vec<(LogId, StripeNumber)>> {
+pub(crate) fn astray(maps: &Maps, states: &[StripeState]) -> BTreeMap<TargetId, Vec<(FragmentId, u64)>> {
     let written = maps.written();
-    let mut astray: BTreeMap<TargetId, Vec<(LogId, StripeNumber)>> = BTreeMap::new();
+    let mut astray: BTreeMap<TargetId, Vec<(FragmentId, u64)>> = BTreeMap::new();
     for state in states.iter().filter(|state| state.ended && state.missing.is_empty() && !state.astray.is_empty()) {
         // Of a log that these maps do not know nobody can tell where it lies.
         let Some(entry) = maps.logs.get(&state.log) else { continue };
@@ -104,8 +105,8 @@ pub(crate) fn astray(maps: &Maps, states: &[StripeState]) -> BTreeMap<TargetId, 
         let is_needed = |target: &TargetId| {
             groups.iter().any(|id| written.contains(id) || maps.groups[id].targets.contains(target))
         };
-        for &target in state.astray.iter().filter(|target| !is_needed(target)) {
-            astray.entry(target).or_default().push((state.log, state.number));
+        for &Stray { target, id, generation } in state.astray.iter().filter(|stray| !is_needed(&stray.target)) {
+            astray.entry(target).or_default().push((id, generation));
         }
     }
     astray
@@ -113,8 +114,8 @@ pub(crate) fn astray(maps: &Maps, states: &[StripeState]) -> BTreeMap<TargetId, 
 
 #[cfg(test)]
 mod tests {
-    use protocol::fragment::Geometry;
-    use protocol::id::RunNumber;
+    use protocol::fragment::{Geometry, Part};
+    use protocol::id::{LogId, RunNumber, StripeNumber};
     use protocol::maps::{LogEntry, LogState, NodeEntry, Run, Writer};
 
     use super::*;
@@ -254,6 +255,7 @@ mod tests {
         let layout = vec![run(0, 9, 0)];
         let entry = LogEntry { node: 2, session: 1, writer: Writer::Client, layout, state, version: 1 };
         maps.logs.insert(LogId(1), entry);
+        let id = FragmentId { log: LogId(1), stripe: StripeNumber(4), run: RunNumber(0), part: Part::Data(0) };
         let mut stripe = StripeState {
             log: LogId(1),
             number: StripeNumber(4),
@@ -262,18 +264,12 @@ mod tests {
             group: GroupId(0),
             cut_off: false,
             missing: vec![],
-            astray: vec![TargetId(1)],
+            astray: vec![Stray { target: TargetId(1), id, generation: 7 }],
         };
         let all = |maps: &Maps, state: &StripeState| astray(maps, std::slice::from_ref(state)).len();
         assert_eq!(all(&maps, &stripe), 1);
         let unknown = StripeState { log: LogId(2), ..stripe.clone() };
         assert_eq!(all(&maps, &unknown), 0, "it may have been opened since");
-        let id = protocol::fragment::FragmentId {
-            log: LogId(1),
-            stripe: StripeNumber(4),
-            run: RunNumber(0),
-            part: protocol::fragment::Part::Data(0),
-        };
         stripe.missing.push(crate::Damage { id, target: TargetId(4) });
         assert_eq!(all(&maps, &stripe), 0, "it may still be made of that");
         stripe.missing.clear();

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use event_listener::Event;
 use futures_util::future::select;
-use protocol::id::{LogId, StripeNumber};
 
+use crate::stripes::StripeState;
 use crate::{Cluster, stripes};
 
 /// The least time between two stripes, however many there are: the disks belong to programs.
@@ -80,11 +80,7 @@ impl Scrubber {
     async fn pass(&self) {
         let states = stripes::list(&self.cluster, None).await;
         // Open stripes belong to their writers, and what is cut off to the cleaner.
-        let mut ended: Vec<(LogId, StripeNumber)> = states
-            .into_iter()
-            .filter(|state| state.ended && !state.cut_off)
-            .map(|state| (state.log, state.number))
-            .collect();
+        let mut ended: Vec<StripeState> = states.into_iter().filter(|state| state.ended && !state.cut_off).collect();
         if ended.is_empty() {
             return self.sleep(PAUSE_EMPTY).await;
         }
@@ -93,12 +89,12 @@ impl Scrubber {
         let pause = pause(self.options, ended.len() as u64);
         (self.noted().stripes, self.noted().stripes_done) = (ended.len() as u64, 0);
         let mut lost = 0;
-        for (log, stripe) in ended {
+        for StripeState { log, number, length, .. } in ended {
             self.sleep(pause).await;
             if self.is_stopping() {
                 return;
             }
-            let found = stripes::repair(&self.cluster, log, stripe).await;
+            let found = stripes::repair(&self.cluster, log, number, length).await;
             let mut status = self.noted();
             status.stripes_done += 1;
             // The cleaner may have deleted it since it was listed, or too few targets answer: its turn comes again.

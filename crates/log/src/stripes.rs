@@ -9,8 +9,8 @@ use protocol::address::LogAddress;
 use protocol::checksum::block_checksums;
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, GroupId, LogId, RunNumber, StripeNumber, TargetId};
-use protocol::maps::{GroupEntry, LogState, Maps};
-use protocol::storage::{Append, Durability, Room, StorageReply, StorageRequest, StoredFragment};
+use protocol::maps::{LogState, Maps};
+use protocol::storage::{Append, Durability, Room, StorageError, StorageReply, StorageRequest, StoredFragment};
 
 use crate::gather::{Gathered, gather};
 use crate::image::fragment_range;
@@ -37,8 +37,19 @@ pub struct StripeState {
     pub cut_off: bool,
     /// Fragments that should be there and are not.
     pub missing: Vec<Damage>,
-    /// Former members of the group that hold something of it.
-    pub astray: Vec<TargetId>,
+    /// What former members of the group hold of it.
+    pub astray: Vec<Stray>,
+}
+
+/// A fragment that lies where it was to lie before, in one generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stray {
+    /// On this target.
+    pub target: TargetId,
+    /// This one.
+    pub id: FragmentId,
+    /// As it was seen there.
+    pub generation: u64,
 }
 
 /// Something wrong with a stripe.
@@ -154,8 +165,10 @@ fn state_of(maps: &Maps, (log, number): (LogId, StripeNumber), held: &Held, hear
     let missing = if ended && !cut_off { missing(maps, header, &lengths, held) } else { Vec::new() };
     let group = maps.groups.get(&header.group);
     let is_former = |target: &TargetId| group.is_some_and(|group| group.former.contains(target));
-    let astray: BTreeSet<TargetId> = held.iter().map(|(target, _)| *target).filter(is_former).collect();
-    let astray = astray.into_iter().collect();
+    let stray = |&(target, ref found): &(TargetId, StoredFragment)| {
+        is_former(&target).then_some(Stray { target, id: found.header.id, generation: found.generation })
+    };
+    let astray = held.iter().filter_map(stray).collect();
     Some(StripeState { log, number, length, ended, group: header.group, cut_off, missing, astray })
 }
 
@@ -204,13 +217,14 @@ fn shape_in(held: &Held, run: RunNumber) -> Option<(&FragmentHeader, Vec<u32>)> 
     Some((header, (0..header.geometry.data).map(|index| length(index).unwrap_or(0)).collect()))
 }
 
-/// Whether one of the group's targets did not say what data it holds, or took the place of one that did not, and nobody else
-/// shows it. Where no parity shows, data that is not shown may lie there: as it is, the stripe would pass for shorter, and
-/// parity for it, made anew, would take the place of the right one.
-fn hides_data(group: &GroupEntry, header: &FragmentHeader, held: &Held, heard: &BTreeSet<TargetId>) -> bool {
+/// Whether one of the group's targets did not say what data it holds, or may have lost some, and nobody else shows it. Where no
+/// parity shows, data that is not shown may lie there: as it is, the stripe would pass for shorter, and parity for it, made
+/// anew, would take the place of the right one.
+fn hides_data(maps: &Maps, header: &FragmentHeader, held: &Held, heard: &BTreeSet<TargetId>) -> bool {
     let FragmentHeader { id, geometry, .. } = header;
+    let Some(group) = maps.groups.get(&header.group) else { return false };
     let member = |part| group.targets.get(geometry.member(id.stripe, part));
-    let tells = |target: &TargetId| heard.contains(target) && !group.newcomers.contains(target);
+    let tells = |target: &TargetId| heard.contains(target) && maps.is_whole_in(group, *target);
     let is_told = |part| member(part).is_some_and(tells);
     let is_shown = |part| held.iter().any(|(_, found)| found.header.id == FragmentId { part, ..*id });
     (0..geometry.data).map(Part::Data).any(|part| !is_told(part) && !is_shown(part))
@@ -221,7 +235,7 @@ fn is_cut_off(maps: &Maps, log: LogId, number: StripeNumber) -> bool {
     match maps.logs.get(&log).map(|entry| entry.state) {
         Some(LogState::Sealed(length)) => number > length.stripe || (number == length.stripe && length.offset == 0),
         Some(LogState::Open(_) | LogState::Sealing(_)) => false,
-        None => log < maps.next_log,
+        None => maps.is_forgotten(log),
     }
 }
 
@@ -267,6 +281,8 @@ struct Whole {
     header: FragmentHeader,
     lengths: Vec<u32>,
     held: Held,
+    /// The targets that said what they hold of it.
+    heard: BTreeSet<TargetId>,
     gathered: Gathered,
 }
 
@@ -292,11 +308,11 @@ impl Whole {
             held.extend(found.unwrap_or_default().into_iter().map(|fragment| (target, fragment)));
         }
         let Some((header, lengths)) = shape_of(&maps, (log, stripe), &held) else { return Ok(None) };
-        if !header.ended() && !is_closed(&maps, log, stripe) && ended != Some(total(&lengths)) {
+        let is_known = ended.map_or(is_closed(&maps, log, stripe), |length| length == total(&lengths));
+        if !header.ended() && !is_known {
             return Ok(None);
         }
-        let group = maps.groups.get(&header.group);
-        if !header.ended() && group.is_some_and(|group| hides_data(group, header, &held, &heard)) {
+        if !header.ended() && hides_data(&maps, header, &held, &heard) {
             let address = LogAddress { log, stripe, offset: 0, length: 0 };
             return Err(ReadError::Unreadable { address, reason: "too few targets tell how long it is".into() });
         }
@@ -305,7 +321,7 @@ impl Whole {
             |fragment: &FragmentHeader| (fragment.id.run, fragment.geometry) == (header.id.run, header.geometry);
         held.retain(|(_, fragment)| alike(&fragment.header));
         let gathered = gather(cluster, &held).await;
-        Ok(Some(Whole { maps, header, lengths, held, gathered }))
+        Ok(Some(Whole { maps, header, lengths, held, heard, gathered }))
     }
 
     fn length(&self) -> u32 {
@@ -320,6 +336,12 @@ impl Whole {
             if self.gathered.unheard.contains(&target) { Problem::Missing(damage) } else { Problem::Checksum(damage) }
         });
         missing.chain(damaged).collect()
+    }
+
+    /// What lies where a fragment is wrong, in the generation that was read.
+    fn generations(&self, damage: Damage) -> Vec<(FragmentId, u64)> {
+        let wrong = |(at, found): &&(TargetId, StoredFragment)| (*at, found.header.id) == (damage.target, damage.id);
+        self.held.iter().filter(wrong).map(|(_, found)| (damage.id, found.generation)).collect()
     }
 
     /// The bytes that the fragment `part` should have; `None` when too much is lost.
@@ -341,7 +363,13 @@ impl Whole {
 
 /// Reads a whole stripe and says what is wrong with it. An open stripe, or one without parity, has nothing to compare.
 pub async fn verify(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Result<Vec<Problem>, ReadError> {
-    let Some(whole) = Whole::read(cluster, (log, stripe), None).await? else { return Ok(Vec::new()) };
+    match Whole::read(cluster, (log, stripe), None).await? {
+        Some(whole) => Ok(compare(cluster, &whole).await),
+        None => Ok(Vec::new()),
+    }
+}
+
+async fn compare(cluster: &Cluster, whole: &Whole) -> Vec<Problem> {
     let mut problems = whole.problems();
     let wrong: BTreeSet<_> = problems.iter().map(Problem::damage).collect();
     for (target, fragment) in &whole.held {
@@ -358,7 +386,7 @@ pub async fn verify(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Resu
             problems.push(Problem::Parity(damage));
         }
     }
-    Ok(problems)
+    problems
 }
 
 /// What became of a stripe's missing and wrong fragments.
@@ -370,36 +398,30 @@ pub struct Repair {
     pub beyond: usize,
 }
 
-/// Makes the fragments of an ended stripe that are missing or wrong again, on the targets that should have them and
-/// answer. Open stripes belong to their writer.
-pub async fn repair(cluster: &Cluster, log: LogId, stripe: StripeNumber) -> Result<Repair, ReadError> {
-    let mut repair = Repair::default();
-    let problems = verify(cluster, log, stripe).await?;
-    if problems.is_empty() {
-        return Ok(repair);
-    }
-    let Some(whole) = Whole::read(cluster, (log, stripe), None).await? else { return Ok(repair) };
-    mend(cluster, &whole, problems, &mut repair).await;
-    Ok(repair)
+/// Makes the fragments of an ended stripe, which is `length` bytes long, that are missing or wrong again, on the targets that
+/// should have them and answer. Open stripes belong to their writer.
+pub async fn repair(cluster: &Cluster, log: LogId, stripe: StripeNumber, length: u32) -> Result<Repair, ReadError> {
+    let whole = Whole::read(cluster, (log, stripe), Some(length)).await?;
+    let Some(whole) = whole else { return Ok(Repair::default()) };
+    let problems = compare(cluster, &whole).await;
+    Ok(mend(cluster, &whole, problems).await)
 }
 
-/// The same of what is missing or does not read, of a stripe that is known to be ended, and `length` bytes long: it is read
-/// once, and parity that is there is taken for right.
+/// The same of what is missing or does not read: parity that is there is taken for right.
 pub async fn refill(cluster: &Cluster, log: LogId, stripe: StripeNumber, length: u32) -> Result<Repair, ReadError> {
-    let mut repair = Repair::default();
-    if let Some(whole) = Whole::read(cluster, (log, stripe), Some(length)).await? {
-        mend(cluster, &whole, whole.problems(), &mut repair).await;
+    match Whole::read(cluster, (log, stripe), Some(length)).await? {
+        Some(whole) => Ok(mend(cluster, &whole, whole.problems()).await),
+        None => Ok(Repair::default()),
     }
-    Ok(repair)
 }
 
-async fn mend(cluster: &Cluster, whole: &Whole, problems: Vec<Problem>, repair: &mut Repair) {
-    let FragmentId { log, stripe, .. } = whole.header.id;
-    let Some(fence) = epoch_of(&whole.maps, log) else { return };
+async fn mend(cluster: &Cluster, whole: &Whole, problems: Vec<Problem>) -> Repair {
+    let mut repair = Repair::default();
+    let Some(fence) = epoch_of(&whole.maps, whole.header.id.log) else { return repair };
     for problem in problems {
         let damage = problem.damage();
-        // Nothing is known to be wrong there.
-        if whole.gathered.unheard.contains(&damage.target) {
+        // Nothing is known to be wrong there: what it has may be right, and what is made here of the rest is not then.
+        if !whole.heard.contains(&damage.target) || whole.gathered.unheard.contains(&damage.target) {
             continue;
         }
         let Some(content) = whole.content(damage.id.part) else {
@@ -407,10 +429,10 @@ async fn mend(cluster: &Cluster, whole: &Whole, problems: Vec<Problem>, repair: 
             continue;
         };
         if !matches!(problem, Problem::Missing(_)) {
-            // Only deleting makes way for right bytes. The stripe has k other fragments, or there would be no content. A
-            // target that does not answer may delete later, and what was written by then would go with it.
-            let request = StorageRequest::Delete { stripes: vec![(log, stripe)] };
-            if cluster.ask(damage.target, request).await.is_err() {
+            // Only deleting makes way for right bytes. The stripe has k other fragments, or there would be no content. What
+            // another one made anew meanwhile is of another generation, and stays.
+            let fragments = whole.generations(damage);
+            if cluster.ask(damage.target, StorageRequest::Discard { fragments }).await.is_err() {
                 continue;
             }
         }
@@ -418,15 +440,16 @@ async fn mend(cluster: &Cluster, whole: &Whole, problems: Vec<Problem>, repair: 
             repair.mended += 1;
         }
     }
+    repair
 }
 
-/// The epoch to repair with. A sealed log has no writer left whom the highest epoch could shut out; in one that is
-/// being sealed only its recoverer writes.
+/// The epoch to repair with. A sealed log has no writer left who could be shut out, and who still takes himself for one is; in
+/// one that is being sealed only its recoverer writes.
 fn epoch_of(maps: &Maps, log: LogId) -> Option<FenceEpoch> {
     match maps.logs.get(&log)?.state {
         LogState::Open(epoch) => Some(epoch),
         LogState::Sealing(_) => None,
-        LogState::Sealed(_) => Some(FenceEpoch(u32::MAX)),
+        LogState::Sealed(_) => Some(FenceEpoch::SEALED),
     }
 }
 
@@ -436,7 +459,7 @@ async fn write(cluster: &Cluster, whole: &Whole, damage: Damage, fence: FenceEpo
     let header = FragmentHeader { id: damage.id, data_lengths, ..whole.header.clone() };
     let stored = whole.held.iter().find(|(at, found)| *at == damage.target && found.header.id == damage.id);
     let checksums = block_checksums(&content);
-    let append = Append {
+    let mut append = Append {
         header,
         fence,
         offset: 0,
@@ -446,6 +469,13 @@ async fn write(cluster: &Cluster, whole: &Whole, damage: Damage, fence: FenceEpo
         room: Room::Clean,
     };
     debug_assert!(stored.is_none_or(|(_, found)| found.length > 0), "an empty fragment is never stored");
-    let request = if ends { StorageRequest::Replace(append) } else { StorageRequest::Append(append) };
-    cluster.ask(damage.target, request).await.is_ok()
+    let request = |append| if ends { StorageRequest::Replace(append) } else { StorageRequest::Append(append) };
+    match cluster.ask(damage.target, request(append.clone())).await {
+        // It was sealed once more, by a registry that had been made anew from fragments.
+        Err(StorageError::Fenced(higher)) if fence == FenceEpoch::SEALED => {
+            append.fence = higher;
+            cluster.ask(damage.target, request(append)).await.is_ok()
+        }
+        answer => answer.is_ok(),
+    }
 }

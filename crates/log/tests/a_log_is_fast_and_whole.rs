@@ -397,7 +397,7 @@ fn damage_is_read_around_reported_and_repaired() {
         assert_eq!(reader.take_damages().len(), data);
         let mut repaired = 0;
         for stripe in stripes::list(&cluster, Some(writer.log())).await {
-            repaired += stripes::repair(&cluster, stripe.log, stripe.number).await.unwrap().mended;
+            repaired += stripes::repair(&cluster, stripe.log, stripe.number, stripe.length).await.unwrap().mended;
             assert_eq!(stripes::verify(&cluster, stripe.log, stripe.number).await, Ok(vec![]));
         }
         assert_eq!(repaired, data + parity);
@@ -420,7 +420,7 @@ fn an_emptied_target_gets_all_of_a_sealed_log_again() {
         for store in &fakes.stores {
             let before = std::mem::take(&mut store.lock().unwrap().fragments);
             for stripe in stripes::list(&cluster, Some(writer.log())).await {
-                stripes::repair(&cluster, stripe.log, stripe.number).await.unwrap();
+                stripes::repair(&cluster, stripe.log, stripe.number, stripe.length).await.unwrap();
                 assert_eq!(stripes::verify(&cluster, stripe.log, stripe.number).await, Ok(vec![]));
             }
             let bytes = |fragments: &BTreeMap<_, Fragment>| -> Vec<_> {

@@ -48,7 +48,7 @@ async fn use_it(cluster: &Cluster, log: LogId) {
     }
     for state in stripes::list(cluster, None).await {
         let _ = stripes::verify(cluster, state.log, state.number).await;
-        let _ = stripes::repair(cluster, state.log, state.number).await;
+        let _ = stripes::repair(cluster, state.log, state.number, state.length).await;
     }
 }
 
@@ -145,7 +145,7 @@ fn what_a_parity_lacks_is_not_taken_for_zeros() {
             }
         }
         let reader = LogReader::new(cluster.clone());
-        let _ = stripes::repair(&cluster, log, StripeNumber(0)).await;
+        let _ = stripes::repair(&cluster, log, StripeNumber(0), 9).await;
         // The body of a record, behind what data fragment 1 has left.
         let address = LogAddress { log, stripe: StripeNumber(0), offset: 8192 + 4096, length: 2872 };
         if let Ok(bytes) = reader.read(address).await {

@@ -8,7 +8,7 @@ use log::{
     stripes::{self, StripeState},
 };
 use protocol::fragment::FragmentId;
-use protocol::id::TargetId;
+use protocol::id::{FenceEpoch, TargetId};
 use protocol::storage::{StorageRequest, ToTarget};
 
 use crate::support::{Fakes, a_closed_log, a_sealed_log};
@@ -103,10 +103,40 @@ fn what_is_not_heard_of_is_not_made_anew() {
             });
             for stripe in &all {
                 // Refused or not: its turn comes again.
-                let _ = stripes::repair(&cluster, stripe.log, stripe.number).await;
+                let _ = stripes::repair(&cluster, stripe.log, stripe.number, stripe.length).await;
             }
             world.dismiss_judge();
             assert_eq!(stored(&fakes), before, "with targets {one} and {other} unheard");
+        }
+    });
+}
+
+/// Of a stripe with a hole the parity alone tells how long the data was. Whoever has it is asked in vain, and takes what it is
+/// sent.
+#[test]
+fn what_is_not_heard_of_is_not_taken_for_lost() {
+    run(16, async |world, host| {
+        let (fakes, cluster, log) = a_sealed_log(&world, &host).await;
+        let (whole, all) = (stored(&fakes), stripes::list(&cluster, Some(log)).await);
+        for hole in 0..6 {
+            fakes.stores[hole].lock().unwrap().fragments.clear();
+            for silent in (0..6).filter(|&silent| silent != hole as u32) {
+                world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
+                    Some(ToTarget { target, request: StorageRequest::List { .. } }) if target.0 == silent => {
+                        Verdict::Lose
+                    }
+                    _ => Verdict::Pass,
+                });
+                for StripeState { log, number, length, .. } in &all {
+                    // Refused or not: its turn comes again.
+                    let _ = stripes::repair(&cluster, *log, *number, *length).await;
+                }
+            }
+            world.dismiss_judge();
+            for StripeState { log, number, length, .. } in &all {
+                stripes::repair(&cluster, *log, *number, *length).await.expect("all can be read");
+            }
+            assert!(stored(&fakes) == whole, "what target {hole} lost");
         }
     });
 }
@@ -119,12 +149,14 @@ fn what_is_read_in_vain_is_not_deleted() {
         // It tells what it holds, and then no more: what it is sent by then it takes late.
         world.judge_messages(|passing| match passing.message.peek().downcast_ref::<ToTarget>() {
             Some(ToTarget { target: TargetId(0), request: StorageRequest::Read { .. } }) => Verdict::Lose,
-            Some(ToTarget { request, .. }) if matches!(request, StorageRequest::Delete { .. }) => panic!("{request:?}"),
+            Some(ToTarget { request, .. }) if matches!(request, StorageRequest::Discard { .. }) => {
+                panic!("{request:?}")
+            }
             _ => Verdict::Pass,
         });
         for StripeState { log, number, length, .. } in stripes::list(&cluster, Some(log)).await {
             assert!(stripes::refill(&cluster, log, number, length).await.is_ok());
-            assert!(stripes::repair(&cluster, log, number).await.is_ok());
+            assert!(stripes::repair(&cluster, log, number, length).await.is_ok());
         }
         assert_eq!(stored(&fakes), before);
     });
@@ -139,7 +171,7 @@ fn what_may_be_deleted_late_is_not_written_before() {
         // The target stands still for a while, once it has been read.
         let late = Duration::from_secs(40);
         world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
-            Some(ToTarget { request: StorageRequest::Delete { .. }, .. }) => Verdict::Delay(late),
+            Some(ToTarget { request: StorageRequest::Discard { .. }, .. }) => Verdict::Delay(late),
             _ => Verdict::Pass,
         });
         let all = stripes::list(&cluster, Some(log)).await;
@@ -152,6 +184,51 @@ fn what_may_be_deleted_late_is_not_written_before() {
         let mut mended = 0;
         for StripeState { log, number, length, .. } in &all {
             mended += stripes::refill(&cluster, *log, *number, *length).await.expect("all can be read").mended as u64;
+        }
+        assert_eq!((mended, stored(&fakes)), (rotten, whole));
+    });
+}
+
+#[test]
+fn what_another_has_mended_meanwhile_is_not_discarded() {
+    run(14, async |world, host| {
+        let (fakes, cluster, log) = a_sealed_log(&world, &host).await;
+        let whole = stored(&fakes);
+        let rotten = rot(&fakes, 0);
+        let late = Duration::from_secs(40);
+        world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
+            Some(ToTarget { request: StorageRequest::Discard { .. }, .. }) => Verdict::Delay(late),
+            _ => Verdict::Pass,
+        });
+        let all = stripes::list(&cluster, Some(log)).await;
+        for StripeState { log, number, length, .. } in &all {
+            assert_eq!(stripes::repair(&cluster, *log, *number, *length).await.expect("all can be read").mended, 0);
+        }
+        world.dismiss_judge();
+        let mut mended = 0;
+        for StripeState { log, number, length, .. } in &all {
+            mended += stripes::repair(&cluster, *log, *number, *length).await.expect("all can be read").mended as u64;
+        }
+        assert_eq!((mended, stored(&fakes)), (rotten, whole.clone()));
+        // What the first one asked for arrives.
+        world.sleep(late).await;
+        assert_eq!(stored(&fakes), whole);
+    });
+}
+
+#[test]
+fn what_was_sealed_again_behind_a_registry_made_anew_is_mended() {
+    run(15, async |world, host| {
+        let (fakes, cluster, log) = a_sealed_log(&world, &host).await;
+        let whole = stored(&fakes);
+        let rotten = rot(&fakes, 0);
+        let fence = FenceEpoch(FenceEpoch::SEALED.0 + 7);
+        for store in &fakes.stores {
+            store.lock().unwrap().fences.insert(log, fence);
+        }
+        let mut mended = 0;
+        for StripeState { log, number, length, .. } in stripes::list(&cluster, Some(log)).await {
+            mended += stripes::repair(&cluster, log, number, length).await.expect("all can be read").mended as u64;
         }
         assert_eq!((mended, stored(&fakes)), (rotten, whole));
     });

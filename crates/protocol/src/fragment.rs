@@ -194,8 +194,9 @@ mod tests {
         ];
         assert!(bad.iter().all(|header| header.contradiction().is_some()));
         let sound = header(Part::Data(1), geometry, &[]);
-        let stored =
-            |header: &FragmentHeader, length| StoredFragment { header: header.clone(), length }.contradiction();
+        let stored = |header: &FragmentHeader, length| {
+            StoredFragment { header: header.clone(), length, generation: 0 }.contradiction()
+        };
         assert!(stored(&sound, 1).is_none() && stored(&sound, 0).is_some() && stored(&sound, 4097).is_some());
         let early = FragmentHeader { complete_below: StripeNumber(4), ..sound };
         assert!(stored(&early, 1).is_some());

@@ -41,6 +41,12 @@ id!(
     /// Who may append to a log's fragments on a target: rises when a recoverer takes over (DESIGN §3, fencing).
     FenceEpoch(u32)
 );
+impl FenceEpoch {
+    /// What a sealed log is repaired with: no writer and no recoverer gets that far, unless a registry was made anew from
+    /// fragments that carry it, and had the log sealed once more.
+    pub const SEALED: FenceEpoch = FenceEpoch(1 << 30);
+}
+
 id!(
     /// One of the 4096 shares of the inode space.
     SlotId(u16)

@@ -179,6 +179,18 @@ impl Maps {
         Ok(())
     }
 
+    /// Whether a log was there and is no more: numbers are never given twice.
+    pub fn is_forgotten(&self, log: LogId) -> bool {
+        log < self.next_log && !self.logs.contains_key(&log)
+    }
+
+    /// Whether nobody writes a log any more, and all of it that counts is `disk`. Of one that these maps do not know yet nobody
+    /// can tell so.
+    pub fn is_over(&self, log: LogId) -> bool {
+        let is_sealed = |entry: &LogEntry| matches!(entry.state, LogState::Sealed(_));
+        self.logs.get(&log).map_or(log < self.next_log, is_sealed)
+    }
+
     /// Logs whose writer's session is over and that nobody has sealed yet.
     pub fn dead_logs(&self) -> impl Iterator<Item = LogId> {
         let is_dead = |entry: &LogEntry| {
@@ -542,4 +554,21 @@ pub struct SlotLog {
     /// Where it ended when its writer took these slots over. A checkpoint table of the log names images of them exactly
     /// if it covers the journal at least up to here.
     pub from: Position,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::FenceEpoch;
+
+    #[test]
+    fn a_log_that_maps_do_not_know_yet_is_not_over() {
+        let log = |state| LogEntry { node: 1, session: 1, writer: Writer::Manager, layout: vec![], state, version: 1 };
+        let open = (LogId(2), log(LogState::Open(FenceEpoch(1))));
+        let sealed = (LogId(3), log(LogState::Sealed(Position::START)));
+        let maps = Maps { logs: [open, sealed].into(), next_log: LogId(4), ..Maps::empty(1, 1) };
+        let of_all = |tell: fn(&Maps, LogId) -> bool| (1..=4).map(|log| tell(&maps, LogId(log))).collect::<Vec<_>>();
+        assert_eq!(of_all(Maps::is_over), [true, false, true, false], "forgotten, open, sealed, not yet known");
+        assert_eq!(of_all(Maps::is_forgotten), [true, false, false, false]);
+    }
 }

@@ -63,6 +63,11 @@ pub enum StorageRequest {
         /// The stripes.
         stripes: Vec<(LogId, StripeNumber)>,
     },
+    /// Deletes these fragments, each only in the generation in which it was seen: what was written since stays.
+    Discard {
+        /// The fragments, and their generations.
+        fragments: Vec<(FragmentId, u64)>,
+    },
     /// From now on, durably, accepts appends and replaces to this log only from this epoch or a higher one. Answered by
     /// [`StorageReply::Fence`].
     Fence {
@@ -169,6 +174,8 @@ pub struct StoredFragment {
     pub header: FragmentHeader,
     /// How many bytes are stored.
     pub length: u32,
+    /// Which of the fragments that ever were on the target it is: another one, under the same name, has another.
+    pub generation: u64,
 }
 
 impl StoredFragment {

@@ -19,6 +19,8 @@ const TURN_MAX: usize = 4096;
 /// Numbers that no file system reaches: what names such is rubbish, though its checksum is right.
 const NUMBER_MAX: u64 = 1 << 62;
 const NUMBER_SHORT_MAX: u32 = 1 << 30;
+/// Those of fences go on behind the one that sealed logs are repaired with.
+const EPOCH_MAX: u32 = 1 << 31;
 
 /// What targets hold.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +68,7 @@ impl Evidence {
         fragments: impl IntoIterator<Item = StoredFragment>,
         fences: BTreeMap<LogId, FenceEpoch>,
     ) {
-        for (log, epoch) in fences.into_iter().filter(|(log, epoch)| log.0 < NUMBER_MAX && epoch.0 < NUMBER_SHORT_MAX) {
+        for (log, epoch) in fences.into_iter().filter(|(log, epoch)| log.0 < NUMBER_MAX && epoch.0 < EPOCH_MAX) {
             let known = self.fences.entry(log).or_default();
             *known = epoch.max(*known);
         }
@@ -262,7 +264,7 @@ mod tests {
             data_lengths: if ends { vec![4096, 904] } else { Vec::new() },
         };
         let length = if part == Part::Data(1) { 904 } else { 4096 };
-        StoredFragment { header, length }
+        StoredFragment { header, length, generation: 0 }
     }
 
     /// All of a stripe, over targets 0, 1 and 2.

@@ -497,7 +497,7 @@ mod tests {
                     };
                     let target = TargetId(SHAPE.member(stripe, part) as u32);
                     let fence = [(log, FenceEpoch(2))].into();
-                    evidence.add(target, [StoredFragment { header, length: 4 }], fence);
+                    evidence.add(target, [StoredFragment { header, length: 4, generation: 0 }], fence);
                 }
             }
         }
@@ -532,6 +532,15 @@ mod tests {
             }
             LogState::Open(_) => panic!("nobody writes it"),
         }
+    }
+
+    #[test]
+    fn who_seals_again_what_was_sealed_and_repaired_is_not_shut_out() {
+        let mut evidence = evidence(&[(1, &[0]), (2, &[0])], 0);
+        evidence.add(TargetId(1), [], [(LogId(2), FenceEpoch::SEALED)].into());
+        let maps = rebuild(None, &evidence, &[(1, table(&[])), (2, Told::Client)]).expect("it lacks nothing");
+        let LogState::Sealing(epoch) = maps.logs[&LogId(2)].state else { panic!("its deltas were not replayed") };
+        assert!(epoch > FenceEpoch::SEALED);
     }
 
     /// Manager's logs 1, 4 and 7, clients' 2, 5 and 8, a cleaner's 3, each with a hole where something was deleted.
@@ -575,7 +584,7 @@ mod tests {
             complete_below: StripeNumber(0),
             data_lengths: Vec::new(),
         };
-        evidence.add(TargetId(0), [StoredFragment { header, length: 9 }], BTreeMap::new());
+        evidence.add(TargetId(0), [StoredFragment { header, length: 9, generation: 0 }], BTreeMap::new());
         let maps = rebuild(None, &evidence, &[(1, YOUNG), (2, Told::Data)]).expect("it lacks nothing");
         assert_eq!((maps.logs[&LogId(2)].writer, sealed(&maps, 2)), (Writer::Client, None));
     }
@@ -708,7 +717,11 @@ mod tests {
                     data_lengths: if part == Part::Parity(0) { vec![4096, 4] } else { Vec::new() },
                 };
                 if target != 2 {
-                    evidence.add(TargetId(target), [StoredFragment { header, length: 4 }], BTreeMap::new());
+                    evidence.add(
+                        TargetId(target),
+                        [StoredFragment { header, length: 4, generation: 0 }],
+                        BTreeMap::new(),
+                    );
                 }
             }
         }

@@ -62,7 +62,8 @@ fn skip(maps: &mut Maps) {
     maps.next_group = GroupId(maps.next_group.0 + SKIPPED_SHORT);
     for log in maps.logs.values_mut() {
         if let LogState::Open(epoch) | LogState::Sealing(epoch) = log.state {
-            log.state = LogState::Sealing(FenceEpoch(epoch.0 + SKIPPED_SHORT));
+            // It may have been sealed, and repaired since.
+            log.state = LogState::Sealing(FenceEpoch(epoch.max(FenceEpoch::SEALED).0 + SKIPPED_SHORT));
             log.version += SKIPPED;
         }
     }

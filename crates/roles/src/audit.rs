@@ -222,7 +222,7 @@ pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, S
     let (mut repaired, mut failed) = (0u64, 0u64);
     for (index, state) in (1u64..).zip(&states) {
         if state.ended {
-            match stripes::repair(&roles.cluster, state.log, state.number).await {
+            match stripes::repair(&roles.cluster, state.log, state.number, state.length).await {
                 Ok(repair) => repaired += u64::from(repair.mended > 0),
                 Err(ReadError::Deleted(_)) => {}
                 Err(_) => failed += 1,

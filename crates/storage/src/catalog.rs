@@ -496,9 +496,22 @@ impl Catalog {
         for id in &ids {
             self.retire(*id, 0);
         }
-        // With the stripe gone, nothing waits for the newer one to be durable: that goes too.
-        let (gone, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.retired).into_iter().partition(|r| r.id.log == log && r.id.stripe == stripe);
+        self.leave(|id| id.log == log && id.stripe == stripe)
+    }
+
+    /// Deletes one fragment, unless another has its name by now. Returns the number of the change to be listed before the
+    /// answer.
+    pub(crate) fn discard(&mut self, id: FragmentId, generation: Generation) -> Option<u64> {
+        if self.fragments.get(&id).is_none_or(|stored| stored.generation != generation) {
+            return None;
+        }
+        self.retire(id, 0);
+        self.leave(|other| (other.log, other.stripe, other.run) == (id.log, id.stripe, id.run))
+    }
+
+    /// What was retired goes for good where nothing is left for whose durability it could wait.
+    fn leave(&mut self, goes: impl Fn(&FragmentId) -> bool) -> Option<u64> {
+        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retired).into_iter().partition(|it| goes(&it.id));
         self.retired = kept;
         let mut last = None;
         for Retired { stored, .. } in gone {
@@ -660,7 +673,7 @@ fn first_id(log: LogId, stripe: StripeNumber) -> FragmentId {
 }
 
 fn answer(stored: &Stored) -> StoredFragment {
-    StoredFragment { header: stored.decode_header(), length: stored.length }
+    StoredFragment { header: stored.decode_header(), length: stored.length, generation: stored.generation.0 }
 }
 
 /// Whether a later request speaks of the fragment that is stored. The mark may differ: it moves on.

@@ -91,6 +91,7 @@ impl Target {
                 Ok(StorageReply::Fragments(self.catalog().page(after, limit.min(LIST_LIMIT) as usize)))
             }
             StorageRequest::Delete { stripes } => self.delete(&stripes).await,
+            StorageRequest::Discard { fragments } => self.discard(&fragments).await,
             StorageRequest::Fence { log, epoch } => {
                 let change = self.catalog().fence(log, epoch)?;
                 self.list_through(change).await?;
@@ -286,6 +287,18 @@ impl Target {
         for &(log, stripe) in stripes {
             let _stripe = self.lock_of(log, stripe).lock().await;
             last = self.catalog().delete(log, stripe).or(last);
+        }
+        if let Some(change) = last {
+            self.list_through(change).await?;
+        }
+        Ok(StorageReply::Done { length: 0 })
+    }
+
+    async fn discard(self: &Arc<Self>, fragments: &[(FragmentId, u64)]) -> StorageAnswer {
+        let mut last = None;
+        for &(id, generation) in fragments {
+            let _stripe = self.lock_stripe(id).await;
+            last = self.catalog().discard(id, Generation(generation)).or(last);
         }
         if let Some(change) = last {
             self.list_through(change).await?;

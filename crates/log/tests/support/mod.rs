@@ -31,6 +31,7 @@ pub struct Fragment {
     pub sums: Vec<u32>,
     /// How much survives a loss of power for certain.
     pub disk: usize,
+    pub generation: u64,
 }
 
 /// What a fake target keeps: it outlives its node.
@@ -47,6 +48,7 @@ pub struct Store {
     undo: Vec<(FragmentId, Vec<(FragmentId, Fragment)>)>,
     pub bytes_max: Option<usize>,
     pub broken: bool,
+    generations: u64,
 }
 
 impl Store {
@@ -68,6 +70,11 @@ impl Store {
             }
             StorageRequest::Delete { stripes } => {
                 self.fragments.retain(|id, _| !stripes.contains(&(id.log, id.stripe)));
+                Ok(StorageReply::Done { length: 0 })
+            }
+            StorageRequest::Discard { fragments } => {
+                let is_it = |id: &FragmentId, it: &Fragment| fragments.contains(&(*id, it.generation));
+                self.fragments.retain(|id, fragment| !is_it(id, fragment));
                 Ok(StorageReply::Done { length: 0 })
             }
             StorageRequest::Fence { log, epoch } => {
@@ -98,6 +105,7 @@ impl Store {
         found.map(|(_, fragment)| StoredFragment {
             header: fragment.header.clone(),
             length: fragment.bytes.len() as u32,
+            generation: fragment.generation,
         })
     }
 
@@ -133,7 +141,9 @@ impl Store {
         if !self.has_room((offset + new.len()).saturating_sub(length)) {
             return Err(StorageError::Full);
         }
-        let empty = || Fragment { header: append.header.clone(), bytes: Vec::new(), sums: Vec::new(), disk: 0 };
+        self.generations += 1;
+        let (header, generation) = (append.header.clone(), self.generations);
+        let empty = || Fragment { header, bytes: Vec::new(), sums: Vec::new(), disk: 0, generation };
         let fragment = self.fragments.entry(id).or_insert_with(empty);
         let overlap = new.len().min(length - offset);
         assert!(fragment.bytes[offset..offset + overlap] == new[..overlap], "{id:?}: the same address, other bytes");
@@ -175,7 +185,9 @@ impl Store {
             self.undo.push((id, copies));
         }
         let length = bytes.len() as u32;
-        self.fragments.insert(id, Fragment { header: append.header, bytes, sums: append.checksums, disk });
+        self.generations += 1;
+        let (header, sums, generation) = (append.header, append.checksums, self.generations);
+        self.fragments.insert(id, Fragment { header, bytes, sums, disk, generation });
         Ok(StorageReply::Done { length })
     }
 

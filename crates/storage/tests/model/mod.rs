@@ -257,7 +257,8 @@ impl Worker {
         let stripe = self.dice.below(STRIPES);
         match self.dice.below(30) {
             0 => self.delete(stripe).await,
-            1..=2 => self.replace(stripe).await,
+            1 => self.replace(stripe).await,
+            2 => self.discard(stripe).await,
             3 => self.fence().await,
             4..=6 => self.read(stripe).await,
             7 => {
@@ -388,6 +389,25 @@ impl Worker {
             Ok(_) => *self.model.lock().unwrap().stripe(id) = Stripe::default(),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Nobody else deletes or writes what is of this log: what is listed stays until it is discarded.
+    async fn discard(&mut self, stripe: u64) {
+        let id = fragment_id(self.log, stripe, Part::Data(0));
+        let Ok(StorageReply::Fragments(all)) = self.serve(StorageRequest::Tail { log: id.log, from: id.stripe }).await
+        else {
+            panic!("a tail is answered with fragments");
+        };
+        let all = all.into_iter().filter(|fragment| fragment.header.id.stripe == id.stripe);
+        let seen: Vec<(FragmentId, u64)> = all.map(|found| (found.header.id, found.generation)).collect();
+        let others = seen.iter().map(|&(id, generation)| (id, generation + 1)).collect();
+        self.serve(StorageRequest::Discard { fragments: others }).await.unwrap();
+        for &(id, _) in &seen {
+            assert!(read(&self.target, id, 0, 1).await.is_ok(), "{id:?}: that was another one");
+        }
+        self.model.lock().unwrap().stripe(id).deleting = true;
+        self.serve(StorageRequest::Discard { fragments: seen }).await.unwrap();
+        *self.model.lock().unwrap().stripe(id) = Stripe::default();
     }
 
     async fn fence(&mut self) {
