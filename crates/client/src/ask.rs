@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use host::{Address, NodeId, Port};
-use protocol::id::{InodeId, LogId, SLOT_COUNT};
+use protocol::id::{InodeId, SLOT_COUNT};
 use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
-use protocol::maps::{LogState, Maps};
 use protocol::once::{CallId, Once, OnceName, needs_once};
 use protocol::token::Grant;
 
@@ -21,6 +20,9 @@ use crate::opens::State;
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 /// After so long without a manager a call fails: no program hangs for ever (DESIGN §13, promise 3).
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a message may be on its way: who stood still for longer lost its lease, and carries nothing out.
+const LATE: Duration = Duration::from_secs(5);
 
 impl Inner {
     /// Asks the manager of `inode` for a change of all of `changed`, whose next fsync then covers it.
@@ -60,18 +62,24 @@ impl Inner {
     /// Asks the manager of `inode`, wherever it moves and as long as that takes.
     pub(crate) async fn ask(&self, inode: InodeId, request: ManagerRequest) -> Result<ManagerReply, ClientError> {
         let mut deadline = self.host.now() + PATIENCE;
-        let mut number = None;
+        let (mut number, mut problem) = (None, String::new());
         loop {
             let (manager, asked) = (self.manager_of(inode), self.host.now());
             let is_own = manager == self.host.node();
             if number.is_none() && needs_once(&request) && !is_own {
                 number = Some(self.numbers.take());
             }
+            // What may yet be on its way when the call fails must come to nothing.
+            let patience = (deadline - LATE).since(asked);
             let sent = match &number {
-                Some(number) => ManagerRequest::Once(Once::new(self.once(inode, number), &request)),
+                Some(_) if patience.is_zero() => {
+                    self.host.sleep_until(deadline).await;
+                    return Err(ClientError::Unreachable(problem));
+                }
+                Some(number) => ManagerRequest::Once(Once::new(self.once(inode, number), patience, &request)),
                 None => request.clone(),
             };
-            let problem = match self.ask_node(manager, sent).await {
+            problem = match self.ask_node(manager, sent).await {
                 Ok(Ok(reply)) => return Ok(reply),
                 // Refused before anything was done: always safe to ask again.
                 Ok(Err(ManagerError::NotMine)) => "the slot is between two managers".to_owned(),
@@ -118,7 +126,7 @@ impl Inner {
                 Ok(Err(error)) => return Err(error.into()),
                 Err(unreachable) => unreachable.to_string(),
             };
-            if self.cluster.knowing(owed.journal).await.is_ok_and(|maps| is_over(&maps, owed.journal)) {
+            if self.cluster.knowing(owed.journal).await.is_ok_and(|maps| maps.is_over(owed.journal)) {
                 lock(&self.journals).forget(owed.journal);
                 return Ok(());
             }
@@ -169,14 +177,6 @@ impl Inner {
     }
 }
 
-/// Whether nobody writes a log any more, and all of it that counts is `disk`. Maps that are behind may not know it yet.
-fn is_over(maps: &Maps, log: LogId) -> bool {
-    match maps.logs.get(&log) {
-        Some(entry) => matches!(entry.state, LogState::Sealed(_)),
-        None => log < maps.next_log,
-    }
-}
-
 /// Whether what a peer grants exists.
 fn is_possible(grant: Grant) -> bool {
     matches!(grant, Grant::Slot(slot) if slot.0 < SLOT_COUNT)
@@ -185,8 +185,8 @@ fn is_possible(grant: Grant) -> bool {
 /// Whether asking twice is the same as asking once.
 fn is_repeatable(request: &ManagerRequest) -> bool {
     use ManagerRequest::{
-        Attributes, CancelLock, Census, Close, Content, Deltas, Flush, Grow, List, ListXattrs, Live, Lock, Look,
-        Lookup, Open, Parent, Pieces, Punch, ReadLink, SetAttributes, TestLock, Unlock, UnlockAll, Why, Xattr,
+        Attributes, CancelLock, Census, Close, Content, Deltas, Flush, List, ListXattrs, Live, Lock, Look, Lookup,
+        Open, Parent, Pieces, ReadLink, TestLock, Unlock, UnlockAll, Why, Xattr,
     };
     matches!(
         request,
@@ -197,7 +197,6 @@ fn is_repeatable(request: &ManagerRequest) -> bool {
             | Content { .. }
             | Deltas(_)
             | Flush(..)
-            | Grow { .. }
             | List { .. }
             | ListXattrs(_)
             | Live(..)
@@ -207,32 +206,11 @@ fn is_repeatable(request: &ManagerRequest) -> bool {
             | Open { .. }
             | Parent(_)
             | Pieces { .. }
-            | Punch { .. }
             | ReadLink(_)
-            | SetAttributes(..)
             | TestLock { .. }
             | Unlock { .. }
             | UnlockAll { .. }
             | Why(_)
             | Xattr { .. }
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use protocol::address::Position;
-    use protocol::id::FenceEpoch;
-    use protocol::maps::{LogEntry, Writer};
-
-    use super::*;
-
-    #[test]
-    fn a_journal_that_maps_do_not_know_yet_is_not_over() {
-        let log = |state| LogEntry { node: 1, session: 1, writer: Writer::Manager, layout: vec![], state, version: 1 };
-        let open = (LogId(2), log(LogState::Open(FenceEpoch(1))));
-        let sealed = (LogId(3), log(LogState::Sealed(Position::START)));
-        let maps = Maps { logs: [open, sealed].into(), next_log: LogId(4), ..Maps::empty(1, 1) };
-        let over: Vec<bool> = (1..=4).map(|log| is_over(&maps, LogId(log))).collect();
-        assert_eq!(over, [true, false, true, false], "forgotten, open, sealed, not yet known");
-    }
 }

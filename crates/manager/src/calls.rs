@@ -358,12 +358,8 @@ impl Manager {
     /// Locks and open files of clients whose log is sealed are nobody's. Their tokens go when somebody wants them.
     pub(crate) fn forget_dead(&self) {
         let maps = self.cluster.maps();
-        let is_over = |log: &LogId| match maps.logs.get(log) {
-            Some(entry) => matches!(entry.state, LogState::Sealed(_)),
-            None => *log < maps.next_log,
-        };
         let lives = self.lives.lock().expect("nobody panics over lives").clone();
-        let over: Vec<u32> = lives.into_iter().filter(|(_, log)| is_over(log)).map(|(node, _)| node).collect();
+        let over: Vec<u32> = lives.into_iter().filter(|&(_, log)| maps.is_over(log)).map(|(node, _)| node).collect();
         over.into_iter().for_each(|node| self.forget_uses(node));
     }
 

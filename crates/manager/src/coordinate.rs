@@ -21,11 +21,12 @@ use protocol::intention::{
     Admission, Fetch, Fetched, IntentionId, Keep, Need, Outcome, Part, Prepare, Purpose, Settle,
 };
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerRequest};
+use protocol::maps::Maps;
 use protocol::storage::Durability;
 
 use crate::attempt::Sketch;
 use crate::flight::Flight;
-use crate::late;
+use crate::late::Premise;
 use crate::manager::Manager;
 use crate::needs;
 use crate::ops::{self, Decide, Done, Operation, Told};
@@ -67,6 +68,8 @@ struct Plan {
     mine: Arc<Placement>,
     /// What clients must not hold against it.
     admission: Admission,
+    /// What the operation rests on.
+    premise: Option<Premise>,
 }
 
 /// What was fetched, and in which order.
@@ -120,7 +123,6 @@ impl Manager {
         let Some(stay) = self.table.with(coordinator, |state| state.stay) else { return Err(not_mine) };
         let context = Context { now: Time(self.host().wall().0), node };
         let plan = self.plan(operation, mine, (coordinator, stay), context).await?;
-        late::check(&self.cluster, operation).map_err(Trouble::Refused)?;
         let admission = plan.admission.clone();
         match self.carry_out(plan).await {
             Err(Trouble::Refused(ManagerError::Held)) => Err(Trouble::Held(admission)),
@@ -147,8 +149,8 @@ impl Manager {
             Keep::Memory => Vec::new(),
             Keep::Journal => others.into_iter().map(|part| part.slot).collect(),
         };
-        let (intention, admission) = (flight.intention(), plan.admission);
-        let decide = Decide { intention, coordinator, stay, parts: own, others: others.clone(), admission };
+        let (intention, admission, premise) = (flight.intention(), plan.admission, plan.premise);
+        let decide = Decide { intention, coordinator, stay, parts: own, others: others.clone(), admission, premise };
         let (done, end) = self.attempt(node, &Operation::Decide(decide)).await.map_err(Trouble::Refused)?;
         if !matches!(done, Done::Told(Told::Decided(true))) {
             return Err(Trouble::Changed);
@@ -184,7 +186,8 @@ impl Manager {
                 Sketch::Whole(done, parts) => {
                     let one_moment = gathered.foreign <= 1 && !gathered.own_after_foreign;
                     let admission = needs::of_span(operation, &parts, context.node);
-                    return Ok(Plan { done, parts, one_moment, coordinator, mine, admission });
+                    let premise = Premise::of(operation);
+                    return Ok(Plan { done, parts, one_moment, coordinator, mine, admission, premise });
                 }
                 Sketch::Lacking(wishes) => self.gather(&mut gathered, &mine, &wishes).await?,
             }
@@ -207,13 +210,22 @@ impl Manager {
             let slot = fetch.slot;
             (slot, self.ask_slot(slot, ManagerRequest::Fetch(fetch)).await)
         }));
+        let mut epoch = self.cluster.maps().epoch;
         for (slot, answer) in asked.await {
             match answer? {
-                Answer::Fetched(fetched) => self.keep(gathered, slot, fetched)?,
+                Answer::Fetched(fetched) => {
+                    epoch = epoch.max(fetched.epoch);
+                    self.keep(gathered, slot, fetched)?;
+                }
                 other => return Err(Trouble::Away(format!("a manager answered with {other:?}"))),
             }
         }
-        Ok(())
+        // What somebody else does not have any more it may have forgotten for what it alone knows of a log.
+        let is_new = |maps: Result<Arc<Maps>, _>| maps.is_ok_and(|maps| maps.epoch >= epoch);
+        let knows = self.cluster.maps().epoch >= epoch
+            || is_new(self.cluster.refresh().await)
+            || is_new(self.cluster.newest().await);
+        if knows { Ok(()) } else { Err(Trouble::Away("others have newer maps".into())) }
     }
 
     fn keep(&self, gathered: &mut Gathered, slot: SlotId, fetched: Fetched) -> Result<(), Trouble> {

@@ -227,7 +227,7 @@ pub(crate) fn is_possible(part: &Part) -> bool {
                         | Subject::Place
                         | Subject::Orphan(_)
                         | Subject::Renames
-                        | Subject::Answered
+                        | Subject::Calls(_)
                         | Subject::Inode(_)
                         | Subject::Entry(..)
                         | Subject::Extent(..)

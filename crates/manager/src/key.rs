@@ -3,6 +3,7 @@
 use protocol::address::LogAddress;
 use protocol::id::{InodeId, LogId, StripeNumber};
 use protocol::intention::IntentionId;
+use protocol::once::CallId;
 
 use crate::extent::SharedId;
 
@@ -18,7 +19,10 @@ const ORPHAN: u8 = 6;
 const PREPARED: u8 = 7;
 const DECIDED: u8 = 8;
 const RENAMES: u8 = 9;
+/// Records of before, which go with their logs.
 const ANSWERED: u8 = 10;
+const GIVEN_UP: u8 = 11;
+const ANSWER: u8 = 12;
 const INODE: u8 = 16;
 const ENTRY: u8 = 17;
 const EXTENT: u8 = 18;
@@ -63,7 +67,7 @@ pub(crate) fn applied_all() -> KeyRange {
     all(0, APPLIED)
 }
 
-/// The client's log that an *applied* or *answered* key names.
+/// The client's log that is named by a key of what was applied of it, or of its calls.
 pub(crate) fn writer_log(key: &[u8]) -> LogId {
     LogId(number(key, PREFIX_SIZE))
 }
@@ -119,14 +123,24 @@ pub(crate) fn decided(id: IntentionId) -> Key {
     key(0, DECIDED, &[&id.log.0.to_be_bytes(), &id.number.to_be_bytes()])
 }
 
-/// What was answered to a client's requests that take effect once.
-pub(crate) fn answered(client: LogId) -> Key {
-    key(0, ANSWERED, &[&client.0.to_be_bytes()])
+/// Before which number a client has given all its calls up that take effect once.
+pub(crate) fn given_up(client: LogId) -> Key {
+    key(0, GIVEN_UP, &[&client.0.to_be_bytes()])
 }
 
-/// All *answered* records.
-pub(crate) fn answered_all() -> KeyRange {
-    all(0, ANSWERED)
+/// What was answered to such a call.
+pub(crate) fn answer(call: CallId) -> Key {
+    key(0, ANSWER, &[&call.client.0.to_be_bytes(), &call.number.to_be_bytes()])
+}
+
+/// What was answered to such calls of a client, before this one.
+pub(crate) fn answers_before(call: CallId) -> KeyRange {
+    (answer(CallId { number: 0, ..call }), answer(call))
+}
+
+/// All records of calls that take effect once.
+pub(crate) fn calls_all() -> KeyRange {
+    (key(0, ANSWERED, &[]), key(0, ANSWER + 1, &[]))
 }
 
 /// How often a directory came to lie in another one; in the root's slot.
@@ -225,8 +239,8 @@ pub(crate) enum Subject {
     Decided(IntentionId),
     /// How often directories moved.
     Renames,
-    /// What was answered to a client.
-    Answered,
+    /// What is known of a client's calls.
+    Calls(LogId),
     /// An inode.
     Inode(InodeId),
     /// A name in this directory, with this cookie.
@@ -256,7 +270,7 @@ pub(crate) fn subject(key: &[u8]) -> Option<Subject> {
         (0, PREPARED) => Subject::Prepared(intention(key)?),
         (0, DECIDED) => Subject::Decided(intention(key)?),
         (0, RENAMES) => Subject::Renames,
-        (0, ANSWERED) => Subject::Answered,
+        (0, ANSWERED | GIVEN_UP | ANSWER) => Subject::Calls(log),
         (0, ORPHAN) => Subject::Orphan(InodeId(number(key, PREFIX_SIZE))),
         (1.., INODE) => Subject::Inode(inode),
         (1.., ENTRY) => Subject::Entry(inode, number(key, PREFIX_SIZE)),

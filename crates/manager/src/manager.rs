@@ -33,7 +33,7 @@ use crate::locking::FileLocks;
 use crate::moments::Moments;
 use crate::needs;
 use crate::newest::Newest;
-use crate::ops::{self, Done, Operation};
+use crate::ops::{self, Call, Done, Operation};
 use crate::page::Page;
 use crate::replay::Replayed;
 use crate::runs::JournalRuns;
@@ -238,7 +238,10 @@ impl Manager {
             }
             ManagerRequest::Once(once) => match once.request() {
                 Some(request) if self.is_arriving(&request) => Err(ManagerError::NotMine),
-                Some(request) => self.ask(node, Operation::Once(once.name, request)).await,
+                Some(request) => {
+                    let until = self.host().now() + once.patience();
+                    self.ask(node, Operation::Once(Call { name: once.name, until }, request)).await
+                }
                 None => Err(ManagerError::Unsupported),
             },
             ManagerRequest::Census => self.census(node).await,

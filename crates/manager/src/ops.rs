@@ -35,8 +35,8 @@ use std::collections::BTreeSet;
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 use protocol::intention::IntentionId;
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
-use protocol::once::OnceName;
 
+pub(crate) use once::Call;
 pub(crate) use settle::Decide;
 
 use crate::transaction::{Stop, Transaction};
@@ -47,7 +47,7 @@ pub(crate) enum Operation {
     /// What somebody asked for.
     Asked(ManagerRequest),
     /// What somebody asked for who may ask again.
-    Once(OnceName, ManagerRequest),
+    Once(once::Call, ManagerRequest),
     /// Frees an orphan that nobody holds open.
     Reap(InodeId),
     /// Splits what a directory has in a slot.
@@ -195,7 +195,7 @@ fn sorted(slots: impl Iterator<Item = SlotId>) -> Vec<SlotId> {
 pub(crate) fn run(tx: &mut Transaction<'_>, operation: &Operation) -> Result<Done, Stop> {
     match operation {
         Operation::Asked(request) => ask(tx, request),
-        Operation::Once(name, request) => once::run(tx, name, request),
+        Operation::Once(call, request) => once::run(tx, call, request),
         Operation::Reap(inode) => free::reap(tx, *inode),
         Operation::Split { directory, slot, way } => split::run(tx, *directory, *slot, *way),
         Operation::MakeRoot { uid, gid } => root::run(tx, *uid, *gid),

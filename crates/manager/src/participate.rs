@@ -67,7 +67,9 @@ impl Manager {
         let fetched = self.attempt(self.host().node().0, &operation).await?;
         self.await_safe(&[slot]).await?;
         match fetched {
-            (Done::Answer(Answer::Fetched(fetched)), _) => Ok(Fetched { life: self.writer.log(), ..fetched }),
+            (Done::Answer(Answer::Fetched(fetched)), _) => {
+                Ok(Fetched { life: self.writer.log(), epoch: self.cluster.maps().epoch, ..fetched })
+            }
             (other, _) => unreachable!("records are fetched, not {other:?}"),
         }
     }

@@ -1,6 +1,7 @@
 //! The deciding core against naive models, from seeds.
 
 mod bench;
+mod calls;
 mod engine;
 mod names;
 mod replay;

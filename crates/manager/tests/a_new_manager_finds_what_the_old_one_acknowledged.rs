@@ -25,6 +25,8 @@ use storage::{Storage, TargetOptions};
 
 const CLUSTER: u128 = 77;
 const TARGETS: u32 = 3;
+/// How long somebody waits for what is to take effect once.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Site {
     world: World,
@@ -204,7 +206,7 @@ fn what_is_asked_twice_takes_effect_once() {
         let site = Site::create(&world, &host).await;
         let ask = |number, below, request: &ManagerRequest| {
             let call = CallId { client: LogId(77), number };
-            ManagerRequest::Once(Once::new(OnceName { call, below, slot: InodeId::ROOT.slot() }, request))
+            ManagerRequest::Once(Once::new(OnceName { call, below, slot: InodeId::ROOT.slot() }, PATIENCE, request))
         };
         let make = ManagerRequest::Create {
             directory: InodeId::ROOT,
@@ -242,7 +244,7 @@ fn what_is_on_its_way_to_the_journal_is_told_when_it_is_safe() {
         let new = new(Kind::Directory);
         let make = ManagerRequest::Create { directory: InodeId::ROOT, name: "name".into(), new, open: false };
         let name = OnceName { call: CallId { client: LogId(77), number: 0 }, below: 0, slot: InodeId::ROOT.slot() };
-        let ask = || ManagerRequest::Once(Once::new(name, &make));
+        let ask = || ManagerRequest::Once(Once::new(name, PATIENCE, &make));
         let look = || ManagerRequest::Lookup { directory: InodeId::ROOT, name: "name".into() };
         let manager = site.start(&host).await;
         let (own, before, kind) = (host.node().0, manager.bytes_resident(), world.seed() % 4);

@@ -11,10 +11,11 @@ use host::{Address, BoxFuture, Envelope, Handler, Host, NodeId, Port};
 use log::{BodyPart, Cluster, LogWriter, Record, WriterOptions};
 use protocol::address::Position;
 use protocol::delta::{Change, Delta};
-use protocol::file::{Caller, Kind, NewInode, Time};
+use protocol::file::{Caller, Kind, NewInode, SetAttributes, Time};
 use protocol::id::{InodeId, LogId, StripeNumber};
 use protocol::manager::{Answer, Deltas, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerRequest};
-use protocol::maps::Writer;
+use protocol::maps::{LogState, Writer};
+use protocol::once::{CallId, Once, OnceName};
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
 use protocol::token::{CLIENT_PORT, Claims, ClientAnswer, ClientRequest, Grant};
@@ -49,6 +50,24 @@ impl Client {
         let writer = opened.expect("all targets live");
         let log = writer.log();
         (writer, log)
+    }
+
+    /// Makes a file.
+    async fn make(&self) -> InodeId {
+        let (name, caller) = (Bytes::from_static(b"a"), Caller::default());
+        let new = NewInode { kind: Kind::File, mode: 0o644, mask: 0, device: 0, target: Bytes::new(), caller };
+        let create = ManagerRequest::Create { directory: InodeId::ROOT, name, new, open: false };
+        match self.ask(create).await.expect("the name is new").answer {
+            Answer::Entry(attributes, _) => attributes.inode,
+            other => panic!("made, not {other:?}"),
+        }
+    }
+
+    async fn size(&self, inode: InodeId) -> u64 {
+        match self.ask(ManagerRequest::Attributes(inode)).await.expect("the manager has started").answer {
+            Answer::Attributes(found) => found.size,
+            other => panic!("attributes, not {other:?}"),
+        }
     }
 
     async fn ask(&self, request: ManagerRequest) -> ManagerAnswer {
@@ -140,14 +159,7 @@ fn what_an_earlier_life_stored_is_seen_though_nobody_has_heard_of_its_end() {
         let stored = world.spawn(&host.clone(), async move {
             let cluster = Cluster::connect(host.clone(), GROUND).await.expect("the registry never fails");
             let client = Client { host, cluster };
-            let caller = Caller::default();
-            let new = NewInode { kind: Kind::File, mode: 0o644, mask: 0, device: 0, target: Bytes::new(), caller };
-            let name = Bytes::from_static(b"a");
-            let create = ManagerRequest::Create { directory: InodeId::ROOT, name, new, open: false };
-            let inode = match client.ask(create).await.expect("the name is new").answer {
-                Answer::Entry(attributes, _) => attributes.inode,
-                other => panic!("made, not {other:?}"),
-            };
+            let inode = client.make().await;
             let (writer, _) = client.open_log().await;
             let delta = Delta { inode, change: Change::Wrote { size: 5000, time: Time(1) } };
             let body = postcard::to_stdvec(&vec![delta]).expect("deltas have no unserializable part");
@@ -171,10 +183,9 @@ fn what_an_earlier_life_stored_is_seen_though_nobody_has_heard_of_its_end() {
         site.start_managers().await;
         let looked = world.spawn(&client.host.clone(), async move {
             client.cluster.refresh().await.expect("the registry never fails");
-            client.ask(ManagerRequest::Attributes(inode)).await.expect("the manager has started").answer
+            client.size(inode).await
         });
-        let answer = looked.await.expect("nobody dies");
-        assert!(matches!(&answer, Answer::Attributes(found) if found.size == 5000), "{answer:?}");
+        assert_eq!(looked.await.expect("nobody dies"), 5000);
         heard.await.expect("nobody dies");
     });
 }
@@ -193,13 +204,7 @@ fn deltas_of_a_log_that_was_forgotten_change_nothing() {
             let client = Client { host, cluster };
             let (_writer, log) = client.open_log().await;
             client.ask(ManagerRequest::Greet(log)).await.expect("its first word");
-            let (name, caller) = (Bytes::from_static(b"a"), Caller::default());
-            let new = NewInode { kind: Kind::File, mode: 0o644, mask: 0, device: 0, target: Bytes::new(), caller };
-            let create = ManagerRequest::Create { directory: InodeId::ROOT, name, new, open: false };
-            let inode = match client.ask(create).await.expect("the name is new").answer {
-                Answer::Entry(attributes, _) => attributes.inode,
-                other => panic!("made, not {other:?}"),
-            };
+            let inode = client.make().await;
             change_maps(&maps, |maps| drop(maps.logs.remove(&log)));
             (client, inode, log)
         });
@@ -211,10 +216,61 @@ fn deltas_of_a_log_that_was_forgotten_change_nothing() {
             let list = vec![Delta { inode, change: Change::Wrote { size: 5000, time: Time(1) } }];
             let position = Position::new(StripeNumber(0), 100);
             let late = client.ask(ManagerRequest::Deltas(Deltas { log, position, list })).await;
-            (late, client.ask(ManagerRequest::Attributes(inode)).await.expect("the manager has started").answer)
+            (late, client.size(inode).await)
         });
-        let (late, found) = looked.await.expect("nobody dies");
+        let (late, size) = looked.await.expect("nobody dies");
         assert!(matches!(late, Err(ManagerError::Stale)), "{late:?}");
-        assert!(matches!(&found, Answer::Attributes(found) if found.size == 0), "{found:?}");
+        assert_eq!(size, 0);
     });
+}
+
+/// The answer to a truncation was lost, the client's lease ended, and somebody else has written the file since. Its machine
+/// only stood still, and asks again.
+#[test]
+fn who_lost_his_lease_truncates_nothing() {
+    sim::explore(0..6, async |world, host| {
+        let is_forgotten = world.seed() % 2 == 0;
+        let mut site = Site::create(&world, &host, &mut world.dice()).await;
+        site.start_managers().await;
+        let host = world.add_node(NodeId(101));
+        let maps = site.maps.clone();
+        let told = world.spawn(&host.clone(), async move {
+            let cluster = Cluster::connect(host.clone(), GROUND).await.expect("the registry never fails");
+            let client = Client { host, cluster };
+            let (_writer, log) = client.open_log().await;
+            client.ask(ManagerRequest::Greet(log)).await.expect("its first word");
+            let inode = client.make().await;
+            let truncate = |number| {
+                let name = OnceName { call: CallId { client: log, number }, below: 0, slot: inode.slot() };
+                ManagerRequest::Once(Once::new(name, Duration::from_secs(20), &set_size(inode, 0)))
+            };
+            client.ask(truncate(1)).await.expect("it lives");
+            client.ask(set_size(inode, 5000)).await.expect("others may");
+            client.ask(truncate(1)).await.expect("it took effect");
+            assert_eq!(client.size(inode).await, 5000, "once");
+            change_maps(&maps, |maps| match is_forgotten {
+                true => drop(maps.logs.remove(&log)),
+                false => maps.logs.get_mut(&log).expect("it is open").state = LogState::Sealed(Position::START),
+            });
+            (client, inode, [1, 2].map(truncate))
+        });
+        let (client, inode, truncations) = told.await.expect("nobody dies");
+        let nodes: Vec<NodeId> = site.managers.keys().copied().collect();
+        nodes.into_iter().for_each(|node| site.kill(node));
+        site.start_managers().await;
+        let looked = world.spawn(&client.host.clone(), async move {
+            let [answered, not_yet] = truncations;
+            // The answer may be there, or be forgotten.
+            let _ = client.ask(answered).await;
+            let late = client.ask(not_yet).await;
+            (late, client.size(inode).await)
+        });
+        let (late, size) = looked.await.expect("nobody dies");
+        assert!(matches!(late, Err(ManagerError::Failed(_))), "{late:?}");
+        assert_eq!(size, 5000);
+    });
+}
+
+fn set_size(inode: InodeId, size: u64) -> ManagerRequest {
+    ManagerRequest::SetAttributes(inode, SetAttributes { size: Some(size), ..SetAttributes::default() })
 }

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{InodeId, LogId, SlotId, StripeNumber};
+use crate::id::{InodeId, LogId, MapEpoch, SlotId, StripeNumber};
 use crate::token::TokenMode;
 
 /// Names an operation over several slots, for ever: a manager's log, and a number that counts up in it.
@@ -50,6 +50,8 @@ pub enum Purpose {
 pub struct Fetched {
     /// The log of the manager that tells: numbers and holders are worth nothing when it has another.
     pub life: LogId,
+    /// The maps that it knows.
+    pub epoch: MapEpoch,
     /// All records of these ranges of keys.
     pub pieces: Vec<Piece>,
     /// Which nodes hold an inode open.

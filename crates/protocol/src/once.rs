@@ -3,6 +3,8 @@
 //!
 //! Sent to managers on other nodes only: a client and a manager of one node die together, and a local call is never lost.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -34,15 +36,22 @@ pub struct OnceName {
 pub struct Once {
     /// Its name, the same each time it is sent.
     pub name: OnceName,
+    /// For so many milliseconds more somebody waits for it.
+    patience: u32,
     /// The request, encoded by itself: however it is nested, nobody decodes more than one of it.
     request: Bytes,
 }
 
 impl Once {
-    /// A request under a name.
-    pub fn new(name: OnceName, request: &ManagerRequest) -> Once {
+    /// A request under a name, of which nothing may happen any more when so much time has gone by after it came.
+    pub fn new(name: OnceName, patience: Duration, request: &ManagerRequest) -> Once {
         let request = postcard::to_stdvec(request).expect("memory is the only thing that can lack");
-        Once { name, request: request.into() }
+        Once { name, patience: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX), request: request.into() }
+    }
+
+    /// How much longer somebody waits for it.
+    pub fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience.into())
     }
 
     /// The request, if it is one of those that can take effect once.
@@ -51,22 +60,24 @@ impl Once {
     }
 }
 
-/// Whether a request takes one step, changes names or attributes, and would do something else the second time. Whoever sets a
-/// size holds the file, and nobody else does so meanwhile.
+/// Whether a request changes something, and would change something else the second time: what was written in between.
 pub fn needs_once(request: &ManagerRequest) -> bool {
     use ManagerRequest as R;
-    match request {
-        R::SetAttributes(_, set) => set.size.is_none(),
-        R::Create { .. }
-        | R::CreateUnnamed { .. }
-        | R::Link { .. }
-        | R::Unlink { .. }
-        | R::RemoveDirectory { .. }
-        | R::Rename(_)
-        | R::SetXattr { .. }
-        | R::RemoveXattr { .. } => true,
-        _ => false,
-    }
+    matches!(
+        request,
+        R::CloneRange(_)
+            | R::Create { .. }
+            | R::CreateUnnamed { .. }
+            | R::Grow { .. }
+            | R::Link { .. }
+            | R::Punch { .. }
+            | R::RemoveDirectory { .. }
+            | R::RemoveXattr { .. }
+            | R::Rename(_)
+            | R::SetAttributes(..)
+            | R::SetXattr { .. }
+            | R::Unlink { .. }
+    )
 }
 
 #[cfg(test)]
@@ -78,9 +89,9 @@ mod tests {
     fn only_what_needs_it_takes_effect_once() {
         let name = OnceName { call: CallId { client: LogId(3), number: 4 }, below: 4, slot: SlotId(0) };
         let unlink = ManagerRequest::Unlink { directory: InodeId::ROOT, name: "a".into() };
-        let once = Once::new(name, &unlink);
+        let once = Once::new(name, Duration::ZERO, &unlink);
         assert!(matches!(once.request(), Some(ManagerRequest::Unlink { .. })));
-        let nested = Once::new(name, &ManagerRequest::Once(once));
+        let nested = Once::new(name, Duration::ZERO, &ManagerRequest::Once(once));
         assert!(nested.request().is_none());
         let rubbish = Once { request: Bytes::from_static(&[255; 40]), ..nested };
         assert!(rubbish.request().is_none());

@@ -141,7 +141,7 @@ impl SlotAudit {
             Subject::Extent(inode, end) => self.extent(inode, end, decode(value).ok()?),
             // In the moment that is looked at, no operation over several managers is under way.
             Subject::Prepared(_) | Subject::Decided(_) => {}
-            Subject::Applied | Subject::Answered | Subject::Place | Subject::Renames | Subject::Xattr(_) => {}
+            Subject::Applied | Subject::Calls(_) | Subject::Place | Subject::Renames | Subject::Xattr(_) => {}
         }
         Some(())
     }

@@ -43,14 +43,14 @@ pub(super) fn run(tx: &mut Transaction<'_>, deltas: &Deltas) -> Result<Done, Sto
     Ok(Answer::Done.into())
 }
 
-/// Forgets *applied* and *answered* of logs that are no more: numbered before `before`, and not among `known`.
+/// Forgets *applied*, and the calls, of logs that are no more: numbered before `before`, and not among `known`.
 pub(super) fn forget(
     tx: &mut Transaction<'_>,
     slot: SlotId,
     before: LogId,
     known: &BTreeSet<LogId>,
 ) -> Result<Done, Stop> {
-    for (mut from, end) in [key::applied_all(), key::answered_all()] {
+    for (mut from, end) in [key::applied_all(), key::calls_all()] {
         while let Some((at, _)) = tx.next(slot, &(from, end.clone()))? {
             let (key, log) = (at.to_vec(), key::writer_log(at));
             from = behind(&key);

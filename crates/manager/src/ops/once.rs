@@ -2,56 +2,82 @@
 //!
 //! Invariants
 //! 1. An answer is kept if and only if its request took effect: both are in one journal record.
-//! 2. A request whose number was given up takes no effect any more, though it was long on its way.
+//! 2. A request whose number was given up takes no effect any more, though it was long on its way; nor does one for which
+//!    nobody waits (`late`).
+//! 3. One that takes several steps may take some of them again, as long as it is not answered: the client that asks holds what
+//!    they change. Once it is answered, nobody who is still at it takes another one.
+//! 4. After the log of its client is sealed a request has no effect (`late`): others may hold what it is about.
 
-use protocol::id::{LogId, SlotId};
+use host::Moment;
+use protocol::id::SlotId;
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
-use protocol::once::{OnceName, needs_once};
-use serde::{Deserialize, Serialize};
+use protocol::once::{CallId, OnceName, needs_once};
 
-use super::{Done, ask, asked_slots};
-use crate::key;
+use super::{Done, Operation, ask, asked_slots};
+use crate::key::{self, Key};
 use crate::records::{decode, encode};
-use crate::transaction::{Effect, Stop, Transaction};
+use crate::snapshot::Wish;
+use crate::transaction::{Effect, Stop, Transaction, behind};
 
-/// Answers that one client may have waiting in one slot.
-const ANSWERS_MAX: usize = 4096;
+/// So many answers that nobody asks for any more go with a new one.
+const FORGOTTEN_MAX: usize = 8;
+/// One in so many calls over slots of several managers, by chance, looks for such: it is carried out again when others do.
+const SPANNING: u64 = 16;
 
-/// What a slot keeps of a client's requests.
-#[derive(Default, Serialize, Deserialize)]
-struct Kept {
-    /// Numbers before this are given up.
-    below: u64,
-    /// By ascending numbers.
-    answers: Vec<(u64, Answer)>,
+/// A call as it came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    /// Its name.
+    pub(crate) name: OnceName,
+    /// Until then somebody waits for it: then it has no effect any more.
+    pub(crate) until: Moment,
 }
 
-pub(super) fn run(tx: &mut Transaction<'_>, name: &OnceName, request: &ManagerRequest) -> Result<Done, Stop> {
+pub(super) fn run(tx: &mut Transaction<'_>, named: &Call, request: &ManagerRequest) -> Result<Done, Stop> {
     let refuse = |why: &str| Err(ManagerError::Invalid(why.into()).into());
-    let OnceName { call, below, slot } = *name;
+    let OnceName { call, below, slot } = named.name;
     if !needs_once(request) || !asked_slots(request).contains(&slot) {
         return refuse("such a request cannot be sent to take effect once");
     }
-    let mut kept: Kept = kept(tx, slot, call.client)?;
-    if call.number < kept.below {
+    let range = |key: Key| Wish::Range(slot, (key.clone(), behind(&key)));
+    tx.need(&[slot], || vec![range(key::given_up(call.client)), range(key::answer(call))])?;
+    // Over slots of several managers it may be given up in the next moment, as it may be while its changes are made.
+    let given_up: u64 = tx.glance(slot, &key::given_up(call.client))?.map(decode).transpose()?.unwrap_or_default();
+    if call.number < given_up {
         return refuse("this call was given up");
     }
-    if let Ok(at) = kept.answers.binary_search_by_key(&call.number, |(number, _)| *number) {
-        let answer = kept.answers.swap_remove(at).1;
+    if let Some(answer) = tx.value(slot, &key::answer(call))?.map(decode::<Answer>).transpose()? {
         open_again(tx, request, &answer)?;
         return Ok(answer.into());
     }
     let done = ask(tx, request)?;
-    let Done::Answer(answer) = &done else { unreachable!("what takes effect once does so in one step") };
-    kept.below = kept.below.max(below.min(call.number));
-    kept.answers.retain(|(number, _)| *number >= kept.below);
-    if kept.answers.len() >= ANSWERS_MAX {
-        return refuse("too many calls of one client wait");
+    match &done {
+        Done::Answer(answer) => tx.put(slot, key::answer(call), encode(answer))?,
+        Done::Then(Operation::Asked(rest)) => return Ok(Done::Then(Operation::Once(*named, rest.clone()))),
+        Done::Again | Done::Then(_) | Done::Told(_) => return Ok(done),
     }
-    let at = kept.answers.partition_point(|(number, _)| *number < call.number);
-    kept.answers.insert(at, (call.number, answer.clone()));
-    tx.put(slot, key::answered(call.client), encode(&kept))?;
+    let below = CallId { number: below.min(call.number), ..call };
+    if tx.holds(slot) || is_drawn(call.number) {
+        give_up(tx, slot, given_up, below)?;
+    }
     Ok(done)
+}
+
+/// Notes that a client has given up its calls before one, and forgets answers to such.
+fn give_up(tx: &mut Transaction<'_>, slot: SlotId, known: u64, below: CallId) -> Result<(), Stop> {
+    if below.number > known {
+        tx.put(slot, key::given_up(below.client), encode(&below.number))?;
+    }
+    for _ in 0..FORGOTTEN_MAX {
+        let oldest = tx.next(slot, &key::answers_before(below))?.map(|(key, _)| key.to_vec());
+        let Some(oldest) = oldest else { break };
+        tx.remove(slot, oldest)?;
+    }
+    Ok(())
+}
+
+fn is_drawn(number: u64) -> bool {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) < u64::MAX / SPANNING
 }
 
 /// Which files are open is in no journal: what was made under another manager, and open from then on, is open here too.
@@ -62,8 +88,4 @@ fn open_again(tx: &mut Transaction<'_>, request: &ManagerRequest, answer: &Answe
     tx.inode(attributes.inode)?;
     tx.effect(Effect::Open(attributes.inode, tx.node()));
     Ok(())
-}
-
-fn kept(tx: &Transaction<'_>, slot: SlotId, client: LogId) -> Result<Kept, Stop> {
-    Ok(tx.value(slot, &key::answered(client))?.map(decode).transpose()?.unwrap_or_default())
 }

@@ -9,6 +9,7 @@ use super::prepare::stands;
 use super::{Done, Told};
 use crate::intention::Turn;
 use crate::key;
+use crate::late::Premise;
 use crate::records::encode;
 use crate::transaction::{Effect, Stop, Transaction};
 
@@ -26,6 +27,8 @@ pub(crate) struct Decide {
     pub(crate) others: Vec<SlotId>,
     /// What clients must not hold against it, in own slots whose parts are not held.
     pub(crate) admission: Admission,
+    /// What the operation rests on.
+    pub(crate) premise: Option<Premise>,
 }
 
 /// Decides, unless something in the own slots is not as it was read.

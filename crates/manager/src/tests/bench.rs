@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use host::Moment;
 use protocol::address::LogAddress;
 use protocol::id::{LogId, SlotId, StripeNumber};
 use protocol::intention::{Admission, IntentionId, Keep, Outcome, Prepare, Purpose, Settle};
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
+use protocol::once::{CallId, OnceName, needs_once};
 
 use super::{Dice, context};
 use crate::attempt::{Attempt, Sketch, SlotTable};
 use crate::journal;
 use crate::key::Key;
-use crate::ops::{self, Decide, Done, Operation, Told};
+use crate::ops::{self, Call, Decide, Done, Operation, Told};
 use crate::page::Page;
 use crate::slot::{PageId, Slot};
 use crate::snapshot::{self, Snapshots};
@@ -22,6 +24,7 @@ pub(crate) const SLOTS: [SlotId; 5] = [SlotId(0), SlotId(7), SlotId(8), SlotId(9
 /// Three names or so.
 const PART_BYTES_MAX: u64 = 100;
 const IMAGES: LogId = LogId(900);
+const CLIENT: LogId = LogId(901);
 /// One operation of so many is carried out as if the slots were several managers'.
 const SPANNING: i64 = 3;
 
@@ -37,6 +40,7 @@ pub(crate) struct Bench {
     /// Splits that were asked for, or are under way.
     splits: Vec<Operation>,
     intentions: u64,
+    calls: u64,
 }
 
 impl Bench {
@@ -50,14 +54,37 @@ impl Bench {
             images: BTreeMap::new(),
             splits: Vec::new(),
             intentions: 0,
+            calls: 0,
         };
         bench.run(Operation::MakeRoot { uid: 0, gid: 0 }).unwrap();
         bench
     }
 
     pub(crate) fn ask(&mut self, request: ManagerRequest) -> Result<Answer, ManagerError> {
+        if self.now % 2 == 0 && needs_once(&request) {
+            return self.ask_twice(request);
+        }
         match self.run(Operation::Asked(request))? {
             Done::Answer(answer) => Ok(answer),
+            other => panic!("an asked operation ends with an answer, not {other:?}"),
+        }
+    }
+
+    /// As a client on another node asks that does not get the first answer.
+    fn ask_twice(&mut self, request: ManagerRequest) -> Result<Answer, ManagerError> {
+        let slot = ops::slots(&Operation::Asked(request.clone()))[0];
+        self.calls += 1;
+        let name = OnceName { call: CallId { client: CLIENT, number: self.calls }, below: self.calls, slot };
+        let call = Call { name, until: Moment(u64::MAX) };
+        let first = self.run(Operation::Once(call, request.clone()))?;
+        let records = self.records();
+        let second = self.run(Operation::Once(call, request))?;
+        assert_eq!(self.records(), records, "it takes effect once");
+        match (first, second) {
+            (Done::Answer(first), Done::Answer(second)) => {
+                assert_eq!(format!("{first:?}"), format!("{second:?}"));
+                Ok(second)
+            }
             other => panic!("an asked operation ends with an answer, not {other:?}"),
         }
     }
@@ -128,7 +155,8 @@ impl Bench {
         assert!(matches!(held, Done::Answer(Answer::Held(true))), "nobody came in between");
         let admission = Admission::default();
         let stay = self.table.lock(coordinator).expect("a slot of the bench").stay;
-        let decide = Decide { intention, coordinator, stay, parts: own, others: slots.clone(), admission };
+        let decide =
+            Decide { intention, coordinator, stay, parts: own, others: slots.clone(), admission, premise: None };
         let (decided, mut effects) = self.alone(&Operation::Decide(decide))?;
         assert!(matches!(decided, Done::Told(Told::Decided(true))));
         let settle = Settle { intention, slots, outcome: Outcome::Done };
