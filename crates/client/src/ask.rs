@@ -62,7 +62,7 @@ impl Inner {
     /// Asks the manager of `inode`, wherever it moves and as long as that takes.
     pub(crate) async fn ask(&self, inode: InodeId, request: ManagerRequest) -> Result<ManagerReply, ClientError> {
         let mut deadline = self.host.now() + PATIENCE;
-        let (mut number, mut problem) = (None, String::new());
+        let (mut number, mut problem, mut is_unsure) = (None, String::new(), false);
         loop {
             let (manager, asked) = (self.manager_of(inode), self.host.now());
             let is_own = manager == self.host.node();
@@ -86,11 +86,19 @@ impl Inner {
                 Ok(Err(error @ ManagerError::Held)) => error.to_string(),
                 Ok(Err(error)) => {
                     debug!(manager = manager.0, ?request, %error, "a manager refused");
+                    // Whoever heard it first may still be at it.
+                    let may_pass = matches!(error, ManagerError::Failed(_) | ManagerError::NoRoom);
+                    if is_unsure && may_pass && !self.is_stopped() {
+                        self.host.sleep_until(deadline).await;
+                    }
                     return Err(error.into());
                 }
                 // Whether it took effect is unknown: only what may happen twice, or happens once, is asked again. A manager in
                 // this process answers whatever it hears: it is not there yet.
-                Err(unreachable) if is_own || number.is_some() || is_repeatable(&request) => unreachable.to_string(),
+                Err(unreachable) if is_own || number.is_some() || is_repeatable(&request) => {
+                    is_unsure |= number.is_some();
+                    unreachable.to_string()
+                }
                 Err(unreachable) => {
                     warn!(manager = manager.0, ?request, %unreachable, "a call failed");
                     return Err(ClientError::Unreachable(unreachable.to_string()));

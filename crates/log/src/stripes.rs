@@ -224,7 +224,11 @@ fn hides_data(maps: &Maps, header: &FragmentHeader, held: &Held, heard: &BTreeSe
     let FragmentHeader { id, geometry, .. } = header;
     let Some(group) = maps.groups.get(&header.group) else { return false };
     let member = |part| group.targets.get(geometry.member(id.stripe, part));
-    let tells = |target: &TargetId| heard.contains(target) && maps.is_whole_in(group, *target);
+    // Where all who were to have parity have none, as much is lost as may be, and no data is.
+    let mut parities = (0..geometry.parity).map(Part::Parity);
+    let is_all_lost = parities.all(|part| member(part).is_some_and(|target| heard.contains(target)));
+    let has_all = |target: &TargetId| maps.is_whole_in(group, *target) || is_all_lost;
+    let tells = |target: &TargetId| heard.contains(target) && !group.newcomers.contains(target) && has_all(target);
     let is_told = |part| member(part).is_some_and(tells);
     let is_shown = |part| held.iter().any(|(_, found)| found.header.id == FragmentId { part, ..*id });
     (0..geometry.data).map(Part::Data).any(|part| !is_told(part) && !is_shown(part))

@@ -57,6 +57,9 @@ pub(super) fn forget(
             if log < before && !known.contains(&log) {
                 tx.remove(slot, key)?;
             }
+            if tx.size() >= STEP_SIZE_MAX {
+                return Ok(Done::Again);
+            }
         }
     }
     Ok(Answer::Done.into())

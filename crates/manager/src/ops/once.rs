@@ -20,8 +20,9 @@ use crate::snapshot::Wish;
 use crate::transaction::{Effect, Stop, Transaction, behind};
 
 /// So many answers that nobody asks for any more go with a new one.
-const FORGOTTEN_MAX: usize = 8;
-/// One in so many calls over slots of several managers, by chance, looks for such: it is carried out again when others do.
+const FORGOTTEN_MAX: u64 = 8;
+/// One in so many calls over slots of several managers, by chance, looks for such, and for so many times more: it is carried
+/// out again when others do.
 const SPANNING: u64 = 16;
 
 /// A call as it came.
@@ -41,9 +42,9 @@ pub(super) fn run(tx: &mut Transaction<'_>, named: &Call, request: &ManagerReque
     }
     let range = |key: Key| Wish::Range(slot, (key.clone(), behind(&key)));
     tx.need(&[slot], || vec![range(key::given_up(call.client)), range(key::answer(call))])?;
-    // Over slots of several managers it may be given up in the next moment, as it may be while its changes are made.
-    let given_up: u64 = tx.glance(slot, &key::given_up(call.client))?.map(decode).transpose()?.unwrap_or_default();
-    if call.number < given_up {
+    // Steps over slots of several managers may do with what was so a moment ago: else each other call has them taken again.
+    let is_given_up = |known: Option<&[u8]>| Ok::<_, Stop>(call.number < number(known)?);
+    if is_given_up(tx.glance(slot, &key::given_up(call.client))?)? {
         return refuse("this call was given up");
     }
     if let Some(answer) = tx.value(slot, &key::answer(call))?.map(decode::<Answer>).transpose()? {
@@ -56,24 +57,33 @@ pub(super) fn run(tx: &mut Transaction<'_>, named: &Call, request: &ManagerReque
         Done::Then(Operation::Asked(rest)) => return Ok(Done::Then(Operation::Once(*named, rest.clone()))),
         Done::Again | Done::Then(_) | Done::Told(_) => return Ok(done),
     }
+    if is_given_up(tx.value(slot, &key::given_up(call.client))?)? {
+        return refuse("this call was given up");
+    }
     let below = CallId { number: below.min(call.number), ..call };
-    if tx.holds(slot) || is_drawn(call.number) {
-        give_up(tx, slot, given_up, below)?;
+    if tx.holds(slot) {
+        give_up(tx, slot, below, FORGOTTEN_MAX)?;
+    } else if is_drawn(call.number) {
+        give_up(tx, slot, below, FORGOTTEN_MAX * SPANNING)?;
     }
     Ok(done)
 }
 
 /// Notes that a client has given up its calls before one, and forgets answers to such.
-fn give_up(tx: &mut Transaction<'_>, slot: SlotId, known: u64, below: CallId) -> Result<(), Stop> {
-    if below.number > known {
+fn give_up(tx: &mut Transaction<'_>, slot: SlotId, below: CallId, forgotten_max: u64) -> Result<(), Stop> {
+    if below.number > number(tx.value(slot, &key::given_up(below.client))?)? {
         tx.put(slot, key::given_up(below.client), encode(&below.number))?;
     }
-    for _ in 0..FORGOTTEN_MAX {
+    for _ in 0..forgotten_max {
         let oldest = tx.next(slot, &key::answers_before(below))?.map(|(key, _)| key.to_vec());
         let Some(oldest) = oldest else { break };
         tx.remove(slot, oldest)?;
     }
     Ok(())
+}
+
+fn number(record: Option<&[u8]>) -> Result<u64, Stop> {
+    Ok(record.map(decode).transpose()?.unwrap_or_default())
 }
 
 fn is_drawn(number: u64) -> bool {

@@ -1,5 +1,7 @@
 //! Calls that take effect once: what is kept of them, and for how long.
 
+use std::collections::BTreeSet;
+
 use host::Moment;
 use protocol::file::{Caller, Kind, NewInode};
 use protocol::id::{InodeId, LogId};
@@ -43,6 +45,13 @@ fn a_call_that_takes_long_is_in_no_other_ones_way() {
     for number in [1, 2500, 5000] {
         assert_eq!(make(&mut bench, number, 0), Ok(made[number as usize - 1]));
     }
+    let mut dead = Bench::new();
+    for number in 1..=500 {
+        make(&mut dead, number, 0).expect("the name is new");
+    }
+    dead.run(Operation::Forget(InodeId::ROOT.slot(), LogId(CLIENT.0 + 1), BTreeSet::new()))
+        .expect("in as many steps as it takes");
+    assert_eq!(kept(&dead), 0, "its log is no more");
     for number in 5001..7000 {
         make(&mut bench, number, number).expect("the name is new");
     }
