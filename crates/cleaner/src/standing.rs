@@ -6,9 +6,9 @@
 //!    mark is set only where that is true of all *data* before it, wherever their deltas lie. How far the stripe goes in
 //!    which the mark lies only the one behind it tells: what was listed before may have grown since.
 //! 3. Of a sealed log all stripes may be judged: a manager that has not yet replayed it says that all of it lives.
-//! 4. A stripe of an open log goes only when m+1 targets hold later fragments that call it complete. A recoverer begins
-//!    at the first stripe that it does not know complete, and takes a stripe that is nowhere for the log's end: with m
-//!    targets lost it must still learn what we knew.
+//! 4. A stripe of an open log goes only when m+1 targets of one group hold later fragments that call it complete. A recoverer
+//!    begins at the first stripe that it does not know complete, and takes a stripe that is nowhere for the log's end: with m
+//!    targets of each group lost, which may be one machine's, it must still learn what we knew.
 
 use std::collections::BTreeMap;
 
@@ -41,15 +41,24 @@ impl Edge {
 /// The edge of a log from the headers of its newest fragments, target by target.
 pub fn edge_of(tails: Vec<Vec<FragmentHeader>>) -> Edge {
     let mark = tails.iter().flatten().map(|header| header.mark).max().unwrap_or_default();
-    let parity = tails.iter().flatten().map(|header| header.geometry.parity).max().unwrap_or(0);
-    let known = tails.iter().filter_map(|tail| tail.iter().map(|header| header.complete_below).max());
-    let mut known: Vec<StripeNumber> = known.collect();
-    known.sort_unstable_by(|a, b| b.cmp(a));
+    let mut known: BTreeMap<(GroupId, u8), Vec<StripeNumber>> = BTreeMap::new();
+    for tail in &tails {
+        let mut newest: BTreeMap<_, StripeNumber> = BTreeMap::new();
+        for header in tail {
+            let below = newest.entry((header.group, header.geometry.parity)).or_default();
+            *below = header.complete_below.max(*below);
+        }
+        newest.into_iter().for_each(|(group, below)| known.entry(group).or_default().push(below));
+    }
+    let by_all_but_m = known.into_iter().filter_map(|((_, parity), mut told)| {
+        told.sort_unstable_by(|a, b| b.cmp(a));
+        told.get(usize::from(parity)).copied()
+    });
     let behind = tails
         .iter()
         .flatten()
         .filter_map(|header| Some((StripeNumber(header.id.stripe.0.checked_sub(1)?), header.previous_end)));
-    Edge { mark, ends: behind.collect(), complete_below: known.get(usize::from(parity)).copied().unwrap_or_default() }
+    Edge { mark, ends: behind.collect(), complete_below: by_all_but_m.max().unwrap_or_default() }
 }
 
 /// Who judges a stripe.
@@ -148,20 +157,25 @@ mod tests {
 
     #[test]
     fn what_one_target_knows_may_be_lost_with_it() {
-        let header = |complete_below| FragmentHeader {
+        let header_in = |group, complete_below| FragmentHeader {
             id: FragmentId { log: LogId(1), stripe: StripeNumber(9), run: RunNumber(0), part: Part::Data(0) },
-            group: GroupId(0),
+            group: GroupId(group),
             geometry: Geometry { data: 2, parity: 1, fragment_size: 4096 },
             mark: Position::START,
             previous_end: 0,
             complete_below: StripeNumber(complete_below),
             data_lengths: vec![],
         };
+        let header = |complete_below| header_in(0, complete_below);
         let edge = |tails: Vec<Vec<FragmentHeader>>| edge_of(tails).complete_below.0;
         assert_eq!(edge_of(vec![vec![header(8)]]).ends, [(StripeNumber(8), 0)].into());
         assert_eq!(edge(vec![vec![header(5), header(8)], vec![], vec![header(6)]]), 6);
         assert_eq!(edge(vec![vec![header(8)], vec![], vec![]]), 0);
         assert_eq!(edge(vec![]), 0);
+        let of_one_machine = vec![vec![header_in(0, 8)], vec![header_in(1, 8)]];
+        assert_eq!(edge(of_one_machine.clone()), 0, "one of each group");
+        let others = vec![vec![header_in(0, 5)], vec![header_in(1, 6), header_in(0, 9)]];
+        assert_eq!(edge([of_one_machine, others].concat()), 8);
     }
 
     #[test]

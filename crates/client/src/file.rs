@@ -419,7 +419,8 @@ impl File {
             // Cut off, or punched out, before any manager heard of them.
             self.unrecorded_from = None;
         }
-        self.unrecorded_from
+        // What is being recorded may yet come to nothing, and a mark is never taken back.
+        self.recording_from.into_iter().chain(self.unrecorded_from).min()
     }
 
     /// The record with the deltas ends at `end`; or it could not be appended.

@@ -17,7 +17,7 @@ use protocol::address::Position;
 use protocol::file::Time;
 use protocol::id::{InodeId, LogId, MapEpoch, SlotId, StripeNumber};
 use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, has_content};
-use protocol::maps::ManagerMapSum;
+use protocol::maps::{ManagerMapSum, Maps};
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::Durability;
 use protocol::token::Grant;
@@ -38,6 +38,7 @@ use crate::page::Page;
 use crate::replay::Replayed;
 use crate::runs::JournalRuns;
 use crate::slot::PageId;
+use crate::takeover::{SlotRange, ranges};
 use crate::transaction::{Changes, Context, Effect};
 
 /// How often a commit is tried again while the targets are full or away, and how long after each time: a call then fails
@@ -247,8 +248,8 @@ impl Manager {
             ManagerRequest::Census => self.census(node).await,
             ManagerRequest::Audit(id, request) => Ok(self.reply(self.answer_audit(id, request).await?)),
             ManagerRequest::Live(view, stripes) => {
-                self.agree(view.managers, view.epoch).await?;
-                self.live(node, stripes).await
+                let maps = self.agree(view.managers, view.epoch).await?;
+                self.live(node, &maps, stripes).await
             }
             ManagerRequest::DeadStripes(view, stripes) => {
                 self.agree(view.managers, view.epoch).await?;
@@ -271,13 +272,13 @@ impl Manager {
 
     /// Whoever deletes by what all managers say must have asked the right ones, and each must speak for all its slots.
     /// What they say rests on maps from `epoch` on.
-    pub(crate) async fn agree(&self, map: ManagerMapSum, epoch: MapEpoch) -> Result<(), ManagerError> {
+    pub(crate) async fn agree(&self, map: ManagerMapSum, epoch: MapEpoch) -> Result<Arc<Maps>, ManagerError> {
         let mut maps = self.cluster.maps();
         if maps.manager_map_sum() != map || maps.epoch < epoch {
             maps = self.cluster.refresh().await.map_err(|error| ManagerError::Failed(error.to_string()))?;
         }
         let is_heard = maps.manager_map_sum() == map && maps.epoch >= epoch && self.is_settled(&maps);
-        is_heard.then_some(()).ok_or(ManagerError::NotMine)
+        is_heard.then_some(maps).ok_or(ManagerError::NotMine)
     }
 
     /// Which of these stripes, all of manager logs, this manager does not need. An audit may need any.
@@ -482,9 +483,10 @@ impl Manager {
         let is_once = matches!(operation, Operation::Once(..));
         let makes_open = needs::makes_open(&operation);
         let (done, end) = self.perform(node, operation, Durability::Replicated).await?;
+        let all = self.writer.end();
         if is_once && end.is_none() {
             // It took effect when it was asked before, whose answer may still wait for that to be safe.
-            self.commit(self.writer.end(), Durability::Replicated).await?;
+            self.commit(all, Durability::Replicated).await?;
         }
         let Done::Answer(mut answer) = done else {
             unreachable!("an asked operation ends with an answer, not {done:?}")
@@ -506,7 +508,7 @@ impl Manager {
             Answer::Entry(made, _) if makes_open => self.keep_made(node, made).await,
             _ => None,
         };
-        Ok(ManagerReply { granted, ..self.reply_at(answer, end.unwrap_or_else(|| self.writer.end())) })
+        Ok(ManagerReply { granted, ..self.reply_at(answer, end.unwrap_or(all)) })
     }
 
     /// Deltas are acknowledged when they are `disk`; no program waits for that (DESIGN §3, order across logs).
@@ -531,14 +533,17 @@ impl Manager {
         Ok(self.reply(Answer::Census(total.0, total.1)))
     }
 
-    /// Live bytes over all slots. Of a sealed log whose deltas are to be read once more, everything lives.
-    async fn live(&self, node: u32, stripes: Vec<(LogId, StripeNumber)>) -> ManagerAnswer {
-        let maps = self.cluster.maps();
+    /// Live bytes over all slots that these maps give us. Of a sealed log whose deltas are to be read once more, all lives.
+    async fn live(&self, node: u32, maps: &Maps, stripes: Vec<(LogId, StripeNumber)>) -> ManagerAnswer {
         let mut sums: Vec<u64> = {
             let replayed = self.replayed.lock().expect("nobody panics over replays");
-            stripes.iter().map(|(log, _)| if replayed.may_be_read(&maps, *log) { u64::MAX } else { 0 }).collect()
+            stripes.iter().map(|(log, _)| if replayed.may_be_read(maps, *log) { u64::MAX } else { 0 }).collect()
         };
-        for slot in self.filled() {
+        for slot in ranges(maps, self.host().node().0).iter().flat_map(SlotRange::slots) {
+            // One that is being handed over, by another thread, was here a moment ago, and nobody else speaks for it yet.
+            if self.table.lock(slot).ok_or(ManagerError::NotMine)?.records.is_empty() {
+                continue;
+            }
             let operation = Operation::Live(slot, stripes.clone());
             if let (Done::Answer(Answer::Live(counts)), _) =
                 self.perform(node, operation, Durability::Replicated).await?

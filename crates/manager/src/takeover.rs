@@ -65,7 +65,7 @@ pub(crate) struct SlotRange {
 }
 
 impl SlotRange {
-    fn slots(&self) -> impl Iterator<Item = SlotId> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotId> + use<> {
         (self.first..=self.last).map(SlotId)
     }
 

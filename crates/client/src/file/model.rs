@@ -176,6 +176,7 @@ impl World {
             return;
         }
         self.check_mark(&deltas, expected, from);
+        assert_eq!(self.file.unrecorded_from(), expected, "it may come to nothing yet");
         if self.log.appends_left == 0 {
             self.file.recorded_at(None);
             return;
