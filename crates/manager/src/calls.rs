@@ -278,15 +278,25 @@ impl Manager {
         self.lives.lock().expect("nobody panics over lives").get(&node).copied().unwrap_or_default()
     }
 
-    /// The client on `node` writes this log. The life that was known before; none where a later one is known.
-    fn begin_life(&self, node: u32, log: LogId) -> Option<LogId> {
+    /// The client on `node` writes this log; `end` does away with what is void by that, before anything of it is heard. It is
+    /// told the life that was known before. False where a later one is known.
+    fn begin_life(&self, node: u32, log: LogId, end: impl FnOnce(LogId)) -> bool {
         let mut lives = self.lives.lock().expect("nobody panics over lives");
         let known = lives.get(&node).copied().unwrap_or_default();
         if log < known {
-            return None;
+            return false;
         }
         lives.insert(node, log);
-        Some(known)
+        end(known);
+        true
+    }
+
+    /// Does away with what a life has, unless a later one was heard of. None begins meanwhile.
+    fn end_life(&self, node: u32, life: LogId, end: impl FnOnce()) {
+        let lives = self.lives.lock().expect("nobody panics over lives");
+        if lives.get(&node).copied().unwrap_or_default() == life {
+            end();
+        }
     }
 
     /// Whether a life of the client on `node` is over, and everything that it recorded is known here (DESIGN §5: a slot
@@ -304,9 +314,9 @@ impl Manager {
 
     /// What a life that is over held of a slot is void. The next life may hold something by now: that stays.
     fn void(&self, slot: SlotId, node: u32, life: LogId) {
-        if self.life(node) == life {
+        self.end_life(node, life, || {
             self.table.with(slot, |state| state.tokens.forget(node));
-        }
+        });
     }
 
     /// A client says which log it writes: whatever its node wrote before is at its end. What an earlier life said may come
@@ -326,16 +336,19 @@ impl Manager {
             }
             self.cluster.refresh().await.map_err(|error| failed(error.into()))?;
             self.replay_sealed().await.map_err(failed)?;
-            // What it claimed meanwhile stays.
-            if self.begin_life(node, log) == Some(known) {
+            self.begin_life(node, log, |ended| {
+                // What it claimed meanwhile stays.
+                if ended != known {
+                    return;
+                }
                 for &slot in self.table.mine().iter() {
                     self.table.with(slot, |state| state.tokens.forget(node));
                 }
-                self.tokens_moved.notify();
                 if known != LogId::default() {
                     self.forget_uses(node);
                 }
-            }
+            });
+            self.tokens_moved.notify();
         }
         Ok(self.reply_at(Answer::Done, self.writer.end()))
     }
@@ -359,8 +372,9 @@ impl Manager {
     pub(crate) fn forget_dead(&self) {
         let maps = self.cluster.maps();
         let lives = self.lives.lock().expect("nobody panics over lives").clone();
-        let over: Vec<u32> = lives.into_iter().filter(|&(_, log)| maps.is_over(log)).map(|(node, _)| node).collect();
-        over.into_iter().for_each(|node| self.forget_uses(node));
+        for (node, life) in lives.into_iter().filter(|&(_, log)| maps.is_over(log)) {
+            self.end_life(node, life, || self.forget_uses(node));
+        }
     }
 
     fn forget_uses(&self, node: u32) {
@@ -476,7 +490,12 @@ impl Manager {
             if *life.get_or_insert(log) != log {
                 return None;
             }
-            if from == InodeId(0) && !self.hear_anew(node, log, arrived) {
+            // Of the slots that were here before, too, what an earlier life held is void, once all that it recorded is known.
+            let before = self.life(node);
+            if before != LogId::default() && before < log && self.greet(node, log).await.is_err() {
+                return None;
+            }
+            if from == InodeId(0) && !self.hear_anew(node, (before, log), arrived) {
                 return None;
             }
             let rest = claims.rest;
@@ -489,12 +508,12 @@ impl Manager {
         }
     }
 
-    /// False where a later life was heard.
-    fn hear_anew(&self, node: u32, log: LogId, arrived: &[SlotId]) -> bool {
+    /// False where another life was heard meanwhile than the one `before`.
+    fn hear_anew(&self, node: u32, (before, log): (LogId, LogId), arrived: &[SlotId]) -> bool {
         // Its first word may come later, and must not void what it just claimed.
-        let Some(known) = self.begin_life(node, log) else { return false };
-        if known != log && known != LogId::default() {
-            self.forget_uses(node);
+        let mut ended = LogId::default();
+        if !self.begin_life(node, log, |life| ended = life) || (ended != before && ended != log) {
+            return false;
         }
         self.locks.disclaim(arrived, node);
         for &slot in arrived {

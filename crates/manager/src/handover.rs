@@ -22,9 +22,9 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use host::NodeId;
 use protocol::address::LogAddress;
-use protocol::id::{MapEpoch, SlotId};
+use protocol::id::{LogId, MapEpoch, SlotId};
 use protocol::manager::{Answer, ManagerError, ManagerRequest};
-use protocol::maps::Maps;
+use protocol::maps::{Maps, SlotEntry};
 use protocol::record::RecordKind;
 use protocol::registry::{RegistryError, RegistryRequest};
 use protocol::storage::Durability;
@@ -66,9 +66,11 @@ impl Leaving {
         (self.first..=self.last).map(SlotId).collect()
     }
 
-    /// Whether all of them are a node's.
-    fn are_of(&self, maps: &Maps, node: u32) -> bool {
-        self.slots().iter().all(|slot| maps.slot(slot.0).node == node)
+    /// Whether all of them are a node's, as they were when it took them over: no other had them since, for then its log would
+    /// not be listed with them.
+    fn are_still_of(&self, maps: &Maps, node: u32, log: LogId) -> bool {
+        let is_still = |entry: &SlotEntry| entry.node == node && entry.logs.iter().any(|listed| listed.log == log);
+        self.slots().iter().all(|slot| is_still(maps.slot(slot.0)))
     }
 }
 
@@ -179,14 +181,15 @@ impl Manager {
         bodies.map(|body| self.put(RecordKind::Handover, &body).map_err(failed)).collect()
     }
 
-    /// Has the maps name the next manager. Comes back when they tell whose the slots are.
+    /// Has the maps name the next manager. Comes back when they tell whose the slots are. Others may have had them meanwhile,
+    /// though they are ours again: then they are not as they were left, and are taken over anew.
     async fn propose(&self, leaving: &Leaving, table: LogAddress) -> Whose {
-        let own = self.host().node().0;
+        let (own, log) = (self.host().node().0, self.writer.log());
         let mut proposed_at = MapEpoch(0);
         loop {
             let asked = self.cluster.refresh().await;
             let maps = self.cluster.maps();
-            if !leaving.are_of(&maps, own) {
+            if !leaving.are_still_of(&maps, own, log) {
                 return Whose::Others;
             }
             let is_over = maps.epoch > proposed_at;

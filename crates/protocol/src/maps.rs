@@ -191,6 +191,14 @@ impl Maps {
         self.logs.get(&log).map_or(log < self.next_log, is_sealed)
     }
 
+    /// The length of a sealed log.
+    pub fn sealed_length(&self, log: LogId) -> Option<Position> {
+        match self.logs.get(&log)?.state {
+            LogState::Sealed(length) => Some(length),
+            LogState::Open(_) | LogState::Sealing(_) => None,
+        }
+    }
+
     /// Logs whose writer's session is over and that nobody has sealed yet.
     pub fn dead_logs(&self) -> impl Iterator<Item = LogId> {
         let is_dead = |entry: &LogEntry| {
