@@ -124,7 +124,8 @@ impl Inner {
         OnceName { call, below: self.numbers.below(), slot: inode.slot() }
     }
 
-    /// Waits until a journal is `disk` as far as it is owed. Where its manager has died, that is when it is sealed.
+    /// Waits until a journal is `disk` as far as it is owed. Where its manager has died, that is when it is sealed; what is not
+    /// in it then is noted.
     pub(crate) async fn flush_at(&self, owed: OwedFlush) -> Result<(), ClientError> {
         let deadline = self.host.now() + PATIENCE;
         loop {
@@ -134,8 +135,10 @@ impl Inner {
                 Ok(Err(error)) => return Err(error.into()),
                 Err(unreachable) => unreachable.to_string(),
             };
-            if self.cluster.knowing(owed.journal).await.is_ok_and(|maps| maps.is_over(owed.journal)) {
-                lock(&self.journals).forget(owed.journal);
+            if let Ok(maps) = self.cluster.knowing(owed.journal).await
+                && maps.is_over(owed.journal)
+            {
+                lock(&self.journals).forget(owed.journal, maps.sealed_length(owed.journal));
                 return Ok(());
             }
             if self.host.now() >= deadline || self.is_stopped() {

@@ -3,6 +3,8 @@
 use log::{LogError, ReadError};
 use protocol::manager::ManagerError;
 
+use crate::journals::Lost;
+
 /// Why the client did not do as asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
@@ -36,12 +38,22 @@ pub enum ClientError {
     /// A part answered with something that is no answer to the question (`EIO`).
     #[error("the answer does not belong to the question: {0}")]
     Foreign(&'static str),
+    /// Names or attributes that were changed here, and not fsynced, are lost: more machines lost what they had in memory than
+    /// redundancy makes up for (`EIO`).
+    #[error("what was changed here and not yet fsynced is lost: too many machines lost their power at once")]
+    Lost,
     /// The lease of this machine is lost, and with it what was written here and not fsynced (`ENOTCONN`).
     #[error("this machine was cut off for so long that others took over; what it had fsynced is safe")]
     Expelled,
     /// The client was stopped (`EIO`).
     #[error("the client was stopped")]
     Stopped,
+}
+
+impl From<Lost> for ClientError {
+    fn from(_: Lost) -> Self {
+        ClientError::Lost
+    }
 }
 
 impl From<LogError> for ClientError {

@@ -59,6 +59,11 @@ impl Client {
 
     /// `sync`: everything that this client changed survives a power loss of all machines.
     pub async fn sync_all(&self) -> Result<(), ClientError> {
+        self.store_all().await?;
+        Ok(lock(&self.0.journals).take_lost()?)
+    }
+
+    async fn store_all(&self) -> Result<(), ClientError> {
         let files: Vec<_> = lock(&self.0.files).values().cloned().collect();
         for file in &files {
             let _pin = self.0.pin_held(file.inode).await;
@@ -76,7 +81,7 @@ impl Client {
 
     /// `sync`, and managers know of it all: what they say of any file is what a reader would see.
     pub async fn settle(&self) -> Result<(), ClientError> {
-        self.sync_all().await?;
+        self.store_all().await?;
         let recorded = lock(&self.0.outbox).end();
         self.0.applied(recorded).await
     }
@@ -223,13 +228,12 @@ impl Inner {
         }
     }
 
-    /// Waits until the newest known record about `inode` in a manager's journal is `disk`.
+    /// Waits until all known records about `inode` in managers' journals are `disk`.
     async fn flush_journal(&self, inode: InodeId) -> Result<(), ClientError> {
-        let owed = lock(&self.journals).owed(inode);
-        match owed {
-            Some(owed) => self.flush_at(owed).await,
-            None => Ok(()),
-        }
+        let owed = lock(&self.journals).owed(inode)?;
+        let flushed = join_all(owed.into_iter().map(|owed| self.flush_at(owed))).await;
+        flushed.into_iter().collect::<Result<(), ClientError>>()?;
+        Ok(lock(&self.journals).owed(inode).map(drop)?)
     }
 
     /// A flush in the background failed: whoever works on these files is told, once. Their bytes stay.

@@ -56,6 +56,10 @@ impl Inner {
         while !self.is_stopped() {
             self.forgotten.some().await;
             self.host.sleep(GATHER).await;
+            // What is given up from then on the next process inherits.
+            if self.is_stopped() {
+                return;
+            }
             let mut by_manager = BTreeMap::<_, Vec<Token>>::new();
             for token in std::mem::take(&mut *lock(&self.forgotten.untold)) {
                 by_manager.entry(self.manager_of(token.inode)).or_default().push(token);

@@ -1,11 +1,11 @@
 //! How far managers' journals must be `disk` for an fsync (DESIGN §3, order across logs). Decides, never awaits.
 //!
 //! Invariants
-//! 1. An inode has a note here only while its newest known record may not be `disk`.
+//! 1. An inode has notes here only while a known record of it may not be `disk`: one for each journal that has such.
 //! 2. A journal belongs to one life of a manager. In whatever order replies come, what is known of it only grows; when its
-//!    manager has died, sealing makes it `disk`, and it is forgotten.
+//!    manager has died, sealing makes `disk` what is left of it, and it is forgotten. What it lacks then an fsync tells, once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use host::NodeId;
 use protocol::FastMap;
@@ -22,6 +22,11 @@ const NOTES_FEW: usize = 4096;
 pub(crate) struct Journals {
     known: BTreeMap<LogId, Journal>,
     notes: FastMap<InodeId, Note>,
+    /// Notes of inodes whose slot moved: what was told of their records in other journals.
+    moved: BTreeMap<(InodeId, LogId), Position>,
+    /// Inodes of which records were lost: an fsync of each is told so, and the next sync of all.
+    lost: BTreeSet<InodeId>,
+    is_any_lost: bool,
     /// How many notes remained when they were looked through last.
     remained: usize,
 }
@@ -38,6 +43,10 @@ struct Note {
     journal: LogId,
     end: Position,
 }
+
+/// Records that replies told of are in no journal any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost;
 
 /// A flush that has to be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,26 +74,46 @@ impl Journals {
             return;
         }
         if self.notes.len() >= NOTES_FEW.max(2 * self.remained) {
-            let Journals { known, notes, .. } = self;
-            notes.retain(|_, note| known.get(&note.journal).is_some_and(|journal| note.end > journal.disk));
+            let Journals { known, notes, moved, .. } = self;
+            let may_lack = |log: LogId, end: Position| known.get(&log).is_some_and(|journal| end > journal.disk);
+            notes.retain(|_, note| may_lack(note.journal, note.end));
+            moved.retain(|(_, log), end| may_lack(*log, *end));
             self.remained = self.notes.len();
         }
         let new = Note { journal: reply.log, end: reply.journal };
         let note = self.notes.entry(inode).or_insert(new);
-        // An inode whose slot moved has its newest record in the new manager's journal.
-        if note.journal != new.journal || note.end < new.end {
-            *note = new;
+        if note.journal == new.journal {
+            note.end = note.end.max(new.end);
+        } else {
+            // Its slot moved. Which of the two replies was on its way for longer, nobody knows.
+            let end = self.moved.entry((inode, new.journal)).or_default();
+            *end = new.end.max(*end);
         }
     }
 
-    /// Which flush an fsync of `inode` has to wait for, if any.
-    pub(crate) fn owed(&mut self, inode: InodeId) -> Option<OwedFlush> {
-        let Note { journal, end } = *self.notes.get(&inode)?;
-        if self.is_disk(journal, end) {
-            self.notes.remove(&inode);
-            return None;
+    /// Which flushes an fsync of `inode` has to wait for.
+    pub(crate) fn owed(&mut self, inode: InodeId) -> Result<Vec<OwedFlush>, Lost> {
+        if self.lost.remove(&inode) {
+            return Err(Lost);
         }
-        Some(OwedFlush { manager: self.known[&journal].manager, journal, through: end })
+        let moved = self.moved.range((inode, LogId(0))..=(inode, LogId(u64::MAX)));
+        let noted = self.notes.get(&inode).map(|note| (note.journal, note.end));
+        let noted: Vec<_> = noted.into_iter().chain(moved.map(|(&(_, log), &end)| (log, end))).collect();
+        let mut owed = Vec::new();
+        for (journal, through) in noted {
+            match self.known.get(&journal).filter(|known| through > known.disk) {
+                Some(&Journal { manager, .. }) => owed.push(OwedFlush { manager, journal, through }),
+                None => self.settle(inode, journal),
+            }
+        }
+        Ok(owed)
+    }
+
+    fn settle(&mut self, inode: InodeId, journal: LogId) {
+        self.moved.remove(&(inode, journal));
+        if self.notes.get(&inode).is_some_and(|note| note.journal == journal) {
+            self.notes.remove(&inode);
+        }
     }
 
     /// All flushes that leave nothing behind.
@@ -98,9 +127,24 @@ impl Journals {
         behind.map(flush).collect()
     }
 
-    /// A journal was sealed, and all of it is `disk`.
-    pub(crate) fn forget(&mut self, journal: LogId) {
+    /// A journal was sealed, and all of it is `disk` up to its length, if that is still known.
+    pub(crate) fn forget(&mut self, journal: LogId, length: Option<Position>) {
         self.known.remove(&journal);
+        // At the start of a stripe no record ends.
+        let is_cut = |end: Position| end.offset > 0 && length.is_some_and(|length| end > length);
+        let noted = self.notes.iter().map(|(&inode, note)| (inode, note.journal, note.end));
+        let moved = self.moved.iter().map(|(&(inode, log), &end)| (inode, log, end));
+        let cut = noted.chain(moved).filter(|&(_, log, end)| log == journal && is_cut(end));
+        let cut: Vec<InodeId> = cut.map(|(inode, ..)| inode).collect();
+        self.is_any_lost |= !cut.is_empty();
+        self.lost.extend(cut);
+        self.notes.retain(|_, note| note.journal != journal);
+        self.moved.retain(|(_, log), _| *log != journal);
+    }
+
+    /// Whether anything was lost since the last sync of all.
+    pub(crate) fn take_lost(&mut self) -> Result<(), Lost> {
+        if std::mem::take(&mut self.is_any_lost) { Err(Lost) } else { Ok(()) }
     }
 
     /// Of a journal that is not known, or no longer, nothing is owed.
@@ -147,10 +191,10 @@ mod tests {
         let (inode, other) = (InodeId(7), InodeId(8));
         let mut journals = Journals::default();
         tell(&mut journals, inode, &reply(5, 100, 0));
-        assert_eq!(journals.owed(inode), Some(flush(5, 100)));
-        assert_eq!(journals.owed(other), None);
+        assert_eq!(journals.owed(inode), Ok(vec![flush(5, 100)]));
+        assert_eq!(journals.owed(other), Ok(vec![]));
         journals.learn(MANAGER, &reply(5, 200, 150));
-        assert_eq!(journals.owed(inode), None);
+        assert_eq!(journals.owed(inode), Ok(vec![]));
         assert_eq!(journals.owed_all(), [flush(5, 200)]);
     }
 
@@ -161,7 +205,7 @@ mod tests {
         journals.learn(MANAGER, &reply(5, 60, 50));
         tell(&mut journals, inode, &reply(5, 100, 50));
         journals.learn(MANAGER, &reply(5, 40, 10));
-        assert_eq!(journals.owed(inode), Some(flush(5, 100)));
+        assert_eq!(journals.owed(inode), Ok(vec![flush(5, 100)]));
     }
 
     #[test]
@@ -171,10 +215,44 @@ mod tests {
         tell(&mut journals, inode, &reply(5, 1000, 0));
         // It died before anything was `disk`, and its next life has got less far.
         journals.learn(MANAGER, &reply(6, 10, 0));
-        assert_eq!(journals.owed(inode), Some(flush(5, 1000)));
+        assert_eq!(journals.owed(inode), Ok(vec![flush(5, 1000)]));
         assert_eq!(journals.owed_all(), [flush(5, 1000), flush(6, 10)]);
-        journals.forget(LogId(5));
-        assert_eq!(journals.owed(inode), None);
+        journals.forget(LogId(5), Some(at(1000)));
+        assert_eq!(journals.owed(inode), Ok(vec![]));
         assert_eq!(journals.owed_all(), [flush(6, 10)]);
+    }
+
+    #[test]
+    fn a_late_reply_of_the_manager_before_does_not_hide_what_the_next_one_did() {
+        let inode = InodeId(7);
+        for order in [[5, 6], [6, 5]] {
+            let mut journals = Journals::default();
+            order.into_iter().for_each(|log| tell(&mut journals, inode, &reply(log, 10 * log as u32, 0)));
+            let mut owed = journals.owed(inode).expect("nothing is lost");
+            owed.sort_by_key(|owed| owed.journal);
+            assert_eq!(owed, [flush(5, 50), flush(6, 60)]);
+            journals.learn(MANAGER, &reply(6, 60, 60));
+            assert_eq!(journals.owed(inode), Ok(vec![flush(5, 50)]));
+            journals.learn(MANAGER, &reply(5, 50, 50));
+            assert_eq!(journals.owed(inode), Ok(vec![]));
+        }
+    }
+
+    #[test]
+    fn what_a_sealed_journal_lacks_is_told_once() {
+        let [kept, cut, other] = [7, 8, 9].map(InodeId);
+        let mut journals = Journals::default();
+        tell(&mut journals, kept, &reply(5, 100, 0));
+        tell(&mut journals, cut, &reply(5, 101, 0));
+        tell(&mut journals, other, &reply(6, 500, 0));
+        journals.forget(LogId(5), Some(at(100)));
+        assert_eq!(journals.owed(kept), Ok(vec![]));
+        assert_eq!(journals.owed(cut), Err(Lost));
+        assert_eq!(journals.owed(cut), Ok(vec![]));
+        journals.forget(LogId(6), Some(at(499)));
+        assert_eq!([journals.take_lost(), journals.take_lost()], [Err(Lost), Ok(())]);
+        assert_eq!(journals.owed(other), Err(Lost));
+        journals.forget(LogId(6), Some(at(499)));
+        assert_eq!(journals.owed(other), Ok(vec![]));
     }
 }

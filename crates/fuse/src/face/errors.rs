@@ -23,6 +23,7 @@ impl From<ClientError> for Errno {
             | ClientError::Read(_)
             | ClientError::Unreachable(_)
             | ClientError::Foreign(_)
+            | ClientError::Lost
             | ClientError::Stopped => {
                 warn!(%error, "a program was told EIO");
                 Errno::EIO
