@@ -146,7 +146,8 @@ async fn operate(feed: &mut Feed<'_>, cluster: &Cluster, truth: Option<&Laid>) {
         }
         5 => drop(stripes::verify(cluster, LOG, stripe).await),
         6 => {
-            let _ = stripes::repair(cluster, LOG, stripe).await;
+            let told = stripes::list(cluster, Some(LOG)).await.into_iter().find(|told| told.number == stripe);
+            let _ = stripes::repair(cluster, LOG, stripe, told.map_or(9, |told| told.length)).await;
             let _ = stripes::verify(cluster, LOG, stripe).await;
         }
         _ => stripes::delete(cluster, &[(LOG, stripe)]).await,
@@ -371,6 +372,10 @@ fn serve(store: &mut Vec<Held>, request: StorageRequest) -> StorageAnswer {
         }
         StorageRequest::Delete { stripes } => {
             store.retain(|held| !stripes.contains(&(held.header.id.log, held.header.id.stripe)));
+            Ok(StorageReply::Done { length: 0 })
+        }
+        StorageRequest::Discard { fragments } => {
+            store.retain(|held| !fragments.contains(&(held.header.id, 0)));
             Ok(StorageReply::Done { length: 0 })
         }
         StorageRequest::Fence { log, .. } => Ok(StorageReply::Fence { complete_below: StripeNumber(log.0 % 3) }),
