@@ -430,8 +430,8 @@ impl Registry {
 
     /// Renews a lease, if this node leads; see `leases`, rules 2 and 3.
     async fn renew(&self, holder: Holder, pause: Duration) -> Said {
-        let Some(term) = self.leading() else { return Said::Follows(self.leader()) };
         self.note();
+        let Some(term) = self.leading() else { return Said::Follows(self.leader()) };
         let over = || Said::Answer(Err(RegistryError::Over(holder.0, holder.1)));
         match self.leases_of(term, |leases| leases.renewed(holder, pause, self.host.now())) {
             None => return Said::Follows(None),
@@ -441,7 +441,8 @@ impl Registry {
         if let Err(why) = self.confirm().await {
             return Said::Failed(why);
         }
-        match self.leases_of(term, |leases| leases.may_grant(holder)) {
+        // What was confirmed may be a later term, which knows nothing of this renewal.
+        match self.leases_of(term, |leases| leases.may_grant(holder)).filter(|_| self.leading() == Some(term)) {
             None => return Said::Follows(None),
             Some(false) => return over(),
             Some(true) => {}

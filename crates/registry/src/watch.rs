@@ -105,12 +105,14 @@ impl<T: Send + Sync> WatchReceiver<Watching, T> for WatchedReceiver<T> {
     async fn changed(&mut self) -> Result<(), RecvError> {
         loop {
             let listener = self.shared.changed.listen();
+            // Before the version: the last one may send once more, and go.
+            let is_over = self.shared.senders.load(Ordering::Acquire) == 0;
             let version = self.shared.version();
             if version != self.seen {
                 self.seen = version;
                 return Ok(());
             }
-            if self.shared.senders.load(Ordering::Acquire) == 0 {
+            if is_over {
                 return Err(RecvError(()));
             }
             listener.await;
