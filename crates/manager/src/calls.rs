@@ -182,8 +182,12 @@ impl Manager {
         let slot = inode.slot();
         loop {
             let moved = self.tokens_moved.0.listen();
-            let granted = self.table.with(slot, |state| state.tokens.grant(slot, node, inode, mode));
-            match granted.ok_or(ManagerError::NotMine)? {
+            // It may have come, or come back, since the request was looked at: what clients hold of it is not heard yet.
+            let granted = self.table.with(slot, |state| match state.tokens.is_unheard() {
+                true => Err(ManagerError::NotMine),
+                false => Ok(state.tokens.grant(slot, node, inode, mode)),
+            });
+            match granted.ok_or(ManagerError::NotMine)?? {
                 Ok(grant) => {
                     line.is_served = true;
                     self.tokens_moved.notify();
@@ -291,12 +295,14 @@ impl Manager {
         true
     }
 
-    /// Does away with what a life has, unless a later one was heard of. None begins meanwhile.
-    fn end_life(&self, node: u32, life: LogId, end: impl FnOnce()) {
+    /// Does something to what a life has, unless a later one was heard of: none begins meanwhile. Whether it was done.
+    fn in_life(&self, node: u32, life: LogId, act: impl FnOnce()) -> bool {
         let lives = self.lives.lock().expect("nobody panics over lives");
-        if lives.get(&node).copied().unwrap_or_default() == life {
-            end();
+        let is_known = lives.get(&node).copied().unwrap_or_default() == life;
+        if is_known {
+            act();
         }
+        is_known
     }
 
     /// Whether a life of the client on `node` is over, and everything that it recorded is known here (DESIGN §5: a slot
@@ -314,7 +320,7 @@ impl Manager {
 
     /// What a life that is over held of a slot is void. The next life may hold something by now: that stays.
     fn void(&self, slot: SlotId, node: u32, life: LogId) {
-        self.end_life(node, life, || {
+        self.in_life(node, life, || {
             self.table.with(slot, |state| state.tokens.forget(node));
         });
     }
@@ -373,7 +379,7 @@ impl Manager {
         let maps = self.cluster.maps();
         let lives = self.lives.lock().expect("nobody panics over lives").clone();
         for (node, life) in lives.into_iter().filter(|&(_, log)| maps.is_over(log)) {
-            self.end_life(node, life, || self.forget_uses(node));
+            self.in_life(node, life, || self.forget_uses(node));
         }
     }
 
@@ -415,8 +421,11 @@ impl Manager {
         let (inode, mut attributes) = (told.inode, told);
         let deadline = self.host().now() + WAIT_MAX;
         for _ in 0..LOOKS_MAX {
-            let writer = self.table.with(inode.slot(), |state| state.tokens.writer_besides(inode, node));
-            let Some(writer) = writer.ok_or(ManagerError::NotMine)? else { return Ok(attributes) };
+            let writer = self.table.with(inode.slot(), |state| match state.tokens.is_unheard() {
+                true => Err(ManagerError::NotMine),
+                false => Ok(state.tokens.writer_besides(inode, node)),
+            });
+            let Some(writer) = writer.ok_or(ManagerError::NotMine)?? else { return Ok(attributes) };
             let life = self.life(writer);
             match self.ask_client(writer, ClientRequest::Attributes { inode, life }).await {
                 Ok(ClientAnswer::Ahead(Some(ahead))) => {
@@ -499,7 +508,9 @@ impl Manager {
                 return None;
             }
             let rest = claims.rest;
-            self.hear(node, claims, arrived);
+            if !self.in_life(node, log, || self.hear(node, claims, arrived)) {
+                return None;
+            }
             match rest {
                 Some(next) if next > from => from = next,
                 Some(_) => return None,
