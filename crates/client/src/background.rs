@@ -94,7 +94,7 @@ impl Inner {
         let is_idle = end == told.end && lock(&self.outbox).is_empty();
         told.end = end;
         let is_due = end.stripe.0 > told.mark.stripe.0 + 1 || self.is_to_move(end.stripe);
-        if !is_idle || !is_due {
+        if !is_idle || !is_due || self.is_stopped() {
             return;
         }
         told.mark = self.mark();
@@ -174,9 +174,10 @@ impl Inner {
         }
         // A file whose shape is being changed has its turn later.
         let held: Vec<_> = files.iter().filter_map(|file| Some((file, file.shape.try_read()?))).collect();
-        let based = |file: &&OpenFile| lock(&file.state).known().is_based();
-        let files: Vec<&OpenFile> = held.iter().map(|(file, _)| &****file).filter(based).collect();
-        Ok(self.append_and_record(&files)?)
+        let files: Vec<&OpenFile> = held.iter().map(|(file, _)| &****file).collect();
+        // So has one whose base is not known.
+        self.append_and_record(&files)?;
+        Ok(())
     }
 
     // ---- deltas ----

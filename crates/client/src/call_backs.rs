@@ -198,11 +198,12 @@ impl Inner {
         self.forget_above(above, inode, keep).await;
         self.store(inode).await?;
         if keep.is_none() {
+            // First: who has an answer from before, and then finds the file no more, asks again.
+            self.tokens.lose();
             if let Some(file) = self.find(inode) {
                 self.abandon(&file);
                 lock(&file.state).file = None;
             }
-            self.tokens.lose();
         }
         called.kept = keep.map_or(Kept::Nothing, Kept::Part);
         Ok(())

@@ -196,9 +196,11 @@ impl File {
         self.recorded
     }
 
-    /// Whether everything is in the log and recorded there.
+    /// Whether everything is in the log and recorded there. What is just being recorded, by another thread, may yet come to
+    /// nothing.
     pub(crate) fn is_recorded(&self) -> bool {
-        self.dirty.is_empty() && !self.owed.whole(0..u64::MAX).any(|(_, owed)| *owed == Owed::Unrecorded)
+        let is_open = |owed: &Owed| matches!(owed, Owed::Unrecorded | Owed::Recording);
+        self.dirty.is_empty() && !self.owed.whole(0..u64::MAX).any(|(_, owed)| is_open(owed))
     }
 
     /// Whether managers know everything.

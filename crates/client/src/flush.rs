@@ -26,6 +26,13 @@ const TAIL_MIN: u64 = 64 << 10;
 /// About so many bytes of deltas go into one record.
 const DELTAS_BYTES_MAX: usize = 128 << 10;
 
+/// Of which files the bases were known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Based {
+    All,
+    Some,
+}
+
 impl Client {
     /// What `close(2)` waits for: reports, once, what went wrong in the background. Writes nothing.
     pub async fn flush(&self, inode: InodeId) -> Result<(), ClientError> {
@@ -66,8 +73,8 @@ impl Client {
     async fn store_all(&self) -> Result<(), ClientError> {
         let files: Vec<_> = lock(&self.0.files).values().cloned().collect();
         for file in &files {
-            let _pin = self.0.pin_held(file.inode).await;
-            if lock(&file.state).file.is_some() {
+            let pin = self.0.pin_held(file.inode).await;
+            if pin.is_some() && lock(&file.state).file.is_some() {
                 self.0.write_out(file).await.or_else(gone)?;
             }
         }
@@ -107,16 +114,16 @@ impl Inner {
             self.log.room().await?;
             self.base(file).await?;
             let _shape = file.shape.read().await;
-            if !lock(&file.state).known().is_based() {
-                continue;
+            if self.append_and_record(&[file])? == Based::All {
+                return Ok(());
             }
-            return Ok(self.append_and_record(&[file])?);
         }
     }
 
-    /// Appends what is dirty in `files` and records their deltas: one step in memory. The caller holds their shapes and
-    /// knows their bases.
-    pub(crate) fn append_and_record(&self, files: &[&OpenFile]) -> Result<(), LogError> {
+    /// Appends what is dirty in `files` and records their deltas: one step in memory. The caller holds their shapes, and
+    /// knew their bases: one whose base a reader on another thread forgot since is left as it is.
+    pub(crate) fn append_and_record(&self, files: &[&OpenFile]) -> Result<Based, LogError> {
+        let mut based = Based::All;
         let mut batch = Recording { outbox: lock(&self.outbox), deltas: Vec::new(), from: None, files: Vec::new() };
         for &file in files {
             let mut state = lock(&file.state);
@@ -124,6 +131,10 @@ impl Inner {
                 continue;
             }
             let known = state.known();
+            if !known.is_based() {
+                based = Based::Some;
+                continue;
+            }
             let before = known.weight();
             let appended = known.append_all(&mut self.appender(file.inode));
             self.budget.change(before, known.weight());
@@ -140,7 +151,8 @@ impl Inner {
                 self.record(&mut batch)?;
             }
         }
-        self.record(&mut batch)
+        self.record(&mut batch)?;
+        Ok(based)
     }
 
     /// Appends the gathered deltas. Deltas of one file may span records; they still come in order.

@@ -214,10 +214,12 @@ impl Inner {
         let (attributes, content) = told?;
         let after = self.unchanged_since(&file);
         // What was granted beside, and not given up since, is as good as what was held all along.
-        let held = held.or_else(|| self.try_pin(inode).filter(|_| is_granted && self.tokens.lost() == since));
+        // Pinned first: what is given up from then on leaves a token for it.
+        let is_good = || is_granted && self.tokens.lost() == since || self.is_fresh(inode, lost);
+        let held = held.or_else(|| self.try_pin(inode).filter(|_| is_good()));
         {
             // Of a file of which nothing is held nothing is kept; and what was told may be from before it was granted.
-            let is_held = held.is_some() || self.is_fresh(inode, lost);
+            let is_held = held.is_some();
             let mut state = lock(&file.state);
             if is_held && (state.file.is_none() || after.is_some() && before == after) {
                 state.know(&attributes, content, unchanging);

@@ -256,7 +256,7 @@ impl SlotTokens {
         version: TokenVersion,
         kept: impl Iterator<Item = (InodeId, TokenMode)>,
     ) -> Vec<Token> {
-        self.called = turn;
+        self.called = self.called.max(turn);
         self.was_shared = true;
         if std::mem::take(&mut self.whole) {
             for held in self.inodes.values_mut() {
@@ -274,7 +274,7 @@ impl SlotTokens {
 
     /// What a new manager is told.
     pub(crate) fn claim(&mut self, turn: Turn) -> Vec<Token> {
-        self.called = turn;
+        self.called = self.called.max(turn);
         if self.whole { Vec::new() } else { self.tokens() }
     }
 
@@ -287,7 +287,7 @@ impl SlotTokens {
     pub(crate) fn demand(&mut self, inode: InodeId, version: TokenVersion, turn: Turn) -> Demand {
         let whole = self.whole;
         let Some(held) = self.inodes.get_mut(&inode).filter(|_| !whole) else {
-            self.vain = turn;
+            self.vain = self.vain.max(turn);
             return Demand::Nothing;
         };
         match held.token {
@@ -298,7 +298,7 @@ impl SlotTokens {
             // A newer grant was lost on its way here; the older token stands against the call-back as well.
             Some(_) => {}
             None => {
-                self.vain = turn;
+                self.vain = self.vain.max(turn);
                 return Demand::Nothing;
             }
         }

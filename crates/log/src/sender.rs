@@ -217,6 +217,10 @@ impl Shared {
                     state.fault.get_or_insert(LogError::Closed);
                     return Ok(rest);
                 }
+                // Appended since: nobody else may send that.
+                if state.incomplete().next().is_some() {
+                    continue;
+                }
                 this.changed.listen()
             };
             listener.await;

@@ -44,8 +44,11 @@ enum Pages {
 impl Call {
     pub(super) async fn open(self, open_flags: u32) -> Outcome {
         let flags = OpenFlags(open_flags);
-        let pages = if self.client().keeps_pages(self.inode) { Pages::Keep } else { Pages::Drop };
+        let given_up = self.client().given_up();
+        let keeps = self.client().keeps_pages(self.inode);
         let mut attributes = self.client().open_to(self.inode, flags.first_use()).await?;
+        // What was given up in between others may have written.
+        let pages = if keeps && self.client().given_up() == given_up { Pages::Keep } else { Pages::Drop };
         // A read that managers do not know of yet counts, too.
         self.shared.access_times.overlay(&mut attributes);
         let past_pages = flags.appends() && !self.may_have_capabilities().await;

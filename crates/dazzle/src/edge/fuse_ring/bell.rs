@@ -54,6 +54,11 @@ impl Bell {
         woken
     }
 
+    /// Whether there are any.
+    pub(super) fn is_anyone_woken(&self) -> bool {
+        !self.state().woken.is_empty()
+    }
+
     /// Who was woken by it looks from now on.
     pub(super) fn fell_silent(&self) {
         let mut state = self.state();
