@@ -539,7 +539,7 @@ copy_of() {
 bad_versions() {
     local say=("$programs/strangers.py" say "$(machine 1)" "$work/m2") version token
     # What this program speaks, with nodes and with who joins: `VERSIONS` and `JOIN_VERSION`.
-    local spoken=9 joining=5
+    local spoken=10 joining=5
     token=$("$dazzle" token create "$work/m1") || return 1
     for version in 0 1 $((spoken - 1)) 65535; do
         expect 0 "versions $spoken to $spoken: no version in common" "${say[@]}" "hello:$version" || return 1
@@ -653,7 +653,7 @@ end_lab() {
 # adds some to the five that are promised.
 lab_kills() {
     "$dazzle" lab up "$work/killed" --hosts 3 || return 1
-    "$programs/hosts.py" "$dazzle" "$work/killed" --blows "${BLOWS:-kill,freeze,cut,kill}" --rounds "${ROUNDS:-4}" \
+    "$programs/hosts.py" "$dazzle" "$work/killed" --blows "${BLOWS:-kill,freeze,cut,part,kill}" --rounds "${ROUNDS:-5}" \
         --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" --guests "${GUESTS:-}" || return 1
     check_on_all "$work/killed" 1 2 3 && "$dazzle" lab down "$work/killed"
 }

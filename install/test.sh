@@ -173,7 +173,7 @@ run devices "preallocated files and block devices as targets" devices
 # These look at how long calls take, or how soon memory is given back.
 alone memory "the daemon's memory stays within its settings" memory
 alone lab-mounts "three hosts see each other's changes at once" many_mounts
-alone lab-kills "hosts of three are killed, frozen and cut off in turn under load" lab_kills
+alone lab-kills "hosts of three are killed, frozen and cut off in turn under load, also from one other alone" lab_kills
 alone lab-losses "as many hosts as parity makes up for are killed at once, and then all" lab_losses
 alone lab-restarts "every daemon is restarted under load, and programs keep what they have open" lab_restarts
 

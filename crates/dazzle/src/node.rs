@@ -99,11 +99,11 @@ impl Node {
         runtime: &Handle,
         inheritance: Option<Inheritance>,
     ) -> Result<Node, String> {
-        let host = Host::new(machine.clone());
+        let host = Host::new(machine.clone()).with_byways();
         let divided = inheritance.map(|inheritance| inheritance.divide(host.clone(), runtime.clone()));
         let (inherited, adopted) = divided.unzip();
         membership::settle_in((dir, &mut config), &host, runtime).await?;
-        let parts = Arc::new(Parts::start(dir, config, (machine, gate), runtime, inherited).await?);
+        let parts = Arc::new(Parts::start(dir, config, (machine, host, gate), runtime, inherited).await?);
         let mount = match &parts.config.mount {
             _ if adopted.is_some() => adopted.and_then(|adopted| adopted.get().cloned()),
             Some(point) => Some(parts.mount(point, runtime)?),
@@ -208,11 +208,10 @@ impl Parts {
     async fn start(
         dir: &Path,
         config: Config,
-        (machine, gate): (Arc<RealMachine>, Option<Arc<Gate>>),
+        (machine, host, gate): (Arc<RealMachine>, Host, Option<Arc<Gate>>),
         runtime: &Handle,
         inherited: Option<Inherited>,
     ) -> Result<Parts, String> {
-        let host = Host::new(machine.clone());
         let peers = membership::peers(&config);
         let is_successor = inherited.is_some();
         let roles = if config.targets.is_empty() {

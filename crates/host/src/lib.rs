@@ -10,10 +10,12 @@
 //! | [`Machine`] | what a world implements so that a handle can stand before it |
 //! | [`Disk`], [`File`] | a target's storage, as named byte spaces |
 //! | [`Envelope`], [`Address`] | a message without a meaning, and where it goes |
+//! | [`byways`] | how calls go around a link that is cut |
 //! | [`Moment`], [`WallTime`] | the two clocks |
 //!
 //! *Never*: what a file system is; the operating system; an async runtime; a type parameter that a part must carry.
 
+pub mod byways;
 mod clock;
 mod disk;
 mod machine;
@@ -23,5 +25,5 @@ pub mod sim;
 
 pub use clock::{Moment, WallTime};
 pub use disk::{DURABLE_MAX, Disk, DiskError, DiskUsage, File, SECTOR, StoredDisk, StoredFile};
-pub use machine::{BoxFuture, Host, Machine};
+pub use machine::{BoxFuture, Host, Link, Machine};
 pub use message::{Address, Envelope, Handler, NodeId, Port, Unreachable};

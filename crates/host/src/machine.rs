@@ -31,11 +31,28 @@ pub trait Machine: Send + Sync {
     fn call(&self, to: Address, request: Envelope) -> BoxFuture<'static, Result<Envelope, Unreachable>>;
     /// Registers who answers calls to `port` of this node. A port is registered once.
     fn listen(&self, port: Port, handler: Arc<dyn Handler>);
+    /// How the link to a node is, where calls to it fail. A world that knows nothing of links says that it is down.
+    fn link(&self, _node: NodeId) -> Link {
+        Link::Down
+    }
+}
+
+/// How the link to another node is, as far as a machine knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Nobody has said where the node is.
+    Unknown,
+    /// It carries calls, small ones at least: one that fails does so for another reason.
+    Up,
+    /// It carries none.
+    Down,
+    /// The node refuses this one, or is refused: they are not to speak.
+    Refused,
 }
 
 /// A part's way to its machine: cheap to clone, free of type parameters, the same before every world.
 #[derive(Clone)]
-pub struct Host(Arc<dyn Machine>);
+pub struct Host(pub(crate) Arc<dyn Machine>);
 
 impl Host {
     /// A handle before `machine`.

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Kills, freezes or cuts off the hosts of a laboratory one after the other under load and looks whether the others notice.
 
-    hosts.py DAZZLE LAB [--blows kill,freeze,cut] [--rounds N] [--seed S] [--most SECONDS] [--guests fsx.sh,git.sh,fio.sh]
+    hosts.py DAZZLE LAB [--blows kill,freeze,cut,part] [--rounds N] [--seed S] [--most SECONDS] [--guests fsx.sh,git.sh,fio.sh]
     hosts.py DAZZLE LAB --shared        only waits until all hosts manage as many slots
 
 LAB is the directory of a laboratory that is up. On every host that mounts the file system, workers write, append,
 overwrite, rename and remove, and note what fsync acknowledged; beside them a pulse makes small calls all the time and
-notes the longest. In every round one host's daemon is killed, or stopped by a signal, or its links are cut. On the others
+notes the longest. In every round one host's daemon is killed, or stopped by a signal, or its links are cut; or
+only that to one other host is, which nobody may notice, itself neither. On the others
 no call may fail, and none may take longer than --most; and work must go on. Then a killed host is started again; a frozen or a cut one goes on by
 itself, and must mount again. It gets its share of the slots, while the others work on; redundancy must come back by itself,
 and every acknowledged byte be there, seen through every mount. On the host that is struck a watcher reads all the time what
@@ -16,6 +17,7 @@ calls are printed.
 """
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -34,8 +36,8 @@ from guests import SIZES, Guests
 HEALTHY, DEAD, PATIENCE = 2.0, 8.0, 60.0
 
 # What is done to a host's daemon, and what ends that.
-BLOWS = {"kill": ("kill", "start"), "freeze": ("freeze", "thaw"), "cut": ("cut", "heal")}
-DONE = {"kill": "killed", "freeze": "frozen", "cut": "cut off"}
+BLOWS = {"kill": ("kill", "start"), "freeze": ("freeze", "thaw"), "cut": ("cut", "heal"), "part": ("cut", "heal")}
+DONE = {"kill": "killed", "freeze": "frozen", "cut": "cut off", "part": "cut off from one other"}
 
 
 def run_command(words):
@@ -63,10 +65,15 @@ class Lab:
         """The mount of every host that has one."""
         return {host["host"]: host["mount"] for host in self.hosts() if os.path.ismount(host["mount"])}
 
-    def act(self, act, host):
-        done = self.give("lab", act, self.directory, str(host))
+    def act(self, act, host, *more):
+        done = self.give("lab", act, self.directory, str(host), *more)
         if done.returncode != 0:
-            raise Broken(f"dazzle lab {act} {host}: {done.stdout}{done.stderr}")
+            raise Broken(f"dazzle lab {act} {host} {' '.join(more)}: {done.stdout}{done.stderr}")
+
+    def act_between(self, act, one, other):
+        """Something about the link between two hosts alone."""
+        for to, source in [(one, other), (other, one)]:
+            self.act(act, to, "--from", str(source))
 
     def wait_until_mounted(self, host):
         """Until a host has joined again and its mount answers."""
@@ -305,9 +312,11 @@ def wait_for_all(crews, before, when):
 
 def strike(lab, blow, victim, crews, guests, most):
     """Strikes a host under load and has it come back; the longest call of the others until then, and while slots go back to it."""
-    living = [crew for crew in crews if crew.host != victim]
+    living = [crew for crew in crews if crew.host != victim or blow == "part"]
     begin, end = BLOWS[blow]
-    lab.act(begin, victim)
+    other = next(crew.host for crew in reversed(crews) if crew.host != victim)
+    act = functools.partial(lab.act_between, other=other) if blow == "part" else lab.act
+    act(begin, victim)
     until = time.monotonic() + DEAD
     while time.monotonic() < until:
         for crew in living:
@@ -315,7 +324,7 @@ def strike(lab, blow, victim, crews, guests, most):
         guests.look()
         time.sleep(0.05)
     wait_for_all(living, [crew.counts() for crew in living], f"host {victim} is {DONE[blow]}")
-    lab.act(end, victim)
+    act(end, victim)
     lab.wait_until_mounted(victim)
     wait_for_all(living, [crew.counts() for crew in living], f"host {victim} is back")
     longest = take_longest(living, f"with host {victim} {DONE[blow]}", most)
@@ -367,7 +376,7 @@ def rounds(arguments):
         guests.end()
         for crew in crews:
             crew.end()
-            if crew.host != victim:
+            if crew.host != victim or blow == "part":
                 crew.look("at the end of the round")
         lab.wait_until_safe(victim)
         mounts = lab.mounted()

@@ -56,7 +56,8 @@ fn shape(dice: &mut Dice) -> Shape {
     let targets = (0..machines).map(|_| [1, 1, 2, 3][dice.below(4) as usize]).collect();
     let parity = if machines > 3 && dice.coin() { 2 } else { 1 };
     let patience = Duration::from_secs(if dice.below(3) == 0 { 15 } else { 600 });
-    Shape::new(targets, parity, patience)
+    // Where links are cut calls go around, which leaves less for the parts to cope with.
+    Shape { has_byways: dice.coin(), ..Shape::new(targets, parity, patience) }
 }
 
 /// More machines than a stripe is wide, so that others take the places of those that are away for a moment.

@@ -17,7 +17,8 @@ const LATE: Duration = Duration::from_secs(16);
 const CONTENT: &[u8] = &[7; 600_000];
 
 async fn tell_a_story(world: World, host: Host) {
-    let shape = Shape::new(vec![1, 1, 1], 1, Duration::from_secs(600));
+    // Nor do others bring what a target does not tell.
+    let shape = Shape { has_byways: false, ..Shape::new(vec![1, 1, 1], 1, Duration::from_secs(600)) };
     let rack = Rack::create(&world, &host, shape).await;
     let inode = rack.stored_file(WRITER, Bytes::from_static(CONTENT)).await;
     let (client, reader) = (rack.roles(READER).expect("it runs").client.clone(), world.host(rack.node(READER)));

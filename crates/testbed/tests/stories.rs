@@ -17,5 +17,6 @@ mod redundancy_comes_back_by_itself;
 mod repair_calls_nobody_whole_too_early;
 mod storage_is_added;
 mod storage_is_taken_away;
+mod two_machines_do_not_reach_each_other;
 mod what_fits_is_not_refused;
 mod who_reads_in_order;

@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use host::{Address, BoxFuture, Envelope, Handler, Host, Machine, Moment, NodeId, Port, Unreachable, WallTime};
+use host::{Address, BoxFuture, Envelope, Handler, Host, Link, Machine, Moment, NodeId, Port, Unreachable, WallTime};
 use tokio::runtime::Handle;
 use tracing::debug;
 
@@ -127,5 +127,9 @@ impl Machine for RealMachine {
 
     fn listen(&self, port: Port, handler: Arc<dyn Handler>) {
         self.ports.register(port, handler);
+    }
+
+    fn link(&self, node: NodeId) -> Link {
+        self.network.get().map_or(Link::Unknown, |network| network.link(node))
     }
 }

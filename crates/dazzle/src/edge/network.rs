@@ -6,6 +6,7 @@
 //! | [`Network`] | the handle: calls nodes, learns where they are, answers those who call |
 //! | [`Tongue`] | which messages a port speaks, and how they become frames (`wire`) |
 //! | `frame`, `hello` | the bytes; `pulse`, `backoff`: when a peer is dead, when to dial again. All pure |
+//! | `passing` | messages of other ports within those that go around cut links |
 //! | `connection` | calls under way, flow control, life; `inbound`, `outbound`: its two directions |
 //! | `peer` | the connections to one node; `dialling`, `listener`: how they are made |
 //! | [`join()`], [`Admission`] | how a machine gets its certificate |
@@ -25,6 +26,7 @@ mod inbound;
 mod join;
 mod listener;
 mod outbound;
+mod passing;
 mod peer;
 pub mod pulse;
 #[cfg(test)]
@@ -36,7 +38,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use host::{Address, Envelope, NodeId};
+use host::{Address, Envelope, Link, NodeId};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -128,6 +130,12 @@ impl Network {
     pub fn peers(&self) -> Vec<PeerStatus> {
         let peers = self.shared.peers.lock().expect("no panic while peers are held");
         peers.values().map(|peer| peer.status()).collect()
+    }
+
+    /// How the link to another node is.
+    pub fn link(&self, node: NodeId) -> Link {
+        let peers = self.shared.peers.lock().expect("no panic while peers are held");
+        peers.get(&node).map_or(Link::Unknown, |peer| peer.link())
     }
 
     /// Connects with another node, or tells why that cannot be.

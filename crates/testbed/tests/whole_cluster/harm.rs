@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use host::Moment;
+use host::byways::BYWAY_PORT;
 use host::sim::{Dice, DiskOptions, NetworkOptions, Stop, Verdict, World};
 use log::exposure::Tally;
 use log::stripes;
@@ -291,7 +292,7 @@ impl Harm {
         let dice = Mutex::new(self.world.dice());
         self.world.judge_messages(move |passing| {
             let mut dice = dice.lock().expect("nobody panics over dice");
-            let is_ours = [MANAGER_PORT, CLIENT_PORT].contains(&passing.called.port.0);
+            let is_ours = [MANAGER_PORT, CLIENT_PORT, BYWAY_PORT].contains(&passing.called.port.0);
             match is_ours && dice.chance(late_ppm) {
                 true => Verdict::Delay(Duration::from_nanos(dice.below(3_000_000_000))),
                 false => Verdict::Pass,

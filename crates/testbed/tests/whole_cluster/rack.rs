@@ -39,12 +39,14 @@ pub struct Shape {
     pub patience: Duration,
     /// How many bytes each client keeps of what was read.
     pub cache: usize,
+    /// Whether calls go around cut links.
+    pub has_byways: bool,
 }
 
 impl Shape {
     /// One whose clients keep little, so that they read again and again.
     pub fn new(targets: Vec<u32>, parity: u8, patience: Duration) -> Shape {
-        Shape { targets, parity, patience, cache: 1 << 20 }
+        Shape { targets, parity, patience, cache: 1 << 20, has_byways: true }
     }
 }
 
@@ -274,7 +276,8 @@ impl Rack {
             machine.stage = Stage::Starting;
             (machine.node, machine.life, machine.disks.clone())
         };
-        let host = if self.world.runs(node) { self.world.host(node) } else { self.world.restart(node) };
+        let bare = if self.world.runs(node) { self.world.host(node) } else { self.world.restart(node) };
+        let host = if self.shape.has_byways { bare.with_byways() } else { bare };
         let (starting, rack, options) = (host.clone(), self.clone(), self.options());
         let peers = if index == 0 { Vec::new() } else { vec![NodeId(1)] };
         drop(self.world.spawn(&host, async move {

@@ -155,7 +155,7 @@ impl Connection {
     pub(super) fn new(name: Name, office: Arc<Office>) -> Arc<Connection> {
         let window_bytes = match name.lane {
             Lane::Small => SMALL_WINDOW_BYTES,
-            Lane::Bulk => BULK_WINDOW_BYTES,
+            Lane::Bulk | Lane::Around => BULK_WINDOW_BYTES,
             Lane::Urgent => URGENT_WINDOW_BYTES,
         };
         Arc::new(Connection {
@@ -188,10 +188,11 @@ impl Connection {
                 () = connection.closing.notified() => Ended::Closed,
             };
             connection.outbound.end();
-            connection.close(&ended);
+            // Who hears that a call failed finds the machine dead, and not one of its connections.
             if matches!(ended, Ended::Dead) {
                 machine.is_dead();
             }
+            connection.close(&ended);
         });
     }
 

@@ -77,7 +77,7 @@ mod tests {
 
         #[test]
         fn no_body_breaks_the_readers(
-            (answer, port, body) in (any::<bool>(), 1..4u16, prop::collection::vec(0..20u8, 0..200)),
+            (answer, port, body) in (any::<bool>(), 1..8u16, prop::collection::vec(0..20u8, 0..200)),
             payloads in prop::collection::vec(1..50usize, 0..4),
         ) {
             let kind = if answer { Kind::Answer } else { Kind::Request { room: 0 } };

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 /// The versions of the page that this program speaks.
-pub const VERSIONS: RangeInclusive<u16> = 9..=9;
+pub const VERSIONS: RangeInclusive<u16> = 10..=10;
 /// The length of a hello.
 pub const HELLO_BYTES: usize = 32;
 const MAGIC: [u8; 8] = *b"DZNET\0\0\0";
@@ -17,11 +17,13 @@ pub enum Lane {
     Bulk,
     /// Large ones that many wait for, which do not wait behind others.
     Urgent,
+    /// Large ones that are to be passed on. Who does not answer them holds up no others.
+    Around,
 }
 
 impl Lane {
     /// All there are.
-    pub const ALL: [Lane; 3] = [Lane::Small, Lane::Bulk, Lane::Urgent];
+    pub const ALL: [Lane; 4] = [Lane::Small, Lane::Bulk, Lane::Urgent, Lane::Around];
 
     /// Its number.
     pub fn number(self) -> u8 {
@@ -29,6 +31,7 @@ impl Lane {
             Lane::Small => 0,
             Lane::Bulk => 1,
             Lane::Urgent => 2,
+            Lane::Around => 3,
         }
     }
 }

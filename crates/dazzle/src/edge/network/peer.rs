@@ -10,7 +10,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-use host::{Envelope, NodeId};
+use host::{Envelope, Link, NodeId};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{info, warn};
 
@@ -88,6 +88,19 @@ impl Peer {
         let connections = state.connections.iter().filter(|connection| connection.is_open()).count();
         let calls = state.connections.iter().map(|connection| connection.calls_under_way()).sum();
         PeerStatus { node: self.node, address: state.address.clone(), connections, calls, error: state.error.clone() }
+    }
+
+    /// How the link to it is.
+    pub(super) fn link(&self) -> Link {
+        let state = self.state();
+        match &state.error {
+            _ if state.connections.iter().any(|connection| connection.is_open()) => Link::Up,
+            Some(NetworkError::Duplicate { .. } | NetworkError::Trust { .. } | NetworkError::Hello { .. }) => {
+                Link::Refused
+            }
+            _ if state.address.is_none() => Link::Unknown,
+            _ => Link::Down,
+        }
     }
 
     /// Closes every connection.

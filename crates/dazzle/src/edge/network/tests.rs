@@ -1,6 +1,7 @@
 //! Networks of several nodes in one process: over real sockets where sockets matter, over pipes in virtual time where
 //! time does.
 
+mod byways;
 mod calls;
 mod faults;
 mod joining;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use host::byways::BYWAY_PORT;
 use host::{Address, BoxFuture, Envelope, Handler, Host, NodeId, Port, Unreachable};
 use protocol::payload;
 use serde::{Deserialize, Serialize};
@@ -23,9 +25,13 @@ use crate::edge::trust::{Authority, Date, Identity, Validity};
 use super::{Admission, NetworkOptions, Tongue};
 
 const CLUSTER: u128 = 0x0123_4567_89ab_cdef;
-const PORT: u16 = 7;
-const DEAF_PORT: u16 = 8;
-const SPOKEN: &[Tongue] = &[Tongue::of::<Ask, Tell>(PORT).expecting(room), Tongue::of::<Ask, Tell>(DEAF_PORT)];
+const PORT: u16 = 17;
+const DEAF_PORT: u16 = 18;
+static SPOKEN: &[Tongue] = &[
+    Tongue::of::<Ask, Tell>(PORT).expecting(room),
+    Tongue::of::<Ask, Tell>(DEAF_PORT),
+    Tongue::passing(BYWAY_PORT, &SPOKEN),
+];
 
 /// What the tests' part is asked.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,7 +58,7 @@ enum Tell {
     Done,
 }
 
-fn room(request: &(dyn std::any::Any + Send)) -> u32 {
+fn room(_: &Tongue, request: &(dyn std::any::Any + Send)) -> u32 {
     match request.downcast_ref() {
         Some(Ask::Much(bytes)) => *bytes,
         Some(Ask::Echo(parts)) => parts.iter().map(Bytes::len).sum::<usize>() as u32,
@@ -107,7 +113,7 @@ struct Node {
 impl Node {
     async fn start(identity: Identity, admission: Option<Arc<dyn Admission>>) -> Node {
         let machine = RealMachine::new(identity.name().node, Handle::current());
-        let host = Host::new(machine.clone());
+        let host = Host::new(machine.clone()).with_byways();
         host.listen(Port(PORT), Arc::new(Part));
         let (listen, session) = ("127.0.0.1:0".to_owned(), host.random());
         machine.connect(NetworkOptions { identity, listen, tongues: SPOKEN, admission, session }).await.unwrap();

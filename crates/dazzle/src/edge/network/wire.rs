@@ -13,6 +13,7 @@
 use std::any::Any;
 
 use bytes::Bytes;
+use host::byways::BYWAY_PORT;
 use host::{Envelope, Port};
 use protocol::manager::{MANAGER_PORT, ManagerAnswer, ManagerRequest};
 use protocol::payload;
@@ -25,15 +26,17 @@ use serde::de::DeserializeOwned;
 
 use super::frame::{BODY_BYTES_MAX, Frame, HEADER_BYTES, Header, Kind, Outgoing, PAYLOAD_BYTES_MAX};
 use super::hello::Lane;
+use super::passing;
 
 /// What the ports of a node speak.
-pub const TONGUES: &[Tongue] = &[
+pub static TONGUES: &[Tongue] = &[
     Tongue::of::<ToTarget, StorageAnswer>(STORAGE_PORT).expecting(storage_room),
     Tongue::of::<RegistryRequest, RegistryAnswer>(REGISTRY_PORT),
     Tongue::of::<ManagerRequest, ManagerAnswer>(MANAGER_PORT),
     Tongue::of::<ConsensusMessage, ConsensusMessage>(CONSENSUS_PORT),
     Tongue::of::<ClientRequest, ClientAnswer>(CLIENT_PORT),
     Tongue::of::<Refill, Refilled>(REBUILD_PORT),
+    Tongue::passing(BYWAY_PORT, &TONGUES),
 ];
 
 /// Calls up to this weight go on the small lane.
@@ -51,25 +54,35 @@ pub struct Tongue {
     port: u16,
     request: Codec,
     answer: Codec,
-    room: fn(&(dyn Any + Send)) -> u32,
+    room: fn(&Tongue, &(dyn Any + Send)) -> u32,
+    /// What the ports speak for which messages are passed on here.
+    passes: Option<&'static &'static [Tongue]>,
 }
 
+/// A message's bytes, within the scope of its frame's payloads.
 #[derive(Clone, Copy)]
 struct Codec {
-    encode: fn(&(dyn Any + Send), Kind, u16) -> Result<Encoded, EncodeError>,
-    decode: fn(Frame) -> Option<Envelope>,
+    write: fn(&Tongue, &(dyn Any + Send), Vec<u8>) -> Vec<u8>,
+    read: fn(&Tongue, &[u8]) -> Option<Envelope>,
 }
 
 impl Tongue {
     /// A port that is asked `Q` and answers `A`.
     #[allow(private_bounds)]
     pub const fn of<Q: Message, A: Message>(port: u16) -> Tongue {
-        let request = Codec { encode: encode::<Q>, decode: decode::<Q> };
-        Tongue { port, request, answer: Codec { encode: encode::<A>, decode: decode::<A> }, room: |_| 0 }
+        let request = Codec { write: write::<Q>, read: read::<Q> };
+        Tongue { port, request, answer: Codec { write: write::<A>, read: read::<A> }, room: |_, _| 0, passes: None }
+    }
+
+    /// The port on which calls for others are passed on, whose messages those of other ports are within.
+    pub const fn passing(port: u16, others: &'static &'static [Tongue]) -> Tongue {
+        let request = Codec { write: passing::write_ask, read: passing::read_ask };
+        let answer = Codec { write: passing::write_told, read: passing::read_told };
+        Tongue { port, request, answer, room: passing::room, passes: Some(others) }
     }
 
     /// The same, where `room` tells how many bytes of answer a request is for: such answers are large.
-    pub const fn expecting(self, room: fn(&(dyn Any + Send)) -> u32) -> Tongue {
+    pub const fn expecting(self, room: fn(&Tongue, &(dyn Any + Send)) -> u32) -> Tongue {
         Tongue { room, ..self }
     }
 
@@ -80,24 +93,76 @@ impl Tongue {
 
     /// A request as a frame.
     pub fn encode_request(&self, request: &Envelope) -> Result<Encoded, EncodeError> {
-        let room = (self.room)(request.peek());
-        let encoded = (self.request.encode)(request.peek(), Kind::Request { room }, self.port)?;
-        Ok(Encoded { is_urgent: request.is_urgent(), ..encoded })
+        let room = self.room(request.peek());
+        let encoded = self.encode(self.request, request.peek(), Kind::Request { room })?;
+        Ok(Encoded { is_urgent: request.is_urgent(), is_pass: passing::is_pass(request.peek()), ..encoded })
     }
 
     /// An answer as a frame.
     pub fn encode_answer(&self, answer: &Envelope) -> Result<Encoded, EncodeError> {
-        (self.answer.encode)(answer.peek(), Kind::Answer, self.port)
+        self.encode(self.answer, answer.peek(), Kind::Answer)
     }
 
     /// The request in a frame, if it holds one.
     pub fn decode_request(&self, frame: Frame) -> Option<Envelope> {
-        (self.request.decode)(frame)
+        self.decode(self.request, frame)
     }
 
     /// The answer in a frame, if it holds one.
     pub fn decode_answer(&self, frame: Frame) -> Option<Envelope> {
-        (self.answer.decode)(frame)
+        self.decode(self.answer, frame)
+    }
+
+    fn encode(&self, codec: Codec, message: &(dyn Any + Send), kind: Kind) -> Result<Encoded, EncodeError> {
+        let space = vec![0; HEADER_BYTES];
+        let (mut head, payloads) = payload::beside(|| (codec.write)(self, message, space));
+        let body_bytes = head.len() - HEADER_BYTES;
+        let payload_bytes = payloads.iter().map(Bytes::len).sum();
+        if body_bytes > BODY_BYTES_MAX || payload_bytes > PAYLOAD_BYTES_MAX {
+            return Err(EncodeError::TooLarge { body_bytes, payload_bytes });
+        }
+        payloads.iter().for_each(|payload| head.extend((payload.len() as u32).to_le_bytes()));
+        let header =
+            Header { kind, port: self.port, call: 0, body_bytes, payload_count: payloads.len(), payload_bytes };
+        Ok(Encoded { header, frame: Outgoing { head, payloads }, is_urgent: false, is_pass: false })
+    }
+
+    fn decode(&self, codec: Codec, frame: Frame) -> Option<Envelope> {
+        let (decoded, left) = payload::among(frame.payloads, || (codec.read)(self, &frame.body));
+        decoded.filter(|_| left == 0)
+    }
+
+    // ---- messages within another ----
+
+    /// What the port speaks for which a message is passed on.
+    pub(super) fn of_port(&self, port: Port) -> Option<&'static Tongue> {
+        let mut others = self.passes?.iter();
+        others.find(|tongue| tongue.port() == port && tongue.passes.is_none())
+    }
+
+    /// How many bytes of answer a request is for.
+    pub(super) fn room(&self, request: &(dyn Any + Send)) -> u32 {
+        (self.room)(self, request)
+    }
+
+    /// Adds a request's bytes.
+    pub(super) fn write_request(&self, request: &Envelope, bytes: Vec<u8>) -> Vec<u8> {
+        (self.request.write)(self, request.peek(), bytes)
+    }
+
+    /// Adds an answer's bytes.
+    pub(super) fn write_answer(&self, answer: &Envelope, bytes: Vec<u8>) -> Vec<u8> {
+        (self.answer.write)(self, answer.peek(), bytes)
+    }
+
+    /// The request that these bytes are.
+    pub(super) fn read_request(&self, bytes: &[u8]) -> Option<Envelope> {
+        (self.request.read)(self, bytes)
+    }
+
+    /// The answer that these bytes are.
+    pub(super) fn read_answer(&self, bytes: &[u8]) -> Option<Envelope> {
+        (self.answer.read)(self, bytes)
     }
 }
 
@@ -120,6 +185,7 @@ pub struct Encoded {
     header: Header,
     frame: Outgoing,
     is_urgent: bool,
+    is_pass: bool,
 }
 
 impl Encoded {
@@ -144,6 +210,7 @@ impl Encoded {
     pub fn lane(&self) -> Lane {
         match self.is_urgent {
             _ if self.weight() <= SMALL_WEIGHT_MAX => Lane::Small,
+            _ if self.is_pass => Lane::Around,
             true => Lane::Urgent,
             false => Lane::Bulk,
         }
@@ -159,31 +226,22 @@ pub fn weight(request: &Header) -> usize {
     (request.frame_bytes() + room).max(WEIGHT_MIN)
 }
 
-fn encode<T: Message>(message: &(dyn Any + Send), kind: Kind, port: u16) -> Result<Encoded, EncodeError> {
+fn write<T: Message>(tongue: &Tongue, message: &(dyn Any + Send), bytes: Vec<u8>) -> Vec<u8> {
+    let port = tongue.port;
     let message: &T = message.downcast_ref().unwrap_or_else(|| panic!("port {port} does not speak of such things"));
-    let space = vec![0; HEADER_BYTES];
-    let (head, payloads) = payload::beside(|| postcard::to_extend(message, space));
-    let mut head = head.expect("messages have no form that cannot be encoded, and memory is all that could lack");
-    let body_bytes = head.len() - HEADER_BYTES;
-    let payload_bytes = payloads.iter().map(Bytes::len).sum();
-    if body_bytes > BODY_BYTES_MAX || payload_bytes > PAYLOAD_BYTES_MAX {
-        return Err(EncodeError::TooLarge { body_bytes, payload_bytes });
-    }
-    payloads.iter().for_each(|payload| head.extend((payload.len() as u32).to_le_bytes()));
-    let header = Header { kind, port, call: 0, body_bytes, payload_count: payloads.len(), payload_bytes };
-    Ok(Encoded { header, frame: Outgoing { head, payloads }, is_urgent: false })
+    let written = postcard::to_extend(message, bytes);
+    written.expect("messages have no form that cannot be encoded, and memory is all that could lack")
 }
 
-fn decode<T: Message>(frame: Frame) -> Option<Envelope> {
-    let (decoded, left) = payload::among(frame.payloads, || postcard::take_from_bytes::<T>(&frame.body));
-    match decoded {
-        Ok((message, [])) if left == 0 => Some(Envelope::new(message)),
+fn read<T: Message>(_: &Tongue, bytes: &[u8]) -> Option<Envelope> {
+    match postcard::take_from_bytes::<T>(bytes) {
+        Ok((message, [])) => Some(Envelope::new(message)),
         _ => None,
     }
 }
 
 /// How many bytes a target will send.
-fn storage_room(request: &(dyn Any + Send)) -> u32 {
+fn storage_room(_: &Tongue, request: &(dyn Any + Send)) -> u32 {
     match request.downcast_ref::<ToTarget>().map(|request| &request.request) {
         // Whole blocks, each with its checksum.
         Some(StorageRequest::Read { length, .. }) => length.saturating_add(length / 512).saturating_add(3 * 4096),

@@ -86,9 +86,9 @@ async fn large_calls_of_each_end_have_a_connection_of_their_own() {
     let (one, two) = pair().await;
     two.knows(&one);
     one.ask(2, Ask::Much(1 << 20)).await.unwrap();
-    assert_eq!((one.connections(2), two.connections(1)), (1, 1));
+    assert_eq!((one.connections(2), two.connections(1)), (2, 2), "one is for what is small: they have met");
     two.ask(1, Ask::Much(1 << 20)).await.unwrap();
-    assert_eq!((one.connections(2), two.connections(1)), (2, 2), "its question does not wait behind its own answers");
+    assert_eq!((one.connections(2), two.connections(1)), (3, 3), "its question does not wait behind its own answers");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,7 +114,7 @@ async fn who_cannot_be_dialled_is_called_over_the_connection_it_made() {
     let (one, two) = pair().await;
     one.ask(2, Ask::Much(1 << 20)).await.unwrap();
     two.ask(1, Ask::Much(1 << 20)).await.unwrap();
-    assert_eq!(two.connections(1), 1, "nobody told it where the other is");
+    assert_eq!(two.connections(1), 2, "nobody told it where the other is");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,7 +14,7 @@ use crate::edge::network::dialling::DIAL_PATIENCE;
 
 /// What stands between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Link {
+pub(super) enum Link {
     /// All passes.
     Up,
     /// Nothing passes any more, and nobody is told.
@@ -24,13 +24,13 @@ enum Link {
 }
 
 /// A link to a node, which can be harmed.
-struct Proxy {
-    link: watch::Sender<Link>,
-    address: String,
+pub(super) struct Proxy {
+    pub(super) link: watch::Sender<Link>,
+    pub(super) address: String,
 }
 
 impl Proxy {
-    async fn before(node: &Node) -> Proxy {
+    pub(super) async fn before(node: &Node) -> Proxy {
         let (link, state) = watch::channel(Link::Up);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, there) = (listener.local_addr().unwrap().to_string(), node.address());
