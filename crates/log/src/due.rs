@@ -100,6 +100,11 @@ impl State {
         works
     }
 
+    /// Whether complete stripes wait for syncs that are under way, and may have begun before what is to be durable was stored.
+    pub(crate) fn complete_wait_for_syncs(&mut self) -> bool {
+        (0..self.first_incomplete()).any(|index| self.late_on(index).iter().any(|target| self.syncing.contains(target)))
+    }
+
     /// Whether ending the stripe sends much less than copying what waits in it.
     fn copies_cost_more(&self, index: usize) -> bool {
         let stripe = &self.stripes[index];
@@ -232,6 +237,17 @@ impl State {
 
     /// Syncs the targets that hold something of the stripe which is stored and not durable.
     fn due_syncs(&mut self, index: usize, works: &mut Vec<Work>) {
+        for target in self.late_on(index) {
+            if !self.syncing.contains(&target) {
+                self.syncing.push(target);
+                let stored = self.stored_on(target);
+                works.push(Work::Sync(SyncTicket { target, stored }));
+            }
+        }
+    }
+
+    /// The targets that serve and hold something of the stripe which is stored and not durable.
+    fn late_on(&mut self, index: usize) -> Vec<TargetId> {
         let stripe = &mut self.stripes[index];
         let (number, ended) = (stripe.number, stripe.ended);
         let late: Vec<Part> = stripe
@@ -243,14 +259,9 @@ impl State {
             })
             .map(|(part, _)| part)
             .collect();
-        for part in late {
-            let target = self.stripes[index].lay.target(number, part);
-            if !self.failed.contains(&target) && !self.syncing.contains(&target) {
-                self.syncing.push(target);
-                let stored = self.stored_on(target);
-                works.push(Work::Sync(SyncTicket { target, stored }));
-            }
-        }
+        let lay = &self.stripes[index].lay;
+        let targets = late.into_iter().map(|part| lay.target(number, part));
+        targets.filter(|target| !self.failed.contains(target)).collect()
     }
 
     /// Everything that `target` has answered for and that is not durable there.
@@ -265,5 +276,114 @@ impl State {
             }
         }
         stored
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::fragment::Geometry;
+    use protocol::id::{FenceEpoch, GroupId, LogId};
+    use protocol::record::{Owner, RecordKind};
+    use protocol::storage::StorageReply;
+
+    use super::*;
+    use crate::lay::Group;
+    use crate::state::{Opened, Synced};
+    use crate::{BodyPart, Record};
+
+    fn groups() -> Vec<Group> {
+        let geometry = Geometry { data: 2, parity: 1, fragment_size: 64 << 10 };
+        vec![Group { id: GroupId(0), geometry, targets: vec![TargetId(0), TargetId(1), TargetId(2)] }]
+    }
+
+    fn state() -> State {
+        let (log, epoch, room, run) = (LogId(1), FenceEpoch(1), Room::Data, RunNumber(0));
+        State::new(Opened { log, epoch, room, run, groups: groups() }, 1)
+    }
+
+    /// Appends so much that all targets of a stripe have some of it, and another one begins.
+    fn append(state: &mut State) -> Position {
+        let parts = &[BodyPart::Copied(&[7; 70_000])];
+        let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
+        state.append(&record).expect("there is room").0.end
+    }
+
+    /// Has targets store what they are sent; the syncs that they are asked for.
+    fn stored(state: &mut State, works: Vec<Work>) -> Vec<SyncTicket> {
+        let mut syncs = Vec::new();
+        for work in works {
+            match work {
+                Work::Send(ticket, _) => state.answered(&ticket, Ok(StorageReply::Done { length: ticket.to })),
+                Work::Sync(ticket) => syncs.push(ticket),
+            }
+        }
+        syncs
+    }
+
+    /// Commits without a sync.
+    fn replicate(state: &mut State, through: Position) {
+        let works = state.due_commit(through, Durability::Replicated);
+        assert!(stored(state, works).is_empty());
+        assert_eq!(state.acknowledged(Durability::Replicated), through);
+    }
+
+    /// Ends the open stripe and brings it to its targets.
+    fn end(state: &mut State) {
+        state.end_stripe();
+        while let works = state.due_bulk()
+            && !works.is_empty()
+        {
+            assert!(stored(state, works).is_empty());
+        }
+        assert_eq!(state.incomplete().count(), 0);
+    }
+
+    #[test]
+    fn what_the_sync_of_another_stripe_brought_to_disk_is_laid_anew_as_such() {
+        let mut state = state();
+        let first = append(&mut state);
+        replicate(&mut state, first);
+        end(&mut state);
+        let second = append(&mut state);
+        replicate(&mut state, second);
+        assert!(second.stripe > first.stripe);
+        let works = state.due_commit(first, Durability::Disk);
+        for ticket in stored(&mut state, works) {
+            state.synced(&ticket, Synced::Durable);
+        }
+        assert_eq!(state.acknowledged(Durability::Disk), second, "the syncs were of all that the targets had");
+        state.relaying = true;
+        state.relay(RunNumber(1), groups());
+        state.end_relaying();
+        state.end_stripe();
+        let works = state.due_bulk();
+        assert!(!works.is_empty());
+        for work in works {
+            let Work::Send(ticket, _) = work else { continue };
+            assert_eq!(ticket.durability, Durability::Disk, "{ticket:?}");
+        }
+    }
+
+    #[test]
+    fn a_sync_that_began_before_a_stripe_was_complete_is_not_enough() {
+        let mut state = state();
+        let first = append(&mut state);
+        end(&mut state);
+        let works = state.due_commit(first, Durability::Disk);
+        let begun = stored(&mut state, works);
+        assert_eq!(begun.len(), 3);
+        append(&mut state);
+        end(&mut state);
+        assert!(state.due_syncs_of_complete().is_empty(), "one is under way of each");
+        assert!(state.complete_wait_for_syncs());
+        for ticket in begun {
+            state.synced(&ticket, Synced::Durable);
+        }
+        let works = state.due_syncs_of_complete();
+        for ticket in stored(&mut state, works) {
+            state.synced(&ticket, Synced::Durable);
+        }
+        assert!(state.due_syncs_of_complete().is_empty() && !state.complete_wait_for_syncs());
+        assert!(state.stripes.is_empty(), "all is durable");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::select;
+use protocol::address::Position;
 use protocol::id::{GroupId, RunNumber};
 use protocol::maps::GroupEntry;
 use protocol::storage::Durability;
@@ -104,7 +105,7 @@ async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
         state.relaying = true;
     }
     let outcome = add(shared, groups).await;
-    {
+    let through = {
         let mut state = shared.lock();
         state.end_relaying();
         if outcome.is_ok() {
@@ -115,11 +116,13 @@ async fn go_on(shared: &Arc<Shared>) -> Result<(), LogError> {
         if let Err(error @ LogError::Fenced(_)) = &outcome {
             state.fault.get_or_insert(error.clone());
         }
-    }
+        // What is appended from here on may lie in a stripe that nobody ends.
+        state.end()
+    };
     shared.changed.notify(usize::MAX);
     Shared::pump(shared);
     outcome?;
-    complete(shared).await
+    complete(shared, through).await
 }
 
 /// Whether stripes are to be laid over other targets because one failed. Who writes sees to that; but nobody may.
@@ -162,9 +165,8 @@ async fn add(shared: &Arc<Shared>, groups: Vec<GroupId>) -> Result<(), LogError>
     begin_run(shared, (known.version, from), groups).await
 }
 
-/// Brings all that was appended so far to disk in the new run.
-async fn complete(shared: &Arc<Shared>) -> Result<(), LogError> {
-    let through = shared.lock().end();
+/// Brings all through `through`, where a stripe has ended, to disk in the new run.
+async fn complete(shared: &Arc<Shared>, through: Position) -> Result<(), LogError> {
     let mut since = None;
     loop {
         let found = {

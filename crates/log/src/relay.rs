@@ -172,10 +172,23 @@ pub(crate) async fn begin_run(
     Ok(())
 }
 
-/// Makes the stripes below the new run durable: a recoverer looks no further down than its beginning.
+/// Makes the stripes below the new run durable: a recoverer looks no further down than its beginning. While a run is being
+/// added there are no more of them.
 pub(crate) async fn sync_complete(shared: &Arc<Shared>) {
-    let works = shared.lock().due_syncs_of_complete();
-    perform_all(shared, works).await;
+    loop {
+        let (works, synced) = {
+            let mut state = shared.lock();
+            let works = state.due_syncs_of_complete();
+            if works.is_empty() && !state.complete_wait_for_syncs() {
+                return;
+            }
+            (works, shared.changed.listen())
+        };
+        match works.is_empty() {
+            true => synced.await,
+            false => perform_all(shared, works).await,
+        }
+    }
 }
 
 /// The targets that answer now and are not known to fail. What they say of their incarnation counts from here on.

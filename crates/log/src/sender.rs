@@ -275,6 +275,8 @@ impl Shared {
         }
         if let Some(finish) = finish {
             host.spawn(relay::finish(this.clone(), finish));
+            // Who waits until the log rests waits for this, too.
+            this.changed.notify(usize::MAX);
         }
         for work in works {
             let shared = this.clone();

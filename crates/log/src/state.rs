@@ -393,6 +393,9 @@ impl State {
     pub(crate) fn relay(&mut self, run: RunNumber, groups: Vec<Group>) {
         assert!(self.relaying, "the stripes to lay anew are held in memory");
         assert!(run > self.opened.run, "runs count up");
+        let on_disk = self.acknowledged(Durability::Disk);
+        let is_kept = |stripe: &Stripe| Position::new(stripe.number, 0) >= on_disk || stripe.wanted == Durability::Disk;
+        assert!(self.incomplete().all(is_kept), "what is acknowledged as on disk is laid anew as such");
         self.opened.run = run;
         self.opened.groups = groups;
         self.failed.clear();
@@ -512,10 +515,12 @@ impl State {
 
     fn acknowledge(&mut self, first: usize, durability: Durability) {
         let mut reached = None;
-        for stripe in self.stripes.range(first..) {
+        for stripe in self.stripes.range_mut(first..) {
             let offset = stripe.reached(durability);
             if offset > 0 {
                 reached = Some(Position::new(stripe.number, offset));
+                // A sync for another stripe may have brought it there. What takes the place of this must be there, too.
+                stripe.wanted = stripe.wanted.max(durability);
             }
             if offset < stripe.length || !stripe.ended {
                 break;

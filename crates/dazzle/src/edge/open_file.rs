@@ -3,14 +3,17 @@
 //! Bytes that the page cache has are taken from there. Long reads of what it has not go past it, where the file allows
 //! that: the kernel caches what programs read at the mount, and filling a second cache on the way costs fresh pages.
 //!
+//! The kernel tells of what it could not write once for each open file, and keeps the pages as if they were written. So a sync
+//! that failed is the file's last, and nothing that pages tell from before is believed when it is opened again.
+//!
 //! What is written durably goes past it, too, where the file takes sectors so. Such a space must not be written by both ways: a
 //! page of the cache would be written back over what lies beneath it.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use host::{BoxFuture, DiskError, SECTOR, StoredFile};
@@ -44,7 +47,25 @@ struct Inner {
     bytes_max: Option<u64>,
     /// The end of the last written byte.
     size: AtomicU64,
+    syncs: Syncs,
     runtime: Handle,
+}
+
+/// Syncs of one open file, one at a time: whoever stops waiting for one leaves it under way.
+#[derive(Default)]
+struct Syncs {
+    /// Why the last one failed.
+    failed: Mutex<Option<Errno>>,
+}
+
+impl Syncs {
+    fn run(&self, sync: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        match *failed {
+            Some(error) => Err(error),
+            None => sync().inspect_err(|error| *failed = Some(*error)),
+        }
+    }
 }
 
 impl OpenFile {
@@ -55,14 +76,16 @@ impl OpenFile {
             .map_err(|error| disk_error(&name, error))?;
         // Who reads in order tells us so by asking ahead; what the kernel would guess beside that is read for nothing.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        // Pages that were never written, by a sync that failed in an earlier life, are not to be read as what lies on the disk.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         let size = match bytes_max {
             Some(bytes) => bytes,
             None => rustix::fs::fstat(&file).map_err(|error| disk_error(&name, error))?.st_size as u64,
         };
         let direct = rustix::fs::open(path, OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).ok();
         let takes_sectors = direct.as_ref().is_some_and(takes_sectors);
-        let size = AtomicU64::new(size);
-        Ok(OpenFile(Arc::new(Inner { file, direct, takes_sectors, name, base, bytes_max, size, runtime })))
+        let (size, syncs) = (AtomicU64::new(size), Syncs::default());
+        Ok(OpenFile(Arc::new(Inner { file, direct, takes_sectors, name, base, bytes_max, size, syncs, runtime })))
     }
 }
 
@@ -228,7 +251,7 @@ impl Inner {
     }
 
     fn sync(&self) -> Result<(), DiskError> {
-        rustix::fs::fdatasync(&self.file).map_err(|error| self.error(error))
+        self.syncs.run(|| rustix::fs::fdatasync(&self.file)).map_err(|error| self.error(error))
     }
 
     /// Writes past the page cache, durably.
@@ -293,5 +316,37 @@ fn fill(memory: &mut [u8], parts: &[Bytes]) {
         let (place, behind) = rest.split_at_mut(part.len());
         place.copy_from_slice(part);
         rest = behind;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_sync_that_failed_none_succeeds() {
+        let syncs = Syncs::default();
+        assert_eq!(syncs.run(|| Ok(())), Ok(()));
+        assert_eq!(syncs.run(|| Err(Errno::IO)), Err(Errno::IO));
+        assert_eq!(syncs.run(|| Ok(())), Err(Errno::IO), "the kernel would not tell twice");
+    }
+
+    #[test]
+    fn nobody_syncs_beside_a_sync_that_may_fail_yet() {
+        let (syncs, (begun, is_begun)) = (&Syncs::default(), std::sync::mpsc::channel());
+        let (go_on, goes_on) = std::sync::mpsc::channel();
+        std::thread::scope(|threads| {
+            threads.spawn(move || {
+                syncs.run(|| {
+                    begun.send(()).unwrap();
+                    goes_on.recv().unwrap();
+                    Err(Errno::IO)
+                })
+            });
+            is_begun.recv().unwrap();
+            let beside = threads.spawn(|| syncs.run(|| Ok(())));
+            go_on.send(()).unwrap();
+            assert_eq!(beside.join().unwrap(), Err(Errno::IO));
+        });
     }
 }

@@ -176,8 +176,9 @@ impl Serving {
 
     fn give(&mut self, index: u32, command: Entry128) {
         self.asked.push(command.user_data(ENTRY | u64::from(index)));
-        self.entries[index as usize].state = State::Given;
+        // Before it is not taken any more: whoever ends this looks at both.
         self.queue.shared.given.fetch_add(1, Ordering::AcqRel);
+        self.entries[index as usize].state = State::Given;
     }
 
     fn command(&self, what: u32, commit: u64, (queue, ranges): (u16, &Ranges)) -> Entry128 {
