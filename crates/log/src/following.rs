@@ -167,6 +167,9 @@ async fn add(shared: &Arc<Shared>, groups: Vec<GroupId>) -> Result<(), LogError>
 
 /// Brings all through `through`, where a stripe has ended, to disk in the new run.
 async fn complete(shared: &Arc<Shared>, through: Position) -> Result<(), LogError> {
+    if through == Position::START {
+        return Ok(());
+    }
     let mut since = None;
     loop {
         let found = {

@@ -3,8 +3,8 @@
 //! Bytes that the page cache has are taken from there. Long reads of what it has not go past it, where the file allows
 //! that: the kernel caches what programs read at the mount, and filling a second cache on the way costs fresh pages.
 //!
-//! The kernel tells of what it could not write once for each open file, and keeps the pages as if they were written. So a sync
-//! that failed is the file's last, and nothing that pages tell from before is believed when it is opened again.
+//! The kernel tells of what it could not write once for each open file, and keeps the pages as if they were written. So
+//! somebody hears of each failure, and nothing that pages tell from before is believed when it is opened again.
 //!
 //! What is written durably goes past it, too, where the file takes sectors so. Such a space must not be written by both ways: a
 //! page of the cache would be written back over what lies beneath it.
@@ -13,7 +13,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use host::{BoxFuture, DiskError, SECTOR, StoredFile};
@@ -51,20 +51,55 @@ struct Inner {
     runtime: Handle,
 }
 
-/// Syncs of one open file, one at a time: whoever stops waiting for one leaves it under way.
+/// Syncs of one open file, one at a time. A failure is told to all who asked before it was known, and to one who asks later
+/// where none of these has heard it: the kernel tells but once, and who asked may have stopped waiting.
 #[derive(Default)]
 struct Syncs {
-    /// Why the last one failed.
-    failed: Mutex<Option<Errno>>,
+    /// Held while one is under way.
+    one: Mutex<()>,
+    failures: Mutex<Failures>,
 }
 
+#[derive(Default)]
+struct Failures {
+    count: u64,
+    last: Option<Errno>,
+    is_unheard: bool,
+}
+
+/// How often syncs had failed when somebody asked for one.
+#[derive(Clone, Copy)]
+struct Asked(u64);
+
 impl Syncs {
-    fn run(&self, sync: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        match *failed {
+    fn ask(&self) -> Asked {
+        Asked(self.failures().count)
+    }
+
+    fn run(&self, asked: Asked, sync: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        let _one = self.one.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = {
+            let failures = self.failures();
+            failures.last.filter(|_| failures.is_unheard || failures.count > asked.0)
+        };
+        match failed {
             Some(error) => Err(error),
-            None => sync().inspect_err(|error| *failed = Some(*error)),
+            None => sync().inspect_err(|error| self.note(*error)),
         }
+    }
+
+    fn note(&self, error: Errno) {
+        let mut failures = self.failures();
+        *failures = Failures { count: failures.count + 1, last: Some(error), is_unheard: true };
+    }
+
+    /// Somebody was told of the last failure.
+    fn heard(&self) {
+        self.failures().is_unheard = false;
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -143,8 +178,9 @@ impl StoredFile for OpenFile {
             inner.check_room(offset, length)?;
             let runtime = inner.runtime.clone();
             let Some(direct) = inner.direct.as_ref().filter(|_| inner.takes_sectors) else {
-                let work = move || inner.write_all(offset, &parts).and_then(|()| inner.sync());
-                return blocking::run_apart(&runtime, work).await;
+                let writer = inner.clone();
+                blocking::run_apart(&runtime, move || writer.write_all(offset, &parts)).await?;
+                return inner.sync().await;
             };
             let mut buffer = IoBuffer::aligned(length);
             fill(buffer.bytes_mut(), &parts);
@@ -163,10 +199,7 @@ impl StoredFile for OpenFile {
 
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {
         let inner = self.0.clone();
-        Box::pin(async move {
-            let runtime = inner.runtime.clone();
-            blocking::run_apart(&runtime, move || inner.sync()).await
-        })
+        Box::pin(async move { inner.sync().await })
     }
 
     fn reserve(&self, offset: u64, length: u64) -> BoxFuture<'_, Result<(), DiskError>> {
@@ -250,8 +283,13 @@ impl Inner {
         if self.bytes_max.is_some_and(|max| offset + length as u64 > max) { Err(DiskError::Full) } else { Ok(()) }
     }
 
-    fn sync(&self) -> Result<(), DiskError> {
-        self.syncs.run(|| rustix::fs::fdatasync(&self.file)).map_err(|error| self.error(error))
+    async fn sync(self: &Arc<Self>) -> Result<(), DiskError> {
+        let (inner, asked) = (self.clone(), self.syncs.ask());
+        let sync = move || {
+            let synced = inner.syncs.run(asked, || rustix::fs::fdatasync(&inner.file));
+            synced.map_err(|error| inner.error(error))
+        };
+        blocking::run_apart(&self.runtime, sync).await.inspect_err(|_| self.syncs.heard())
     }
 
     /// Writes past the page cache, durably.
@@ -321,32 +359,43 @@ fn fill(memory: &mut [u8], parts: &[Bytes]) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
+    const FAILED: Result<(), Errno> = Err(Errno::IO);
+
     #[test]
-    fn after_a_sync_that_failed_none_succeeds() {
+    fn a_failure_is_told_until_somebody_hears_it() {
         let syncs = Syncs::default();
-        assert_eq!(syncs.run(|| Ok(())), Ok(()));
-        assert_eq!(syncs.run(|| Err(Errno::IO)), Err(Errno::IO));
-        assert_eq!(syncs.run(|| Ok(())), Err(Errno::IO), "the kernel would not tell twice");
+        assert_eq!(syncs.run(syncs.ask(), || Ok(())), Ok(()));
+        assert_eq!(syncs.run(syncs.ask(), || FAILED), FAILED);
+        assert_eq!(
+            syncs.run(syncs.ask(), || Ok(())),
+            FAILED,
+            "who asked may not wait any more, and the kernel tells but once"
+        );
+        syncs.heard();
+        assert_eq!(syncs.run(syncs.ask(), || Ok(())), Ok(()), "who heard may have written all anew");
     }
 
     #[test]
-    fn nobody_syncs_beside_a_sync_that_may_fail_yet() {
-        let (syncs, (begun, is_begun)) = (&Syncs::default(), std::sync::mpsc::channel());
-        let (go_on, goes_on) = std::sync::mpsc::channel();
+    fn who_asked_before_a_failure_was_known_is_told_of_it_too() {
+        let (syncs, (begun, is_begun), (go_on, goes_on)) = (&Syncs::default(), mpsc::channel(), mpsc::channel());
         std::thread::scope(|threads| {
-            threads.spawn(move || {
-                syncs.run(|| {
+            let failing = threads.spawn(move || {
+                syncs.run(syncs.ask(), || {
                     begun.send(()).unwrap();
                     goes_on.recv().unwrap();
-                    Err(Errno::IO)
+                    FAILED
                 })
             });
             is_begun.recv().unwrap();
-            let beside = threads.spawn(|| syncs.run(|| Ok(())));
+            let asked = syncs.ask();
             go_on.send(()).unwrap();
-            assert_eq!(beside.join().unwrap(), Err(Errno::IO));
+            assert_eq!(failing.join().unwrap(), FAILED);
+            syncs.heard();
+            assert_eq!(syncs.run(asked, || Ok(())), FAILED, "it may be of what this one is to cover");
         });
     }
 }
