@@ -260,13 +260,13 @@ impl Roads {
         let Standing { has_met, is_silent, .. } = self.standing(to.node);
         let answer = match has_met && !is_silent {
             true => self.straight(to, request).await,
-            false => self.anyhow(to, request).await,
+            false => self.by_any_way(to, request).await,
         };
         waiting.is_over = true;
         answer
     }
 
-    async fn anyhow(self: &Arc<Self>, to: Address, request: Envelope) -> Result<Envelope, Unreachable> {
+    async fn by_any_way(self: &Arc<Self>, to: Address, request: Envelope) -> Result<Envelope, Unreachable> {
         if !self.is_cut_off(to.node) {
             self.has_met(to.node).await;
         }

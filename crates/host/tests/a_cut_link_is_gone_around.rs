@@ -75,6 +75,26 @@ impl Three {
         self.world.cut(self.caller.node(), SERVER);
     }
 
+    /// Cuts the link, and has the caller find out.
+    async fn find_cut(&self) {
+        self.cut();
+        assert!(self.say(1).await.is_err());
+    }
+
+    /// What the node between passes on takes so much longer.
+    fn hold_back(&self, late: Duration) {
+        self.world.judge_messages(move |passing| match passing.message.peek().downcast_ref() {
+            Some(Ask::Take(_)) if passing.caller == BETWEEN => Verdict::Delay(late),
+            _ => Verdict::Pass,
+        });
+    }
+
+    /// When the server was asked a number, if it was.
+    fn when_heard(&self, asked: u64) -> Option<Moment> {
+        let heard = self.heard.lock().unwrap();
+        heard.iter().find(|(_, number, _)| *number == asked).map(|(_, _, at)| *at)
+    }
+
     async fn say(&self, number: u64) -> Result<u64, Unreachable> {
         say(&self.caller, SERVER, number).await
     }
@@ -105,8 +125,7 @@ fn a_call_goes_through_a_node_that_reaches_both() {
 fn calls_go_straight_again_once_the_link_is_back() {
     sim::explore(0..20, async |world, host| {
         let three = Three::meet(world, host).await;
-        three.cut();
-        assert!(three.say(1).await.is_err());
+        three.find_cut().await;
         assert_eq!(three.say(2).await, Ok(2));
         three.world.heal_all();
         // The look that was under way fails yet, and the next one does not.
@@ -148,8 +167,7 @@ fn a_node_that_nobody_reaches_is_found_so_as_soon_as_ever() {
 fn a_node_between_that_stands_still_costs_no_more_than_its_share() {
     sim::explore(0..20, async |world, host| {
         let three = Three::meet(world, host).await;
-        three.cut();
-        assert!(three.say(1).await.is_err());
+        three.find_cut().await;
         three.world.pause(BETWEEN);
         let before = three.world.now();
         assert!(three.say(2).await.is_err());
@@ -163,17 +181,13 @@ fn what_the_node_between_holds_back_is_not_carried_out_late() {
     for seed in 0..100 {
         sim::run(seed, async |world, host| {
             let three = Three::meet(world, host).await;
-            three.cut();
-            assert!(three.say(1).await.is_err());
+            three.find_cut().await;
             let late = Duration::from_nanos(three.world.dice().below(2 * LATE_MAX.as_nanos() as u64));
-            three.world.judge_messages(move |passing| match passing.message.peek().downcast_ref() {
-                Some(Ask::Take(_)) if passing.caller == BETWEEN => Verdict::Delay(late),
-                _ => Verdict::Pass,
-            });
+            three.hold_back(late);
             let before = three.world.now();
             let answer = three.say(2).await;
             three.world.sleep(3 * LATE_MAX).await;
-            let heard = three.heard.lock().unwrap().iter().find(|(_, number, _)| *number == 2).map(|(_, _, at)| *at);
+            let heard = three.when_heard(2);
             assert_eq!(answer.is_ok(), heard.is_some(), "seed {seed}");
             match heard {
                 Some(at) => assert!(at - before <= LATE_MAX + SOON),
@@ -192,8 +206,7 @@ fn nothing_is_carried_out_that_has_failed() {
     for seed in 0..100 {
         sim::run(seed, async |world, host| {
             let three = Three::meet(world, host).await;
-            three.cut();
-            assert!(three.say(1).await.is_err());
+            three.find_cut().await;
             let (mut dice, most) = (three.world.dice(), 2 * LATE_MAX.as_nanos() as u64);
             // The node between stands still, so that it seems dead, and goes on.
             let caller = three.caller.clone();
@@ -209,7 +222,7 @@ fn nothing_is_carried_out_that_has_failed() {
             let answer = saying.await.unwrap();
             let told = three.world.now();
             three.world.sleep(3 * LATE_MAX).await;
-            let heard = three.heard.lock().unwrap().iter().find(|(_, number, _)| *number == 2).map(|(_, _, at)| *at);
+            let heard = three.when_heard(2);
             if let (Err(_), Some(at)) = (answer, heard) {
                 assert!(at <= told, "seed {seed}: carried out after its caller was told");
             }
@@ -223,12 +236,8 @@ fn nothing_is_carried_out_that_has_failed() {
 fn what_a_life_before_has_sent_is_not_carried_out() {
     sim::explore(0..20, async |world, host| {
         let three = Three::meet(world, host).await;
-        three.cut();
-        assert!(three.say(1).await.is_err());
-        three.world.judge_messages(|passing| match passing.message.peek().downcast_ref() {
-            Some(Ask::Take(_)) if passing.caller == BETWEEN => Verdict::Delay(Duration::from_millis(500)),
-            _ => Verdict::Pass,
-        });
+        three.find_cut().await;
+        three.hold_back(Duration::from_millis(500));
         let (caller, node) = (three.caller.clone(), three.caller.node());
         drop(three.world.spawn(&three.caller, async move { say(&caller, SERVER, 2).await }));
         three.world.sleep(Duration::from_millis(200)).await;
@@ -275,12 +284,8 @@ fn who_never_waits_for_long_finds_the_way_too() {
 fn what_was_meant_for_a_life_before_is_not_carried_out() {
     sim::explore(0..20, async |world, host| {
         let three = Three::meet(world, host).await;
-        three.cut();
-        assert!(three.say(1).await.is_err());
-        three.world.judge_messages(|passing| match passing.message.peek().downcast_ref() {
-            Some(Ask::Take(_)) if passing.caller == BETWEEN => Verdict::Delay(Duration::from_millis(500)),
-            _ => Verdict::Pass,
-        });
+        three.find_cut().await;
+        three.hold_back(Duration::from_millis(500));
         let caller = three.caller.clone();
         let saying = three.world.spawn(&three.caller, async move { say(&caller, SERVER, 2).await });
         three.world.sleep(Duration::from_millis(200)).await;
@@ -333,8 +338,7 @@ fn a_part_that_does_not_listen_keeps_nobody_from_those_that_do() {
 fn nobody_is_called_in_the_name_of_another() {
     sim::explore(0..20, async |world, host| {
         let three = Three::meet(world, host).await;
-        three.cut();
-        assert!(three.say(1).await.is_err());
+        three.find_cut().await;
         let name = three.caller.node();
         // Who asks a node to pass something on does so for itself: what comes from elsewhere is lost.
         three.world.add_node(NodeId(4));
@@ -359,11 +363,15 @@ fn a_sight_of_another_life_counts_for_nothing() {
         let (name, between) = (Name { node: NodeId(4), life: 4 }, three.world.host(BETWEEN));
         let to = Address { node: SERVER, port: Port(BYWAY_PORT) };
         let Ok(Told::Here(seen)) = between.call(to, Ask::Here(name)).await else { panic!("it is there") };
-        for (life, is_known) in [(seen.life, true), (seen.life + 1, false)] {
-            let (seen, to_part) = (Sight { life, ..seen }, Address { node: SERVER, port: PORT });
-            let passed = Passed { from: name.node, to: to_part, seen, request: Envelope::new(8_u64) };
+        let other = Sight { life: seen.life + 1, ..seen };
+        // Nor does a node pass its own calls on, or one of the called node.
+        for (from, seen, is_heard) in
+            [(name.node, seen, true), (name.node, other, false), (BETWEEN, seen, false), (SERVER, seen, false)]
+        {
+            let part = Address { node: SERVER, port: PORT };
+            let passed = Passed { from, to: part, seen, request: Envelope::new(8_u64) };
             let answer: Told = between.call(to, Ask::Take(passed)).await.unwrap();
-            assert_eq!(matches!(answer, Told::Answer(..)), is_known, "{answer:?}");
+            assert_eq!(matches!(answer, Told::Answer(..)), is_heard, "{answer:?}");
         }
     });
 }
@@ -372,8 +380,7 @@ fn a_sight_of_another_life_counts_for_nothing() {
 fn calls_and_answers_are_judged_as_they_pass_each_link() {
     sim::run(1, async |world, host| {
         let three = Three::meet(world, host).await;
-        three.cut();
-        assert!(three.say(1).await.is_err());
+        three.find_cut().await;
         let links = Arc::new(Mutex::new(Vec::new()));
         let noted = links.clone();
         three.world.judge_messages(move |passing| {

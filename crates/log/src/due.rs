@@ -130,7 +130,7 @@ impl State {
         let (length, ended, copied) = (stripe.length, stripe.ended, stripe.copied);
         // Parity takes the copies' place, and a new run that of an older one: it must be as durable as what was acknowledged
         // there.
-        let durability = if ended && (copied || stripe.relaid) { stripe.wanted } else { asked };
+        let durability = if stripe.relaid || (ended && copied) { stripe.wanted } else { asked };
         if !stripe.complete {
             self.due_data(index, goal, durability, works);
             if ended {
@@ -338,6 +338,14 @@ mod tests {
         assert_eq!(state.incomplete().count(), 0);
     }
 
+    fn are_for_disk(works: &[Work]) {
+        let sent = works
+            .iter()
+            .filter_map(|work| if let Work::Send(ticket, _) = work { Some(ticket.durability) } else { None });
+        let sent: Vec<_> = sent.collect();
+        assert!(!sent.is_empty() && sent.iter().all(|durability| *durability == Durability::Disk), "{sent:?}");
+    }
+
     #[test]
     fn what_the_sync_of_another_stripe_brought_to_disk_is_laid_anew_as_such() {
         let mut state = state();
@@ -355,13 +363,11 @@ mod tests {
         state.relaying = true;
         state.relay(RunNumber(1), groups());
         state.end_relaying();
+        let open = state.due_commit(second, Durability::Replicated);
+        are_for_disk(&open);
+        stored(&mut state, open);
         state.end_stripe();
-        let works = state.due_bulk();
-        assert!(!works.is_empty());
-        for work in works {
-            let Work::Send(ticket, _) = work else { continue };
-            assert_eq!(ticket.durability, Durability::Disk, "{ticket:?}");
-        }
+        are_for_disk(&state.due_bulk());
     }
 
     #[test]

@@ -310,17 +310,22 @@ pub(crate) async fn perform_all(shared: &Arc<Shared>, mut works: Vec<Work>) {
     }
 }
 
-async fn perform(shared: &Arc<Shared>, work: Work) {
-    match work {
-        Work::Send(ticket, request) => {
-            let pending = Pending { shared, ticket: Some(ticket), sync: None };
-            let answer = shared.cluster.ask(ticket.target, request).await;
-            pending.done(|state| state.answered(&ticket, answer));
-        }
-        Work::Sync(ticket) => {
-            let pending = Pending { shared, ticket: None, sync: Some(ticket.clone()) };
-            let outcome = sync(shared, &ticket).await;
-            pending.done(|state| state.synced(&ticket, outcome));
+/// It counts as under way until this is over, or dropped: also where nobody has polled it yet.
+fn perform(shared: &Arc<Shared>, work: Work) -> impl Future<Output = ()> + Send {
+    let pending = match &work {
+        Work::Send(ticket, _) => Pending { shared, ticket: Some(*ticket), sync: None },
+        Work::Sync(ticket) => Pending { shared, ticket: None, sync: Some(ticket.clone()) },
+    };
+    async move {
+        match work {
+            Work::Send(ticket, request) => {
+                let answer = shared.cluster.ask(ticket.target, request).await;
+                pending.done(|state| state.answered(&ticket, answer));
+            }
+            Work::Sync(ticket) => {
+                let outcome = sync(shared, &ticket).await;
+                pending.done(|state| state.synced(&ticket, outcome));
+            }
         }
     }
 }

@@ -128,7 +128,6 @@ fn spoken(tongue: &Tongue, port: Port) -> &'static Tongue {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use protocol::fragment::{FragmentId, Part};
     use protocol::id::{LogId, RunNumber, SlotId, StripeNumber, TargetId};
     use protocol::manager::MANAGER_PORT;
@@ -136,9 +135,10 @@ mod tests {
     use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest, TokenVersion};
 
     use super::*;
-    use crate::edge::network::frame::{Frame, HEADER_BYTES, Header};
+    use crate::edge::network::frame::Frame;
     use crate::edge::network::hello::Lane;
-    use crate::edge::network::wire::{Encoded, TONGUES};
+    use crate::edge::network::wire::TONGUES;
+    use crate::edge::network::wire::tests::received;
 
     fn tongue() -> &'static Tongue {
         TONGUES.last().expect("there are ports")
@@ -147,13 +147,6 @@ mod tests {
     fn passed(port: u16, request: Envelope) -> Passed {
         let (to, seen) = (Address { node: NodeId(2), port: Port(port) }, Sight { life: 7, at: Moment(8) });
         Passed { from: NodeId(1), to, seen, request }
-    }
-
-    fn received(encoded: Encoded) -> Frame {
-        let outgoing = encoded.numbered(7);
-        let header = Header::decode(outgoing.head[..HEADER_BYTES].try_into().unwrap()).unwrap();
-        let body = Bytes::from(outgoing.head).slice(HEADER_BYTES..HEADER_BYTES + header.body_bytes);
-        Frame { header, body, payloads: outgoing.payloads }
     }
 
     #[test]

@@ -251,7 +251,7 @@ fn storage_room(_: &Tongue, request: &(dyn Any + Send)) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use protocol::address::Position;
     use protocol::fragment::{FragmentHeader, FragmentId, Geometry, Part};
@@ -279,7 +279,7 @@ mod tests {
     }
 
     /// The frame as it comes when it went out as `encoded`.
-    fn received(encoded: Encoded) -> Frame {
+    pub fn received(encoded: Encoded) -> Frame {
         let outgoing = encoded.numbered(7);
         let header = Header::decode(outgoing.head[..HEADER_BYTES].try_into().unwrap()).unwrap();
         let body = Bytes::from(outgoing.head).slice(HEADER_BYTES..HEADER_BYTES + header.body_bytes);
