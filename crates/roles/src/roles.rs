@@ -20,6 +20,7 @@ use log::{Cluster, LogReader, RebuildOptions, Rebuilder, ScrubOptions, Scrubber}
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
 use protocol::maps::TargetState;
+use protocol::storage::StorageRequest;
 use registry::{Registry, Session};
 use storage::{Storage, Target, TargetOptions};
 use tracing::{error, info, warn};
@@ -255,9 +256,9 @@ fn expect_known(cluster: &Cluster, registry: Option<&Registry>, storage: &Storag
 }
 
 /// Tells the registry when a target fails while it serves: new stripes are laid without it, and `status` says so. And when
-/// one serves that it takes for failed or new, in this life of the node.
+/// one serves that it takes for failed or new, in this life of the node, or one whose disk hung and answers again.
 async fn watch(cluster: Cluster, storage: Storage, session: u64) {
-    // A target that was replaced may fail again.
+    // A target that was replaced, or serves again, may fail again.
     let mut known: BTreeMap<TargetId, Weak<Target>> = BTreeMap::new();
     loop {
         cluster.host().sleep(WATCH_INTERVAL).await;
@@ -276,12 +277,24 @@ async fn watch(cluster: Cluster, storage: Storage, session: u64) {
                         .await
                         .map(|()| drop(known.insert(id, Arc::downgrade(&target))))
                 }
-                None if !entry.serves() => mark(&cluster, id, TargetState::Behind).await,
-                _ => Ok(()),
+                Some(_) => Ok(()),
+                None => {
+                    known.remove(&id);
+                    if entry.serves() { Ok(()) } else { take_back(&cluster, &target).await }
+                }
             };
             if let Err(error) = marked {
                 warn!(error, "the registry does not know of it yet");
             }
         }
     }
+}
+
+/// A target serves again. What it was given before it failed may be in its machine's memory alone, and who wrote that has not
+/// waited for it: it is made durable before anybody finds it there and counts on it.
+async fn take_back(cluster: &Cluster, target: &Arc<Target>) -> Result<(), String> {
+    let id = target.id();
+    let synced = target.serve(StorageRequest::Sync).await;
+    synced.map_err(|error| format!("target {} is not called back yet: {error}", id.0))?;
+    mark(cluster, id, TargetState::Behind).await
 }

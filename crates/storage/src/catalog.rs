@@ -96,7 +96,7 @@ pub(crate) struct OpenTail {
     pub(crate) idle: u8,
     /// The change that told the list it is open again; zero if none had to. Nothing is appended before that is durable.
     pub(crate) opened_by: u64,
-    /// Bytes for it are being written, or were by somebody who gave up: it is not settled meanwhile.
+    /// Bytes for it are being written, or were in vain: it is not settled then.
     pub(crate) growing: bool,
     /// Up to here it is in the intake, as far as it is not durable: a sync of the intake makes it so. Zero if it is not.
     pub(crate) taken_in: u32,

@@ -15,6 +15,8 @@
 //! | intake | small durable appends that wait for a sync of the data | `intake`, `halves` | `taker` |
 //! | superblock | what a target says of itself as a whole | `superblock` | |
 //! | rounds | group commit | | `rounds` |
+//! | watch | whether its disk still answers | `hang` | `watch` |
+//! | undertaking | work that goes on to its end, whoever waits for it | | `undertaking` |
 //!
 //! Ways in: [`format()`] makes a target, [`Storage::start`] serves those of a node, [`Storage::open`] one more,
 //! [`Target::scrub`] looks for damage.
@@ -29,6 +31,7 @@ mod compose;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod halves;
+mod hang;
 mod head;
 mod intake;
 mod list;
@@ -43,9 +46,12 @@ mod superblock;
 mod tail;
 mod taker;
 mod target;
+mod undertaking;
+mod watch;
 
 pub use open::{FormatError, OpenError, TargetOptions, format, is_blank, owner};
 pub use scrub::Damage;
 pub use service::{Storage, Unopened};
 pub use superblock::FORMAT_VERSION;
 pub use target::Target;
+pub use watch::HANG_PATIENCE;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use host::{Disk, DiskError, File, Host};
+use host::{Disk, DiskError, Host};
 use protocol::checksum::BLOCK_SIZE;
 use protocol::fragment::{FRAGMENT_SIZE, FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, TargetId};
@@ -29,6 +29,7 @@ use crate::superblock::{SECTOR, SUPERBLOCK_SPACE, Superblock, Unreadable};
 use crate::tail::{decide, to_verify};
 use crate::taker::Intake;
 use crate::target::{Target, owner_of, stripe_locks};
+use crate::watch::{WatchedDisk, WatchedFile};
 
 /// The list is read in pieces of this many bytes.
 const PIECE_SIZE: usize = 4 << 20;
@@ -130,7 +131,7 @@ pub enum FormatError {
 
 /// Which cluster's target a disk says it is, and which of it; `None` when it is blank. Nothing is changed.
 pub async fn owner(disk: &Disk) -> Result<Option<(u128, TargetId)>, OpenError> {
-    match decode_superblock(&disk.open(SPACES[0])?).await {
+    match decode_superblock(&disk.open(SPACES[0])?.read(0, SUPERBLOCK_SPACE).await?) {
         Ok(superblock) => Ok(Some((superblock.cluster, superblock.target))),
         Err(OpenError::Unformatted) if is_blank(disk).await? => Ok(None),
         Err(error) => Err(error),
@@ -194,7 +195,7 @@ enum Anew {
 
 /// A target that is being started.
 struct Opening {
-    data: File,
+    data: WatchedFile,
     superblock: Superblock,
     owner: u32,
     /// What the intake holds.
@@ -210,6 +211,7 @@ impl Target {
         id: TargetId,
         options: TargetOptions,
     ) -> Result<Arc<Target>, OpenError> {
+        let disk = WatchedDisk::new(host.clone(), disk);
         let superblocks = disk.open(SPACES[0])?;
         let mut superblock = read_superblock(&superblocks, cluster, id).await?;
         let lists = [disk.open(SPACES[2])?, disk.open(SPACES[3])?];
@@ -299,8 +301,8 @@ fn open_error(error: StorageError) -> OpenError {
     })
 }
 
-async fn read_superblock(file: &File, cluster: u128, id: TargetId) -> Result<Superblock, OpenError> {
-    let superblock = decode_superblock(file).await?;
+async fn read_superblock(file: &WatchedFile, cluster: u128, id: TargetId) -> Result<Superblock, OpenError> {
+    let superblock = decode_superblock(&file.read(0, SUPERBLOCK_SPACE).await?)?;
     if superblock.cluster != cluster {
         return Err(OpenError::OtherCluster { found: superblock.cluster });
     }
@@ -310,8 +312,8 @@ async fn read_superblock(file: &File, cluster: u128, id: TargetId) -> Result<Sup
     Ok(superblock)
 }
 
-async fn decode_superblock(file: &File) -> Result<Superblock, OpenError> {
-    Superblock::decode(&file.read(0, SUPERBLOCK_SPACE).await?).map_err(|why| match why {
+fn decode_superblock(space: &[u8]) -> Result<Superblock, OpenError> {
+    Superblock::decode(space).map_err(|why| match why {
         Unreadable::Blank => OpenError::Unformatted,
         Unreadable::Rubbish => OpenError::Rubbish,
         Unreadable::Newer(version) => OpenError::Newer(version),
@@ -320,7 +322,7 @@ async fn decode_superblock(file: &File) -> Result<Superblock, OpenError> {
 }
 
 /// Reads the current list; if it is damaged, the other one too, for fences. Without a place a new list is due.
-async fn read_lists(lists: &[File; 2], superblock: &Superblock) -> Result<(Replay, Option<Place>), DiskError> {
+async fn read_lists(lists: &[WatchedFile; 2], superblock: &Superblock) -> Result<(Replay, Option<Place>), DiskError> {
     if superblock.list == 0 {
         return Ok((Replay::default(), None));
     }
@@ -336,7 +338,7 @@ async fn read_lists(lists: &[File; 2], superblock: &Superblock) -> Result<(Repla
     Ok((replay, place))
 }
 
-async fn read_list(file: &File, list: u64, synced: u64) -> Result<(Replay, Option<Place>), DiskError> {
+async fn read_list(file: &WatchedFile, list: u64, synced: u64) -> Result<(Replay, Option<Place>), DiskError> {
     let (size, mut offset, mut reader) = (file.size()?, 0, ListReader::new(list));
     while offset < size {
         let piece = file.read(offset, PIECE_SIZE).await?;
@@ -524,7 +526,7 @@ impl Opening {
         }
     }
 
-    fn catalog(&self, disk: &Disk, found: Found, plan: Plan) -> Result<Catalog, DiskError> {
+    fn catalog(&self, disk: &WatchedDisk, found: Found, plan: Plan) -> Result<Catalog, DiskError> {
         let Found { fragments, losers, .. } = found;
         let total = plan.cells(disk.usage()?.bytes_total);
         let used = fragments.values().chain(&losers).map(|stored| stored.run);

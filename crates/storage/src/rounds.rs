@@ -87,7 +87,7 @@ impl Lead {
 }
 
 impl Drop for Lead {
-    /// Also when the leader was cancelled: then the next waiter leads.
+    /// Also when the round failed: then the next waiter leads.
     fn drop(&mut self) {
         self.0.led.store(false, SeqCst);
         self.0.changed.notify(usize::MAX);

@@ -29,7 +29,7 @@ impl Target {
         after: Option<FragmentId>,
         limit: usize,
     ) -> Result<(Vec<Damage>, Option<FragmentId>), StorageError> {
-        self.check_failed()?;
+        self.check_serves()?;
         let ids: Vec<FragmentId> = self.catalog().page(after, limit).iter().map(|stored| stored.header.id).collect();
         let mut damages = Vec::new();
         for id in &ids {

@@ -55,7 +55,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Answers for a target no more. When this returns its disk is left alone, unless it hangs.
+    /// Answers for a target no more. When this returns its disk is left alone, unless it hangs: whatever was begun on it has
+    /// the target until its end (`undertaking`).
     pub async fn close(&self, id: TargetId) {
         let Some(target) = self.lock().remove(&id) else { return };
         target.close();

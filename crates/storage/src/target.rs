@@ -1,15 +1,17 @@
 //! One target at work: every operation of the fragment store, as I/O around the catalog's decisions.
 //!
 //! Locks, in the order in which they are taken: one stripe's, then the lead of a round, then the catalog's or the intake's.
-//! These two are never held while anything is awaited; a stripe's orders the operations on its fragments and no others.
+//! These two are never held while anything is awaited; a stripe's orders the operations on its fragments and no others. It is
+//! held until the disk has done all that was asked of it for the stripe: what is begun goes on to its end (`undertaking`).
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
-use futures_util::future::join;
-use host::{DiskError, DiskUsage, File, Host};
+use futures_util::future::{Either, join, select};
+use host::{DiskError, DiskUsage, Host};
 use protocol::FastMap;
 use protocol::checksum::{BLOCK_SIZE, crc_parts};
 use protocol::fragment::FragmentId;
@@ -28,6 +30,8 @@ use crate::lister::ListState;
 use crate::request::{check_append, check_replace};
 use crate::rounds::{Rounds, Turn};
 use crate::taker::Intake;
+use crate::undertaking::Undertaking;
+use crate::watch::{HANGS, WatchedDisk, WatchedFile};
 
 /// Stripes share so many locks: enough that two busy ones seldom meet.
 const STRIPE_LOCKS: usize = 256;
@@ -42,10 +46,10 @@ const LIST_LIMIT: u32 = 4096;
 pub struct Target {
     pub(crate) host: Host,
     pub(crate) id: TargetId,
-    pub(crate) disk: host::Disk,
-    pub(crate) data: File,
-    pub(crate) superblocks: File,
-    pub(crate) lists: [File; 2],
+    pub(crate) disk: WatchedDisk,
+    pub(crate) data: WatchedFile,
+    pub(crate) superblocks: WatchedFile,
+    pub(crate) lists: [WatchedFile; 2],
     /// Where small durable appends go first; `None` when the disk had no room for it.
     pub(crate) intake: Option<Intake>,
     pub(crate) owner: u32,
@@ -79,9 +83,19 @@ impl Target {
         self.catalog().fences.clone()
     }
 
-    /// Does what a request asks.
+    /// Does what a request asks. Once begun it is done to its end, though whoever asked is gone, or was told that the disk
+    /// hangs.
     pub async fn serve(self: &Arc<Self>, request: StorageRequest) -> StorageAnswer {
-        self.check_failed()?;
+        self.check_serves()?;
+        let target = self.clone();
+        let work = Undertaking::new(self.host.clone(), async move { target.carry_out(request).await });
+        match select(work, pin!(self.disk.hang())).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(((), _)) => Err(StorageError::Failed(HANGS.into())),
+        }
+    }
+
+    async fn carry_out(self: &Arc<Self>, request: StorageRequest) -> StorageAnswer {
         match request {
             StorageRequest::Append(append) => self.append(append).await,
             StorageRequest::Replace(append) => self.replace(append).await,
@@ -115,9 +129,10 @@ impl Target {
         self.id
     }
 
-    /// Whether the target has failed, and why. It stays so until it is opened anew.
+    /// Whether the target serves nothing now, and why. It stays so until it is opened anew; where its disk hangs, until that
+    /// answers again.
     pub fn failure(&self) -> Option<&str> {
-        self.failed.get().map(String::as_str)
+        self.failed.get().map(String::as_str).or_else(|| self.disk.hangs().then_some(HANGS))
     }
 
     /// Bytes read from the disk, or its cache, and written since the target was opened.
@@ -472,6 +487,12 @@ impl Target {
         self.failed.get_or_init(|| "it is served no more".into());
     }
 
+    /// Refuses what is asked of a target that serves nothing now.
+    pub(crate) fn check_serves(&self) -> Result<(), StorageError> {
+        self.failure().map_or(Ok(()), |why| Err(StorageError::Failed(why.into())))
+    }
+
+    /// Whether what was begun is worth going on with: where the disk merely hangs it is.
     pub(crate) fn check_failed(&self) -> Result<(), StorageError> {
         match self.failed.get() {
             Some(why) => Err(StorageError::Failed(why.clone())),

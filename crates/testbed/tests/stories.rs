@@ -1,6 +1,7 @@
 //! Stories of clients and of whole clusters in the simulated world, as one program: a program for each file takes minutes more to
 //! build. `a_node_keeps_its_word` and `a_cluster_keeps_its_word`, which run for hours if asked to, are programs of their own.
 
+mod a_disk_hangs_and_answers_again;
 mod a_reader_is_behind_the_maps;
 mod a_registry_is_rebuilt;
 mod a_restart_keeps_what_is_open;

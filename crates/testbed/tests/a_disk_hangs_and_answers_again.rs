@@ -1,0 +1,149 @@
+//! One of the disks answers nothing any more, and later goes on as if nothing had been. The dangers: all that is asked of the
+//! file system waits for it, again and again; what it still does late spoils what was laid elsewhere meanwhile; what it missed
+//! stays missing; or somebody must be told to call it back.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::{Client, WriteAt};
+use host::Host;
+use host::sim::{self, DiskFaults, World};
+use protocol::file::{Caller, Kind, NewInode};
+use protocol::id::InodeId;
+use protocol::maps::TargetState;
+use storage::HANG_PATIENCE;
+
+use crate::rack::{Rack, Shape};
+
+/// A disk that hangs is found within a second of its patience.
+const FOUND_WITHIN: Duration = Duration::from_secs(1);
+/// The registry's own patience with its copy on the disk. A log that goes on without the disk has to tell it.
+const REGISTRY_PATIENCE: Duration = Duration::from_secs(8);
+/// What else a log takes to go on, and the call behind it.
+const RELAY_MAX: Duration = Duration::from_secs(2);
+/// No call takes longer where a disk hangs.
+const HANG_MAX: Duration =
+    HANG_PATIENCE.saturating_add(FOUND_WITHIN).saturating_add(REGISTRY_PATIENCE).saturating_add(RELAY_MAX);
+/// Nor one that is made when it has been found.
+const FOUND_MAX: Duration = Duration::from_secs(2);
+/// How soon all is whole when it answers again: its targets are looked at within half a minute at most.
+const WHOLE_MAX: Duration = Duration::from_secs(60);
+
+fn new_inode() -> NewInode {
+    let caller = Caller { uid: 0, gid: 0 };
+    NewInode { kind: Kind::File, mode: 0o644, mask: 0, device: 0, target: Bytes::new(), caller }
+}
+
+fn content(round: usize) -> Bytes {
+    Bytes::from(format!("round {round}, ").repeat(20_000))
+}
+
+/// How long the longest call of a round takes: a file is made, written and stored, and some that were made before are read.
+async fn work(client: &Client, host: &Host, made: &mut Vec<InodeId>) -> Duration {
+    let (round, mut longest, mut begun) = (made.len(), Duration::ZERO, host.now());
+    let mut lap = || {
+        longest = longest.max(host.now() - begun);
+        begun = host.now();
+        longest
+    };
+    let name = Bytes::from(format!("file-{round}"));
+    let file = client.create(InodeId::ROOT, name, new_inode()).await.expect("the name is new").inode;
+    made.push(file);
+    lap();
+    client.write(file, WriteAt::Offset(0), content(round)).await.expect("there is room");
+    lap();
+    client.fsync(file, false).await.expect("enough disks are left");
+    lap();
+    for earlier in [round / 3, round / 2, round] {
+        let read = client.read(made[earlier], 0, 1 << 20).await.expect("enough disks are left").concat();
+        assert!(read == content(earlier)[..], "file {earlier} in round {round}");
+        lap();
+    }
+    lap()
+}
+
+/// The same again and again, for a time.
+async fn keep_working((client, host): (&Client, &Host), made: &mut Vec<InodeId>, time: Duration) -> Duration {
+    let (end, mut longest) = (host.now() + time, Duration::ZERO);
+    while host.now() < end {
+        longest = longest.max(work(client, host, made).await);
+        host.sleep(Duration::from_millis(500)).await;
+    }
+    longest
+}
+
+async fn until_whole(world: &World, rack: &Rack) {
+    let end = world.now() + WHOLE_MAX;
+    while !rack.is_whole() {
+        assert!(world.now() < end, "{:?}", rack.roles(0).expect("it runs").cluster.maps().targets);
+        world.sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// Any of the disks of these machines hangs, and any machine works.
+async fn tell_a_story(world: World, rack: Rack, machines: std::ops::Range<u64>) {
+    let mut dice = world.dice();
+    let disks = rack.disks(dice.within(machines) as usize);
+    let disk = dice.pick(&disks).expect("it has one").clone();
+    let asked = dice.below(rack.count() as u64) as usize;
+    let (roles, there) = (rack.roles(asked).expect("it runs"), world.host(rack.node(asked)));
+    let whole = {
+        let (world, rack) = (world.clone(), rack.clone());
+        async move || until_whole(&world, &rack).await
+    };
+    let worked = world.spawn(&there.clone(), async move {
+        let (client, mut made) = (roles.client.clone(), Vec::new());
+        let at_work = (&client, &there);
+        let usual = keep_working(at_work, &mut made, Duration::from_secs(10)).await;
+        assert!(usual < FOUND_MAX, "{usual:?}");
+        for _ in 0..2 {
+            disk.set_faults(DiskFaults { hung: true, ..DiskFaults::default() });
+            let longest = keep_working(at_work, &mut made, HANG_MAX).await;
+            assert!(longest < HANG_MAX, "while it hangs a call takes {longest:?}");
+            let longest = keep_working(at_work, &mut made, Duration::from_secs(60)).await;
+            assert!(longest < FOUND_MAX, "when it has been found to hang a call takes {longest:?}");
+            let maps = roles.cluster.maps();
+            let failed = maps.targets.values().filter(|target| target.state == TargetState::Failed).count();
+            assert_eq!(failed, 1, "everybody is told, each time");
+            disk.heal();
+            let longest = keep_working(at_work, &mut made, Duration::from_secs(10)).await;
+            assert!(longest < FOUND_MAX, "when it answers again a call takes {longest:?}");
+            whole().await;
+        }
+        for _ in 0..4 {
+            match roles::audit::check(&roles, true, &|_, _, _| ()).await {
+                Ok(checked) => return assert_eq!(checked.problems, Vec::<String>::new()),
+                // Slots move.
+                Err(_) => there.sleep(Duration::from_secs(5)).await,
+            }
+        }
+        panic!("no check is possible");
+    });
+    worked.await.expect("nobody dies");
+    for index in 0..rack.count() {
+        assert_eq!(rack.ended(index), None, "its lease goes on");
+    }
+}
+
+async fn create((world, host): (&World, &Host), targets: Vec<u32>) -> Rack {
+    Rack::create(world, host, Shape::new(targets, 1, Duration::from_secs(600))).await
+}
+
+#[test]
+fn a_machine_goes_on_without_a_disk_that_hangs_and_takes_it_back() {
+    sim::explore(sim::seeds(6), async |world, host| {
+        let rack = create((&world, &host), vec![5]).await;
+        tell_a_story(world, rack, 0..1).await;
+    });
+}
+
+/// The machine that leads the registry is another one: it would wait for its copy longer than its lease holds.
+#[test]
+fn a_cluster_goes_on_without_a_disk_that_hangs_and_takes_it_back() {
+    sim::explore(sim::seeds(6), async |world, host| {
+        let rack = create((&world, &host), vec![3, 3, 3]).await;
+        let leader = rack.roles(0).and_then(|roles| roles.registry.clone()).and_then(|registry| registry.leader());
+        assert_eq!(leader, Some(rack.node(0).0));
+        tell_a_story(world, rack, 1..3).await;
+    });
+}
