@@ -31,6 +31,7 @@ pub mod balance;
 pub mod change;
 mod channel;
 mod consensus;
+mod copies;
 pub mod drain;
 pub mod evidence;
 pub mod formation;

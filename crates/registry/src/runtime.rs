@@ -41,10 +41,15 @@ pub(crate) fn inside<T>(host: &Host, call: impl FnOnce() -> T) -> T {
 
 /// The outcome of `future`, unless it takes longer than `patience`. Where no host is named it takes what it takes.
 pub(crate) async fn in_time<F: Future + Send>(patience: Duration, future: F) -> Option<F::Output> {
-    if HOST.with_borrow(Option::is_none) {
+    if !is_within() {
         return Some(future.await);
     }
     HostRuntime::timeout(patience, future).await.ok()
+}
+
+/// Whether a host is named.
+pub(crate) fn is_within() -> bool {
+    HOST.with_borrow(Option::is_some)
 }
 
 /// A future with the host that it runs on.

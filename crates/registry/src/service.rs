@@ -23,7 +23,7 @@ use crate::machine::{Machine, Published};
 use crate::network::{Message, Network, Noted, Ruled, Said, Talk, ask};
 use crate::rounds::Rounds;
 use crate::runtime::{inside, within};
-use crate::store::{Kept, LogStore, Opened, Store, first};
+use crate::store::{Kept, Lack, LogStore, Opened, Store, first};
 use crate::{ReplicaError, Standing, leader, nodes, promotion, reign};
 
 /// How long a change may look for a leader that carries it out: longer than the worst election.
@@ -498,7 +498,11 @@ impl Registry {
         if self.has_failed() {
             return Some(format!("node {} could not store what was agreed on", self.host.node().0));
         }
-        self.store.waits().then(|| format!("the disks of node {} are full; make room on them", self.host.node().0))
+        let node = self.host.node().0;
+        self.store.lacks().map(|lack| match lack {
+            Lack::Room => format!("the disks of node {node} are full; make room on them"),
+            Lack::Answers => format!("disks of node {node} have not answered for a while; it waits for them"),
+        })
     }
 
     /// Whether the library has given up: its disks have.
@@ -566,10 +570,10 @@ fn config() -> Config {
 }
 
 /// The library tells itself what it has stored, through the queue that its clock ticks into, and waits while that is full: for
-/// ever, if ticks filled it while the store waited for room. So there are none then; nothing can be done at them anyway.
+/// ever, if ticks filled it while the store waited for disks. So there are none then; nothing can be done at them anyway.
 async fn keep_ticking(registry: Arc<Registry>) {
     loop {
-        registry.raft.runtime_config().tick(!registry.store.waits());
+        registry.raft.runtime_config().tick(registry.store.lacks().is_none());
         registry.host.sleep(TICK_LOOK).await;
     }
 }

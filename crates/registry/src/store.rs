@@ -5,20 +5,21 @@
 //!    all. It then brings all copies up to this before anything else happens.
 //! 3. One record or checkpoint is under way at a time, on all copies alike.
 //!    Copies on targets that were taken out of the cluster are no copies any more.
-//! 4. A copy that failed gets no record before its next checkpoint. One whose disk hangs gets nothing more before the next
-//!    start: what it was given last may still reach the disk, later than what would follow.
+//! 4. A copy that failed gets no record before its next checkpoint. Nor does one that was late, and that gets no checkpoint
+//!    either before the write that it is at has ended: what it was given last would reach the disk later than what follows.
+//! 5. Where too few copies are written because disks are full or answer nothing, this waits: to the library an error is for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::io;
 use std::ops::RangeBounds;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_lock::Mutex as AsyncMutex;
+use bytes::Bytes;
 use futures_util::future::join_all;
-use host::{Disk, DiskError};
+use host::Disk;
 use openraft::impls::leader_id_adv::LeaderId;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::{AsyncRuntime, EntryPayload, OptionalSend};
@@ -26,6 +27,7 @@ use protocol::id::TargetId;
 use serde::{Deserialize, Serialize};
 
 use crate::consensus::{Agreed, Entry, LogId, Membership, Meta, Vote, Words};
+use crate::copies::{Checkpoint, Copies, Reached};
 use crate::replica::Found;
 use crate::runtime::{HostRuntime, in_time};
 use crate::service::RegistryStart;
@@ -33,15 +35,15 @@ use crate::{Replica, ReplicaError};
 
 /// A log this long is cut by a checkpoint: it is read whole at a start.
 const LOG_BYTES_MAX: usize = 1 << 20;
-/// How long a write of a copy may take.
-const WRITE_PATIENCE: Duration = Duration::from_secs(8);
+/// How long it may take to read what a new copy holds.
+const OPEN_PATIENCE: Duration = Duration::from_secs(8);
 /// How often copies are written anew when too few have what was promised.
 const MEND_TRIES: u32 = 20;
 const MEND_PAUSE: Duration = Duration::from_millis(250);
-/// What becomes of what is to be kept while disks have no room for it.
+/// What becomes of what is to be kept while disks have no room for it, or answer nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WhenFull {
-    /// It waits for room, as for a slow disk: the library gives up for good over an error.
+enum Otherwise {
+    /// It waits for them: the library gives up for good over an error.
     Wait,
     /// It is told after a while.
     Fail,
@@ -83,15 +85,27 @@ enum Event {
 /// The copies of one node.
 pub(crate) struct Store {
     kept: Mutex<Kept>,
-    copies: AsyncMutex<Copies>,
-    /// Whether something waits for room on the disks: what this node knows of the cluster is behind then.
-    waits: AtomicBool,
+    written: AsyncMutex<Written>,
+    /// What something waits for: what this node knows of the cluster is behind then.
+    lack: Mutex<Option<Lack>>,
 }
 
-struct Copies {
-    replicas: Vec<(TargetId, Replica)>,
-    /// Those that failed since the last checkpoint, with the reason.
-    failed: BTreeMap<TargetId, String>,
+/// What disks may lack for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    Room,
+    Answers,
+}
+
+/// Why too few copies were written.
+struct TooFew {
+    /// What may be there in a while.
+    lack: Option<Lack>,
+    why: String,
+}
+
+struct Written {
+    copies: Copies,
     generation: u64,
     /// Records since the newest checkpoint, and their bytes.
     records: u32,
@@ -121,12 +135,9 @@ impl Store {
         replicas: Vec<(TargetId, Replica)>,
         generation: u64,
     ) -> Result<Arc<Store>, ReplicaError> {
-        let copies = Copies { replicas, failed: BTreeMap::new(), generation, records: 0, log_bytes: 0 };
-        let store = Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies), waits: AtomicBool::new(false) };
-        let mut copies = store.copies.lock().await;
-        let stored = store.checkpoint(&mut copies).await;
-        drop(copies);
-        stored.map(|()| Arc::new(store)).map_err(|error| ReplicaError::TooFew(error.to_string()))
+        let store = Store::of(kept, Written { copies: Copies::new(replicas), generation, records: 0, log_bytes: 0 });
+        let stored = store.checkpoint(&mut *store.written.lock().await).await;
+        stored.map(|()| store).map_err(|few| ReplicaError::TooFew(few.why))
     }
 
     /// Reads what the copies on `disks` hold, and brings all of them up to it.
@@ -137,14 +148,14 @@ impl Store {
         let outdated: Vec<_> = outdated.map(|(target, _)| *target).collect();
         kept.also_on(disks);
         let (generation, records) = (newest.generation, newest.records.len() as u32);
-        let copies = Copies { replicas, failed: BTreeMap::new(), generation, records, log_bytes: 0 };
-        let store =
-            Arc::new(Store { kept: Mutex::new(kept), copies: AsyncMutex::new(copies), waits: AtomicBool::new(false) });
-        let mut copies = store.copies.lock().await;
-        let stored = store.checkpoint(&mut copies).await;
-        drop(copies);
-        stored.map_err(|error| RegistryStart::Unwritten(error.to_string()))?;
+        let store = Store::of(kept, Written { copies: Copies::new(replicas), generation, records, log_bytes: 0 });
+        let stored = store.checkpoint(&mut *store.written.lock().await).await;
+        stored.map_err(|few| RegistryStart::Unwritten(few.why))?;
         Ok(Opened { store, outdated })
+    }
+
+    fn of(kept: Kept, written: Written) -> Arc<Store> {
+        Arc::new(Store { kept: Mutex::new(kept), written: AsyncMutex::new(written), lack: Mutex::new(None) })
     }
 
     /// Reads what the copies on `disks` hold, and changes nothing.
@@ -160,121 +171,121 @@ impl Store {
 
     /// Keeps a snapshot, durably.
     pub async fn keep_snapshot(&self, meta: Meta, agreed: Arc<Agreed>) -> io::Result<()> {
-        let mut copies = self.copies.lock().await;
+        let mut written = self.written.lock().await;
         if self.kept().snapshot.as_ref().is_some_and(|(known, _)| known.last_log_id >= meta.last_log_id) {
             return Ok(());
         }
         self.kept().snapshot = Some((meta, agreed));
-        self.mend(&mut copies, WhenFull::Wait).await
+        self.mend(&mut written, Otherwise::Wait).await
     }
 
     /// Keeps a copy on one more target from now on, or on the disk that takes the place of a target's.
     pub async fn adopt(&self, target: TargetId, disk: &Disk) -> io::Result<()> {
-        let mut copies = self.copies.lock().await;
-        let opening = in_time(WRITE_PATIENCE, Replica::open(disk)).await.unwrap_or(Err(ReplicaError::Hung));
+        let mut written = self.written.lock().await;
+        let opening = in_time(OPEN_PATIENCE, Replica::open(disk)).await.unwrap_or(Err(ReplicaError::Hung));
         let (replica, found) = opening.map_err(io::Error::other)?;
         // What lies there is written over, and generations rise.
-        copies.generation = copies.generation.max(found.map_or(0, |found| found.generation));
-        copies.replicas.retain(|(other, _)| *other != target);
-        copies.replicas.push((target, replica));
+        written.generation = written.generation.max(found.map_or(0, |found| found.generation));
+        written.copies.take(target, replica);
         self.kept().take_copy(target);
-        self.mend(&mut copies, WhenFull::Fail).await
+        self.mend(&mut written, Otherwise::Fail).await
     }
 
     /// Goes on without copies on targets that were taken away: a start must neither ask for them nor believe them. The last
     /// copy stays.
     pub async fn leave(&self, gone: &BTreeSet<TargetId>) -> io::Result<()> {
-        let mut copies = self.copies.lock().await;
+        let mut written = self.written.lock().await;
         let stays = |target: &TargetId| !gone.contains(target);
-        let is_one_left = copies.replicas.iter().any(|(target, _)| stays(target));
+        let is_one_left = written.copies.targets().any(|target| stays(&target));
         if !is_one_left || self.kept().copies.iter().all(stays) {
             return Ok(());
         }
         self.kept().copies.retain(stays);
         // They too are told that they do not count any more; who starts with them alone learns it from them.
-        self.mend(&mut copies, WhenFull::Fail).await?;
-        copies.replicas.retain(|(target, _)| stays(target));
-        self.mend(&mut copies, WhenFull::Fail).await
+        self.mend(&mut written, Otherwise::Fail).await?;
+        written.copies.retain(stays);
+        self.mend(&mut written, Otherwise::Fail).await
     }
 
     /// Makes `events` durable, and then so in memory.
     async fn keep(&self, mut events: Vec<Event>) -> io::Result<()> {
-        let mut copies = self.copies.lock().await;
-        if copies.log_bytes > LOG_BYTES_MAX {
-            self.mend(&mut copies, WhenFull::Wait).await?;
+        let mut written = self.written.lock().await;
+        if written.copies.have_come_back() || written.log_bytes > LOG_BYTES_MAX {
+            self.mend(&mut written, Otherwise::Wait).await?;
         }
         // The hint rides along, so that a start need not wait for others to apply what it knows.
         events.push(Event::Committed(self.kept().committed));
-        let body = postcard::to_stdvec(&events).map_err(io::Error::other)?;
-        let Copies { replicas, failed, .. } = &mut *copies;
-        let living = replicas.iter_mut().filter(|(target, _)| !failed.contains_key(target));
-        let write = async |(id, copy): &mut (TargetId, Replica)| (*id, timely(copy.append(&body)).await);
-        let written = join_all(living.map(write)).await;
-        copies.records += 1;
-        copies.log_bytes += body.len();
-        let stored = self.settle(&mut copies, written);
+        let body = Bytes::from(postcard::to_stdvec(&events).map_err(io::Error::other)?);
+        written.records += 1;
+        written.log_bytes += body.len();
+        let reached = written.copies.append(body, self.needed()).await;
         events.into_iter().for_each(|event| self.kept().happen(event));
-        match stored {
-            Ok(()) => Ok(()),
-            Err(_) => self.mend(&mut copies, WhenFull::Wait).await,
-        }
+        if reached.stored >= self.needed() { Ok(()) } else { self.mend(&mut written, Otherwise::Wait).await }
     }
 
     /// Too few copies have the newest record: all are written anew, again and again for a while. A disk that was full or slow
     /// for a moment shall not keep a node from agreeing until its next start.
-    async fn mend(&self, copies: &mut Copies, when_full: WhenFull) -> io::Result<()> {
+    async fn mend(&self, written: &mut Written, otherwise: Otherwise) -> io::Result<()> {
         let mut tries = 0;
         let stored = loop {
-            let stored = self.checkpoint(copies).await;
-            let is_full = stored.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull);
-            let waits = is_full && when_full == WhenFull::Wait;
-            if stored.is_ok() || (tries == MEND_TRIES && !waits) {
-                break stored;
+            let Err(few) = self.checkpoint(written).await else { break Ok(()) };
+            let waits = few.lack.filter(|_| otherwise == Otherwise::Wait);
+            if tries == MEND_TRIES && waits.is_none() {
+                break Err(io::Error::other(few.why));
             }
-            self.waits.store(waits, Ordering::Relaxed);
+            *self.lack() = waits;
             tries = MEND_TRIES.min(tries + 1);
             HostRuntime::sleep(MEND_PAUSE).await;
+            // Nothing would become better before.
+            while waits == Some(Lack::Answers) && !written.copies.have_come_back() {
+                HostRuntime::sleep(MEND_PAUSE).await;
+            }
         };
-        self.waits.store(false, Ordering::Relaxed);
+        *self.lack() = None;
         stored
     }
 
-    /// Whether something waits for room on this node's disks.
-    pub fn waits(&self) -> bool {
-        self.waits.load(Ordering::Relaxed)
+    /// What something waits for.
+    pub fn lacks(&self) -> Option<Lack> {
+        *self.lack()
+    }
+
+    fn lack(&self) -> MutexGuard<'_, Option<Lack>> {
+        self.lack.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes all that is kept to all copies, those that failed among them.
-    async fn checkpoint(&self, copies: &mut Copies) -> io::Result<()> {
-        let body = postcard::to_stdvec(&*self.kept()).map_err(io::Error::other)?;
-        copies.generation += 1;
-        copies.log_bytes = 0;
-        copies.failed.clear();
-        let (generation, before, body) = (copies.generation, std::mem::take(&mut copies.records), &body);
-        let write =
-            async |(id, copy): &mut (TargetId, Replica)| (*id, timely(copy.checkpoint(generation, before, body)).await);
-        let written = join_all(copies.replicas.iter_mut().map(write)).await;
-        self.settle(copies, written)
+    async fn checkpoint(&self, written: &mut Written) -> Result<(), TooFew> {
+        let body = postcard::to_stdvec(&*self.kept());
+        let body = body.map_err(|error| TooFew { lack: None, why: error.to_string() })?.into();
+        written.generation += 1;
+        written.log_bytes = 0;
+        let (generation, before) = (written.generation, std::mem::take(&mut written.records));
+        let reached = written.copies.checkpoint(Checkpoint { generation, before, body }, self.needed()).await;
+        self.judge(&written.copies, reached)
+    }
+
+    /// How many copies are to have everything.
+    fn needed(&self) -> usize {
+        let kept = self.kept();
+        (usize::from(kept.spare) + 1).min(kept.copies.len())
     }
 
     /// Whether enough copies were written.
-    fn settle(&self, copies: &mut Copies, written: Vec<(TargetId, Result<(), ReplicaError>)>) -> io::Result<()> {
-        let stored = written.iter().filter(|(_, result)| result.is_ok()).count();
-        let full = |result: &Result<(), ReplicaError>| matches!(result, Err(ReplicaError::Disk(DiskError::Full)));
-        let full = written.iter().filter(|(_, result)| full(result)).count();
-        let hung = |target: &TargetId| written.iter().any(|(of, result)| of == target && is_hung(result));
-        copies.replicas.retain(|(target, _)| !hung(target));
-        let failed = written.into_iter().filter_map(|(target, result)| Some((target, result.err()?.to_string())));
-        copies.failed.extend(failed);
-        let kept = self.kept();
-        let needed = (usize::from(kept.spare) + 1).min(kept.copies.len());
+    fn judge(&self, copies: &Copies, Reached { stored, full, late }: Reached) -> Result<(), TooFew> {
+        let needed = self.needed();
         if stored >= needed {
             return Ok(());
         }
-        let reasons: Vec<_> = copies.failed.values().cloned().collect();
+        let reasons = copies.reasons();
         let reasons = if reasons.is_empty() { MISSING.to_owned() } else { reasons.join("; ") };
-        let kind = if stored + full >= needed { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
-        Err(io::Error::new(kind, format!("{stored} of {needed} needed copies were stored: {reasons}")))
+        let why = format!("{stored} of {needed} needed copies were stored: {reasons}");
+        let lack = match stored + full + late {
+            all if all < needed => None,
+            _ if late > 0 => Some(Lack::Answers),
+            _ => Some(Lack::Room),
+        };
+        Err(TooFew { lack, why })
     }
 }
 
@@ -381,16 +392,6 @@ impl Found {
         }
         generation + 1 == newest.generation && records == newest.before as usize && newest.records.is_empty()
     }
-}
-
-/// A write that is waited for no longer than any disk may take: one that hangs must not keep a node, which may lead, from
-/// agreeing.
-async fn timely(write: impl Future<Output = Result<(), ReplicaError>> + Send) -> Result<(), ReplicaError> {
-    in_time(WRITE_PATIENCE, write).await.unwrap_or(Err(ReplicaError::Hung))
-}
-
-fn is_hung(result: &Result<(), ReplicaError>) -> bool {
-    matches!(result, Err(ReplicaError::Hung))
 }
 
 /// Copies, and what those held that held something.

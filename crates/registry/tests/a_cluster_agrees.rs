@@ -263,16 +263,55 @@ fn a_node_whose_disks_are_full_waits_for_room_and_catches_up() {
     });
 }
 
+const HUNG: DiskFaults = DiskFaults { reads: false, writes: false, syncs: false, read_only: false, hung: true };
+
 #[test]
-fn a_disk_that_hangs_stops_nobody_for_long() {
+fn a_disk_that_hangs_stops_nobody_for_long_and_is_taken_back() {
     sim::explore(0..5, async |world, host| {
         let cluster = Cluster::create(&world, &host, 3, 1).await;
         let registry = cluster.start(1).await;
-        cluster.disks(1)[0].set_faults(DiskFaults { hung: true, ..DiskFaults::default() });
-        registry.answer(open(1)).await.expect("two of three copies are enough");
-        let before = world.now();
-        registry.answer(open(1)).await.expect("nobody waits for it again");
-        assert!(world.now().since(before) < Duration::from_secs(1));
+        for disk in [0, 2, 0] {
+            cluster.disks(1)[disk].set_faults(HUNG);
+            for limit in [1000, 200, 200] {
+                let before = world.now();
+                registry.answer(open(1)).await.expect("two of three copies are enough");
+                let took = world.now().since(before);
+                assert!(
+                    took < Duration::from_millis(limit),
+                    "{took:?}: it is waited for once, and not as long as a lease"
+                );
+            }
+            cluster.disks(1)[disk].heal();
+            world.sleep(Duration::from_secs(1)).await;
+            registry.answer(open(1)).await.expect("all agree");
+        }
+        let logs = registry.maps().logs.len();
+        world.crash(NodeId(1), Stop::PowerLoss);
+        world.restart(NodeId(1));
+        let registry = cluster.start(1).await;
+        assert_eq!((registry.maps().logs.len(), registry.outdated()), (logs, vec![]), "no copy misses anything");
+    });
+}
+
+#[test]
+fn a_node_waits_for_disks_that_all_hang() {
+    sim::explore(sim::seeds(10), async |world, host| {
+        let cluster = Cluster::create(&world, &host, 3, 1).await;
+        let (registry, mut dice) = (cluster.start(1).await, world.dice());
+        for _ in 0..2 {
+            let hung = 2 + dice.below(2) as usize;
+            let disks = cluster.disks(1);
+            disks[..hung].iter().for_each(|disk| disk.set_faults(HUNG));
+            let asked = registry.answer(open(1)).await;
+            assert!(matches!(asked, Err(RegistryError::Unavailable(_))), "{asked:?}");
+            assert!(registry.ails().is_some_and(|why| why.contains("not answered")));
+            // So long that what the library tells itself meanwhile fills its queues, if it does.
+            world.sleep(Duration::from_secs(dice.below(600))).await;
+            disks[..hung].iter().for_each(|disk| disk.heal());
+            let agrees = || registry.ails().is_none();
+            until(&world, "it goes on", agrees).await;
+            registry.answer(open(1)).await.expect("it agrees again");
+        }
     });
 }
 
