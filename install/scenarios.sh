@@ -371,6 +371,25 @@ full_beneath() {
     "$dazzle" repair "$dir" && end beneath && umount "$disk"
 }
 
+# hung_disk device|directory: the disk beneath one target of five hangs, and programs go on. It is a device whose bytes are a file
+# in a file system of its own; the target is that device, or lies in a file system on it.
+hung_disk() {
+    local name=hung-$1 below=$work/below-$1 target number targets=()
+    mkdir "$below" && truncate -s 2G "$below.img" && mkfs.ext4 -q "$below.img" || return 1
+    mount -o loop "$below.img" "$below" 2>/dev/null || { echo "no loop devices here: left out"; return 0; }
+    truncate -s 1G "$below/disk" && target=$(losetup -f --show "$below/disk") || return 1
+    if [ "$1" = directory ]; then
+        mkfs.ext4 -q "$target" && mkdir "$work/disk" && mount "$target" "$work/disk" && losetup -d "$target" || return 1
+        target=$work/disk/target && mkdir "$target" || return 1
+    fi
+    for number in 1 2 3 4; do
+        mkdir "$work/$1-$number" && targets+=(--target "$work/$1-$number") || return 1
+    done
+    fresh "$name" --target "$target" "${targets[@]}" || return 1
+    "$programs/hung_disk.py" "$dazzle" "$work/$name" "$work/$name-mount" "$below" || return 1
+    end "$name" && { [ "$1" = device ] && losetup -d "$target" || umount "$work/disk"; } && umount "$below"
+}
+
 # Mount points that are busy, dead or nobody's; a machine without FUSE; programs that still use the mount; any user.
 bad_mounts() {
     local dir=$work/mounts user accessed

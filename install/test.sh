@@ -171,6 +171,8 @@ run targets "targets are added and replaced on one machine, and wrong places ref
 run devices "preallocated files and block devices as targets" devices
 
 # These look at how long calls take, or how soon memory is given back.
+alone hung-device "a device that is a target of five hangs, and programs go on" hung_disk device
+alone hung-disk "the disk beneath a target of five hangs, and programs go on" hung_disk directory
 alone memory "the daemon's memory stays within its settings" memory
 alone lab-mounts "three hosts see each other's changes at once" many_mounts
 alone lab-kills "hosts of three are killed, frozen and cut off in turn under load, also from one other alone" lab_kills

@@ -25,3 +25,4 @@ pub mod process;
 pub mod storage_place;
 mod telling;
 pub mod trust;
+pub mod waiters;

@@ -71,7 +71,8 @@ impl Copies {
         self.failed.values().cloned().collect()
     }
 
-    /// Whether copies have come to the end of writes that nobody waited for any more. They are behind until the next checkpoint.
+    /// Whether copies have come to the end of writes that nobody waited for any more. They are behind until the next
+    /// checkpoint.
     pub(crate) fn have_come_back(&mut self) -> bool {
         let mut is_any = false;
         for (_, copy) in &mut self.copies {

@@ -7,7 +7,8 @@
 //!    Copies on targets that were taken out of the cluster are no copies any more.
 //! 4. A copy that failed gets no record before its next checkpoint. Nor does one that was late, and that gets no checkpoint
 //!    either before the write that it is at has ended: what it was given last would reach the disk later than what follows.
-//! 5. Where too few copies are written because disks are full or answer nothing, this waits: to the library an error is for ever.
+//! 5. Where too few copies are written because disks are full or answer nothing, this waits: an error the library takes for
+//!    final.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;

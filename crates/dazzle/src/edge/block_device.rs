@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use super::blocking::disk_error;
 use super::open_file::OpenFile;
+use super::waiters::Waiters;
 
 const MIB: u64 = 1 << 20;
 /// What is kept free before the first space: boot sectors and partition tables of others stay readable.
@@ -27,7 +28,7 @@ const SPACES: [(&str, u64); 5] = [
 pub struct BlockDevice {
     path: PathBuf,
     bytes: u64,
-    runtime: Handle,
+    waiters: Waiters,
 }
 
 impl BlockDevice {
@@ -41,7 +42,7 @@ impl BlockDevice {
             return Err(DiskError::Failed(format!("{name} has {} MiB; a target needs at least 512", bytes / MIB)));
         }
         refuse_foreign(&file, &name)?;
-        Ok(Disk::new(Arc::new(BlockDevice { path: path.to_owned(), bytes, runtime })))
+        Ok(Disk::new(Arc::new(BlockDevice { path: path.to_owned(), bytes, waiters: Waiters::new(runtime) })))
     }
 
     /// Room for one list: 64 bytes for each of two entries a MiB, twice over for compaction.
@@ -82,7 +83,7 @@ impl StoredDisk for BlockDevice {
         let (base, bytes) = self
             .place(name)
             .ok_or_else(|| DiskError::Failed(format!("{}: a device has no space {name}", self.path.display())))?;
-        Ok(Arc::new(OpenFile::open(&self.path, base, Some(bytes), self.runtime.clone())?))
+        Ok(Arc::new(OpenFile::open(&self.path, base, Some(bytes), self.waiters.clone())?))
     }
 
     fn usage(&self) -> Result<DiskUsage, DiskError> {

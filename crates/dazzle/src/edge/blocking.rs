@@ -1,18 +1,11 @@
-//! Where calls that may block are made.
-//!
-//! Most reads and small writes end in the page cache, in a microsecond or two; handing them to another thread would
-//! cost ten times as much. So they are tried in place, without waiting where the kernel allows it. What must wait goes to
-//! a thread that may, and a serving thread itself may wait only while enough others remain (DESIGN §13: no hung mount).
+//! Which threads serve a mount, and which of them may wait for a disk: some, while enough others remain (DESIGN §13: no hung
+//! mount). What waits on other threads is the matter of `waiters`.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use host::DiskError;
 use rustix::io::Errno;
-use tokio::runtime::Handle;
-
-/// Up to this many bytes a write goes to the page cache in place.
-pub const WRITE_INLINE_MAX: usize = 64 << 10;
 
 /// Serving threads that read requests at once. The kernel wakes sleeping readers in turn, so a second one would be woken
 /// for what the first, still looking, takes; the others stand by for those that wait for a disk.
@@ -81,28 +74,6 @@ fn lock(serving: &Mutex<Serving>) -> MutexGuard<'_, Serving> {
     serving.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work` here when this thread may wait, else on a thread that may.
-pub async fn wait_for<T, F>(runtime: &Handle, work: F) -> Result<T, DiskError>
-where
-    T: Send + 'static,
-    F: FnOnce() -> Result<T, DiskError> + Send + 'static,
-{
-    if let Some(_patience) = Patience::take() {
-        return work();
-    }
-    run_apart(runtime, work).await
-}
-
-/// Runs `work` on a thread that may wait, always: for what takes long or should run beside others.
-pub async fn run_apart<T, F>(runtime: &Handle, work: F) -> Result<T, DiskError>
-where
-    T: Send + 'static,
-    F: FnOnce() -> Result<T, DiskError> + Send + 'static,
-{
-    let joined = runtime.spawn_blocking(work).await;
-    joined.unwrap_or_else(|error| Err(DiskError::Failed(format!("the thread that waited for it ended: {error}"))))
-}
-
 /// What an error number of a disk means.
 pub fn disk_error(what: &str, error: Errno) -> DiskError {
     match error {
@@ -113,10 +84,10 @@ pub fn disk_error(what: &str, error: Errno) -> DiskError {
 }
 
 /// A serving thread's leave to wait for a disk: another reads in its place.
-struct Patience;
+pub(super) struct Patience;
 
 impl Patience {
-    fn take() -> Option<Patience> {
+    pub(super) fn take() -> Option<Patience> {
         if ROLE.get() == Role::None {
             return None;
         }

@@ -8,12 +8,13 @@ use tokio::runtime::Handle;
 
 use super::blocking::disk_error;
 use super::open_file::OpenFile;
+use super::waiters::Waiters;
 
 /// A directory that holds a target.
 pub struct Directory {
     path: PathBuf,
     room: Room,
-    runtime: Handle,
+    waiters: Waiters,
 }
 
 /// How much of the file system beneath a target may take.
@@ -31,7 +32,7 @@ impl Directory {
         if !path.is_dir() {
             return Err(DiskError::Failed(format!("{} is not a directory", path.display())));
         }
-        Ok(Disk::new(Arc::new(Directory { path: path.to_owned(), room, runtime })))
+        Ok(Disk::new(Arc::new(Directory { path: path.to_owned(), room, waiters: Waiters::new(runtime) })))
     }
 
     fn bytes_taken(&self) -> u64 {
@@ -46,7 +47,7 @@ impl Directory {
 impl StoredDisk for Directory {
     fn open(&self, name: &'static str) -> Result<Arc<dyn StoredFile>, DiskError> {
         let path = self.path.join(name);
-        Ok(Arc::new(OpenFile::open(&path, 0, None, self.runtime.clone())?))
+        Ok(Arc::new(OpenFile::open(&path, 0, None, self.waiters.clone())?))
     }
 
     fn usage(&self) -> Result<DiskUsage, DiskError> {

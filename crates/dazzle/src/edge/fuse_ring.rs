@@ -101,6 +101,7 @@ impl Rings {
                 leaving: AtomicBool::new(false),
                 is_to_grow: AtomicBool::new(false),
                 given: AtomicU32::new(0),
+                transfers: Arc::default(),
                 answered: AtomicU64::new(0),
                 watch: watch.clone(),
                 is_called: AtomicBool::new(false),
@@ -151,7 +152,9 @@ impl Rings {
                 }
             }
         }
-        while free() > 0 {
+        // A read that nobody waits for any more may be under way.
+        let are_busy = || queues.iter().any(|queue| queue.transfers.load(Ordering::Acquire) > 0);
+        while free() > 0 || are_busy() {
             if Instant::now() >= until {
                 return false;
             }

@@ -19,13 +19,15 @@ use bytes::Bytes;
 use host::{BoxFuture, DiskError, SECTOR, StoredFile};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-use tokio::runtime::Handle;
 
-use super::blocking::{self, WRITE_INLINE_MAX, disk_error};
+use super::blocking::disk_error;
 use super::buffers::IoBuffer;
 use super::fuse_ring::transfers;
 use super::page_cache;
+use super::waiters::Waiters;
 
+/// Up to so many bytes a write is made in place, if it may be.
+const WRITE_IN_PLACE_MAX: usize = 64 << 10;
 /// Reads from here on go past the page cache.
 const DIRECT_MIN: usize = 64 << 10;
 /// To what place, length and memory of a direct read must be aligned: enough for every disk of today.
@@ -48,7 +50,7 @@ struct Inner {
     /// The end of the last written byte.
     size: AtomicU64,
     syncs: Syncs,
-    runtime: Handle,
+    waiters: Waiters,
 }
 
 /// Syncs of one open file, one at a time. A failure is told to all who asked before it was known, and to one who asks later
@@ -104,7 +106,7 @@ impl Syncs {
 }
 
 impl OpenFile {
-    pub(super) fn open(path: &Path, base: u64, bytes_max: Option<u64>, runtime: Handle) -> Result<Self, DiskError> {
+    pub(super) fn open(path: &Path, base: u64, bytes_max: Option<u64>, waiters: Waiters) -> Result<Self, DiskError> {
         let name = path.display().to_string();
         let flags = if bytes_max.is_some() { OFlags::RDWR } else { OFlags::RDWR | OFlags::CREATE };
         let file = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)
@@ -120,7 +122,7 @@ impl OpenFile {
         let direct = rustix::fs::open(path, OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).ok();
         let takes_sectors = direct.as_ref().is_some_and(takes_sectors);
         let (size, syncs) = (AtomicU64::new(size), Syncs::default());
-        Ok(OpenFile(Arc::new(Inner { file, direct, takes_sectors, name, base, bytes_max, size, syncs, runtime })))
+        Ok(OpenFile(Arc::new(Inner { file, direct, takes_sectors, name, base, bytes_max, size, syncs, waiters })))
     }
 }
 
@@ -157,17 +159,18 @@ impl StoredFile for OpenFile {
                 let filled = inner.read_rest(bytes, offset, filled)?;
                 Ok(buffer.into_bytes(filled))
             };
-            blocking::wait_for(&self.0.runtime, rest).await
+            self.0.waiters.wait_for(rest).await
         })
     }
 
     fn write(&self, offset: u64, parts: Vec<Bytes>) -> BoxFuture<'_, Result<(), DiskError>> {
         Box::pin(async move {
-            if parts.iter().map(Bytes::len).sum::<usize>() <= WRITE_INLINE_MAX {
+            let is_small = parts.iter().map(Bytes::len).sum::<usize>() <= WRITE_IN_PLACE_MAX;
+            if let Some(_leave) = is_small.then(|| self.0.waiters.may_write_in_place()).flatten() {
                 return self.0.write_all(offset, &parts);
             }
             let inner = self.0.clone();
-            blocking::run_apart(&self.0.runtime, move || inner.write_all(offset, &parts)).await
+            self.0.waiters.run_apart(move || inner.write_all(offset, &parts)).await
         })
     }
 
@@ -176,12 +179,13 @@ impl StoredFile for OpenFile {
         Box::pin(async move {
             let length = parts.iter().map(Bytes::len).sum();
             inner.check_room(offset, length)?;
-            let runtime = inner.runtime.clone();
+            let waiters = inner.waiters.clone();
             let Some(direct) = inner.direct.as_ref().filter(|_| inner.takes_sectors) else {
                 let writer = inner.clone();
-                blocking::run_apart(&runtime, move || writer.write_all(offset, &parts)).await?;
+                waiters.run_apart(move || writer.write_all(offset, &parts)).await?;
                 return inner.sync().await;
             };
+            let _writing = waiters.writing_durably();
             let mut buffer = IoBuffer::aligned(length);
             fill(buffer.bytes_mut(), &parts);
             let place = (direct.as_fd(), inner.base + offset);
@@ -193,7 +197,7 @@ impl StoredFile for OpenFile {
                 },
                 Err(buffer) => buffer,
             };
-            blocking::run_apart(&runtime, move || inner.write_direct(buffer, length, offset)).await
+            waiters.run_apart(move || inner.write_direct(buffer, length, offset)).await
         })
     }
 
@@ -205,8 +209,8 @@ impl StoredFile for OpenFile {
     fn reserve(&self, offset: u64, length: u64) -> BoxFuture<'_, Result<(), DiskError>> {
         let inner = self.0.clone();
         Box::pin(async move {
-            let runtime = inner.runtime.clone();
-            blocking::run_apart(&runtime, move || inner.allocate(offset, length, FallocateFlags::KEEP_SIZE)).await
+            let waiters = inner.waiters.clone();
+            waiters.run_apart(move || inner.allocate(offset, length, FallocateFlags::KEEP_SIZE)).await
         })
     }
 
@@ -214,8 +218,8 @@ impl StoredFile for OpenFile {
         let inner = self.0.clone();
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Box::pin(async move {
-            let runtime = inner.runtime.clone();
-            blocking::run_apart(&runtime, move || inner.allocate(offset, length, flags)).await
+            let waiters = inner.waiters.clone();
+            waiters.run_apart(move || inner.allocate(offset, length, flags)).await
         })
     }
 
@@ -286,10 +290,11 @@ impl Inner {
     async fn sync(self: &Arc<Self>) -> Result<(), DiskError> {
         let (inner, asked) = (self.clone(), self.syncs.ask());
         let sync = move || {
+            let _syncing = inner.waiters.syncing();
             let synced = inner.syncs.run(asked, || rustix::fs::fdatasync(&inner.file));
             synced.map_err(|error| inner.error(error))
         };
-        blocking::run_apart(&self.runtime, sync).await.inspect_err(|_| self.syncs.heard())
+        self.waiters.run_apart(sync).await.inspect_err(|_| self.syncs.heard())
     }
 
     /// Writes past the page cache, durably.

@@ -103,14 +103,18 @@ pub fn memory_bytes() -> u64 {
     pages.map_or(0, |pages: u64| pages * rustix::param::page_size() as u64)
 }
 
-/// Threads that wait for disks, at most: each has a stack, and keeps memory that it freed for a while.
-const WAITING_THREADS_MAX: usize = 32;
+/// Threads that wait, at most: a few for each disk (`waiters`).
+const WAITING_THREADS_MAX: usize = 512;
+/// Threads that poll, at least: one may be held up by a disk.
+const POLLING_THREADS_MIN: usize = 2;
 
 /// The runtime that tasks and timers live on.
 pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    let polling = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("dazzle")
+        .worker_threads(polling.max(POLLING_THREADS_MIN))
         .max_blocking_threads(WAITING_THREADS_MAX)
         .build()
 }

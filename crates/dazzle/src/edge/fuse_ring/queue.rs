@@ -65,6 +65,8 @@ pub(super) struct Shared {
     pub(super) leaving: AtomicBool,
     /// How many entries the kernel has.
     pub(super) given: AtomicU32,
+    /// How many reads and writes of targets the thread has under way.
+    pub(super) transfers: Arc<AtomicU32>,
     /// How many requests were answered.
     pub(super) answered: AtomicU64,
     /// There are to be more entries.
@@ -117,7 +119,7 @@ impl Queue {
         self.shared.bell.is_own();
         let mut serving = Serving {
             ring,
-            desk: Desk::open(),
+            desk: Desk::open(self.shared.transfers.clone()),
             entries: Vec::new(),
             asked: Vec::new(),
             guarded: Vec::new(),

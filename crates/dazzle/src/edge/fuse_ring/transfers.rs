@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -19,12 +20,13 @@ thread_local! {
 }
 
 /// The transfers of one thread.
-#[derive(Default)]
 pub(super) struct Desk {
     /// To be submitted.
     asked: Vec<Entry128>,
     /// By number; those that are over leave a place.
     under_way: Vec<Option<Arc<Transferring>>>,
+    /// How many, for others to see.
+    count: Arc<AtomicU32>,
 }
 
 /// One read or write.
@@ -75,8 +77,8 @@ fn bytes_of(length: usize) -> u32 {
 
 impl Desk {
     /// The desk of the current thread, which serves a queue from now on.
-    pub(super) fn open() -> Rc<RefCell<Desk>> {
-        let desk = Rc::<RefCell<Desk>>::default();
+    pub(super) fn open(count: Arc<AtomicU32>) -> Rc<RefCell<Desk>> {
+        let desk = Rc::new(RefCell::new(Desk { asked: Vec::new(), under_way: Vec::new(), count }));
         DESK.set(Some(desk.clone()));
         desk
     }
@@ -90,6 +92,7 @@ impl Desk {
         if number == self.under_way.len() {
             self.under_way.push(None);
         }
+        self.count.fetch_add(1, Ordering::AcqRel);
         self.under_way[number] = Some(transferring.clone());
         self.asked.push(command.user_data(number as u64).into());
         Transfer(transferring)
@@ -108,6 +111,7 @@ impl Desk {
     /// The kernel has ended a transfer.
     pub(super) fn end(&mut self, number: usize, result: i32) {
         let transferring = self.under_way.get_mut(number).and_then(Option::take).expect("it is under way");
+        self.count.fetch_sub(1, Ordering::AcqRel);
         let mut state = transferring.state();
         state.outcome = Some(usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result)));
         state.file = None;
