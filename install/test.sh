@@ -30,6 +30,8 @@ declare -A running=()
 
 # Takes down every file system of a test, whatever state it is in.
 take_down() {
+    # What is frozen can neither be unmounted nor end.
+    for below in "$work"/below-*/; do fsfreeze --unfreeze "$below" 2>/dev/null; done
     for dir in "$work"/*/; do
         [ -e "$dir/lab.toml" ] && end_lab "$dir" >/dev/null 2>&1
         [ -e "$dir/dazzle.toml" ] && "$dazzle" down --force "$dir" >/dev/null 2>&1
