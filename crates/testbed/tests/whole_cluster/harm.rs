@@ -4,7 +4,8 @@
 //!    sync stays there.
 //! 2. All machines lose power at one moment: what is not synced may be gone. One alone loses power, or a disk fails for good,
 //!    only when nothing else is missing: so never more is lost than the parity makes up for.
-//! 3. Machines stand still, links are cut, one way too, messages are lost and late, disks are slow, at any moment.
+//! 3. Machines stand still, links are cut, one way too, messages are lost and late, disks are slow, or answer nothing for a
+//!    while, one or all of a machine, at any moment.
 //! 4. Daemons are restarted with what is open kept, at any moment; some are killed over it.
 //! 5. All disks of a machine are full at any moment, of somebody else's bytes, and have room again at another.
 //! 6. Clocks differ by at most what the lease allows for.
@@ -16,7 +17,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use host::Moment;
 use host::byways::BYWAY_PORT;
-use host::sim::{Dice, DiskOptions, NetworkOptions, Stop, Verdict, World};
+use host::sim::{Dice, DiskFaults, DiskOptions, NetworkOptions, Stop, Verdict, World};
 use log::exposure::Tally;
 use log::stripes;
 use protocol::manager::MANAGER_PORT;
@@ -55,6 +56,8 @@ pub struct Harm {
     failed: Option<(usize, usize)>,
     frozen: Vec<usize>,
     full: Vec<usize>,
+    /// Disks that answer nothing, by their machines.
+    hung: Vec<(usize, usize)>,
     is_cut: bool,
 }
 
@@ -75,6 +78,7 @@ impl Harm {
             failed: None,
             frozen: Vec::new(),
             full: Vec::new(),
+            hung: Vec::new(),
             is_cut: false,
         }
     }
@@ -112,6 +116,8 @@ impl Harm {
             16 if self.blows == Blows::Kills => self.restart(index).await,
             14 => self.rack.disks(index).iter().for_each(|disk| disk.slow([1, 1, 20, 200][other % 4])),
             15 | 16 if self.blows == Blows::PowerLosses => self.lose_one(index).await,
+            17 if self.hung.is_empty() => self.hang(index),
+            17 => self.let_answer(),
             20 if self.full.is_empty() => self.fill(index),
             20 => self.make_room(),
             _ => {
@@ -126,7 +132,8 @@ impl Harm {
     }
 
     fn is_calm(&self) -> bool {
-        self.rack.is_whole() && self.frozen.is_empty() && self.full.is_empty() && !self.is_cut && self.failed.is_none()
+        let is_well = self.frozen.is_empty() && self.full.is_empty() && self.hung.is_empty();
+        self.rack.is_whole() && is_well && !self.is_cut && self.failed.is_none()
     }
 
     /// A service manager starts daemons that have ended by themselves.
@@ -281,6 +288,27 @@ impl Harm {
         }
     }
 
+    /// A disk of a machine answers nothing any more, or none of its disks does.
+    fn hang(&mut self, index: usize) {
+        let (disks, are_all) = (self.rack.disks(index), self.dice.below(4) == 0);
+        let chosen = self.dice.below(disks.len() as u64) as usize;
+        for (which, disk) in disks.iter().enumerate() {
+            if (are_all || which == chosen) && self.failed != Some((index, which)) {
+                self.note(format!("disk {} hangs", disk.name()));
+                disk.set_faults(DiskFaults { hung: true, ..DiskFaults::default() });
+                self.hung.push((index, which));
+            }
+        }
+        self.told.lock().counts.hung += 1;
+    }
+
+    fn let_answer(&mut self) {
+        self.note(format!("disks {:?} answer again", self.hung));
+        for (index, which) in std::mem::take(&mut self.hung) {
+            self.rack.disks(index)[which].heal();
+        }
+    }
+
     /// The network becomes slow, loses messages, or delivers them late.
     fn disturb(&mut self) {
         let loss_ppm = [0, 0, 5_000, 50_000][self.dice.below(4) as usize];
@@ -309,6 +337,7 @@ impl Harm {
         self.world.dismiss_judge();
         self.thaw();
         self.make_room();
+        self.let_answer();
         if let Some((index, which)) = self.failed.take() {
             self.crash(index, Stop::Kill);
             let disk = &self.rack.disks(index)[which];

@@ -95,6 +95,8 @@ pub struct Counts {
     pub expelled: u64,
     /// Machines whose disks were full for a while.
     pub filled: u64,
+    /// Machines of which disks answered nothing for a while.
+    pub hung: u64,
     /// Daemons that were restarted and lost nothing.
     pub followed: u64,
     /// Places in groups that others had taken in the end.
@@ -114,6 +116,7 @@ impl std::ops::Add for Counts {
             unpowered: self.unpowered + other.unpowered,
             expelled: self.expelled + other.expelled,
             filled: self.filled + other.filled,
+            hung: self.hung + other.hung,
             followed: self.followed + other.followed,
             replaced: self.replaced + other.replaced,
         }
