@@ -283,8 +283,9 @@ impl Store {
         let why = format!("{stored} of {needed} needed copies were stored: {reasons}");
         let lack = match stored + full + late {
             all if all < needed => None,
-            _ if late > 0 => Some(Lack::Answers),
-            _ => Some(Lack::Room),
+            // Who waits for room looks again and again, and finds those that answer, too.
+            _ if full > 0 => Some(Lack::Room),
+            _ => Some(Lack::Answers),
         };
         Err(TooFew { lack, why })
     }

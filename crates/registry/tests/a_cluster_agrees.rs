@@ -316,6 +316,23 @@ fn a_node_waits_for_disks_that_all_hang() {
 }
 
 #[test]
+fn a_node_goes_on_when_one_disk_has_room_again_though_another_hangs() {
+    sim::explore(0..5, async |world, host| {
+        let cluster = Cluster::create(&world, &host, 3, 1).await;
+        let registry = cluster.start(1).await;
+        let (hung, full) = (&cluster.disks(1)[0], &cluster.disks(1)[1]);
+        hung.set_faults(HUNG);
+        full.set_options(DiskOptions { capacity_bytes: 0, ..DiskOptions::default() });
+        // What it has already is written over.
+        while registry.answer(open(1)).await.is_ok() {}
+        assert!(registry.ails().is_some());
+        full.set_options(DiskOptions::default());
+        until(&world, "it goes on", || registry.ails().is_none()).await;
+        registry.answer(open(1)).await.expect("two of three copies are enough");
+    });
+}
+
+#[test]
 fn a_node_that_lost_its_replica_does_not_join_under_its_number() {
     sim::explore(0..3, async |world, host| {
         let cluster = Cluster::create(&world, &host, 2, 1).await;
