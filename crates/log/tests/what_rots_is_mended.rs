@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use host::sim::{Verdict, World, run};
 use log::{
-    LogReader, ScrubOptions, ScrubStatus, Scrubber,
+    Cluster, LogReader, ScrubOptions, ScrubStatus, Scrubber,
     stripes::{self, StripeState},
 };
 use protocol::fragment::FragmentId;
@@ -14,6 +14,9 @@ use protocol::storage::{StorageRequest, ToTarget};
 use crate::support::{Fakes, a_closed_log, a_sealed_log};
 
 const PASS: Duration = Duration::from_secs(3600);
+
+/// How late what is to be discarded is heard of, where that is late.
+const LATE: Duration = Duration::from_secs(40);
 
 /// Flips a bit in each fragment of a target, and returns how many.
 fn rot(fakes: &Fakes, target: usize) -> u64 {
@@ -30,6 +33,47 @@ fn stored(fakes: &Fakes) -> Vec<(FragmentId, Vec<u8>, Vec<u32>)> {
         all.map(|(id, it)| (*id, it.bytes.clone(), it.header.data_lengths.clone())).collect::<Vec<_>>()
     });
     told.collect()
+}
+
+/// These targets are asked in vain what they hold; what they are sent they take.
+fn silence(world: &World, targets: Vec<u32>) {
+    world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
+        Some(ToTarget { target, request: StorageRequest::List { .. } }) if targets.contains(&target.0) => Verdict::Lose,
+        _ => Verdict::Pass,
+    });
+}
+
+/// Targets stand still for a while where something is to be discarded: they hear of it late.
+fn delay_discards(world: &World) {
+    world.judge_messages(|passing| match passing.message.peek().downcast_ref::<ToTarget>() {
+        Some(ToTarget { request: StorageRequest::Discard { .. }, .. }) => Verdict::Delay(LATE),
+        _ => Verdict::Pass,
+    });
+}
+
+/// Repairs what can be, and leaves the rest: its turn comes again.
+async fn try_to_repair(cluster: &Cluster, all: &[StripeState]) {
+    for StripeState { log, number, length, .. } in all {
+        let _ = stripes::repair(cluster, *log, *number, *length).await;
+    }
+}
+
+/// Repairs all stripes, none of which may be beyond that, and returns how many fragments were mended.
+async fn repair(cluster: &Cluster, all: &[StripeState]) -> u64 {
+    let mut mended = 0;
+    for StripeState { log, number, length, .. } in all {
+        mended += stripes::repair(cluster, *log, *number, *length).await.expect("all can be read").mended as u64;
+    }
+    mended
+}
+
+/// The same by what makes lost fragments anew.
+async fn refill(cluster: &Cluster, all: &[StripeState]) -> u64 {
+    let mut mended = 0;
+    for StripeState { log, number, length, .. } in all {
+        mended += stripes::refill(cluster, *log, *number, *length).await.expect("all can be read").mended as u64;
+    }
+    mended
 }
 
 async fn passes(world: &World, scrubber: &Scrubber, count: u64) -> ScrubStatus {
@@ -94,25 +138,16 @@ fn what_is_not_heard_of_is_not_made_anew() {
         assert!(all.iter().any(|stripe| stripe.ended));
         let before = stored(&fakes);
         for (one, other) in (0..6).flat_map(|one| (0..one).map(move |other| (one, other))) {
-            // Two, one more than parity makes up for, are asked in vain what they hold; what they are sent they take.
-            world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
-                Some(ToTarget { target, request: StorageRequest::List { .. } }) if [one, other].contains(&target.0) => {
-                    Verdict::Lose
-                }
-                _ => Verdict::Pass,
-            });
-            for stripe in &all {
-                // Refused or not: its turn comes again.
-                let _ = stripes::repair(&cluster, stripe.log, stripe.number, stripe.length).await;
-            }
+            // One more than parity makes up for.
+            silence(&world, vec![one, other]);
+            try_to_repair(&cluster, &all).await;
             world.dismiss_judge();
             assert_eq!(stored(&fakes), before, "with targets {one} and {other} unheard");
         }
     });
 }
 
-/// Of a stripe with a hole the parity alone tells how long the data was. Whoever has it is asked in vain, and takes what it is
-/// sent.
+/// Of a stripe with a hole the parity alone tells how long the data was, and whoever has it may be silent.
 #[test]
 fn what_is_not_heard_of_is_not_taken_for_lost() {
     run(16, async |world, host| {
@@ -121,21 +156,11 @@ fn what_is_not_heard_of_is_not_taken_for_lost() {
         for hole in 0..6 {
             fakes.stores[hole].lock().unwrap().fragments.clear();
             for silent in (0..6).filter(|&silent| silent != hole as u32) {
-                world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
-                    Some(ToTarget { target, request: StorageRequest::List { .. } }) if target.0 == silent => {
-                        Verdict::Lose
-                    }
-                    _ => Verdict::Pass,
-                });
-                for StripeState { log, number, length, .. } in &all {
-                    // Refused or not: its turn comes again.
-                    let _ = stripes::repair(&cluster, *log, *number, *length).await;
-                }
+                silence(&world, vec![silent]);
+                try_to_repair(&cluster, &all).await;
             }
             world.dismiss_judge();
-            for StripeState { log, number, length, .. } in &all {
-                stripes::repair(&cluster, *log, *number, *length).await.expect("all can be read");
-            }
+            repair(&cluster, &all).await;
             assert!(stored(&fakes) == whole, "what target {hole} lost");
         }
     });
@@ -168,24 +193,12 @@ fn what_may_be_deleted_late_is_not_written_before() {
         let (fakes, cluster, log) = a_sealed_log(&world, &host).await;
         let whole = stored(&fakes);
         let rotten = rot(&fakes, 0);
-        // The target stands still for a while, once it has been read.
-        let late = Duration::from_secs(40);
-        world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
-            Some(ToTarget { request: StorageRequest::Discard { .. }, .. }) => Verdict::Delay(late),
-            _ => Verdict::Pass,
-        });
+        delay_discards(&world);
         let all = stripes::list(&cluster, Some(log)).await;
-        for StripeState { log, number, length, .. } in &all {
-            let made = stripes::refill(&cluster, *log, *number, *length).await.expect("all can be read");
-            assert_eq!(made.mended, 0);
-        }
-        world.sleep(late).await;
+        assert_eq!(refill(&cluster, &all).await, 0);
+        world.sleep(LATE).await;
         world.dismiss_judge();
-        let mut mended = 0;
-        for StripeState { log, number, length, .. } in &all {
-            mended += stripes::refill(&cluster, *log, *number, *length).await.expect("all can be read").mended as u64;
-        }
-        assert_eq!((mended, stored(&fakes)), (rotten, whole));
+        assert_eq!((refill(&cluster, &all).await, stored(&fakes)), (rotten, whole));
     });
 }
 
@@ -195,23 +208,13 @@ fn what_another_has_mended_meanwhile_is_not_discarded() {
         let (fakes, cluster, log) = a_sealed_log(&world, &host).await;
         let whole = stored(&fakes);
         let rotten = rot(&fakes, 0);
-        let late = Duration::from_secs(40);
-        world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<ToTarget>() {
-            Some(ToTarget { request: StorageRequest::Discard { .. }, .. }) => Verdict::Delay(late),
-            _ => Verdict::Pass,
-        });
+        delay_discards(&world);
         let all = stripes::list(&cluster, Some(log)).await;
-        for StripeState { log, number, length, .. } in &all {
-            assert_eq!(stripes::repair(&cluster, *log, *number, *length).await.expect("all can be read").mended, 0);
-        }
+        assert_eq!(repair(&cluster, &all).await, 0);
         world.dismiss_judge();
-        let mut mended = 0;
-        for StripeState { log, number, length, .. } in &all {
-            mended += stripes::repair(&cluster, *log, *number, *length).await.expect("all can be read").mended as u64;
-        }
-        assert_eq!((mended, stored(&fakes)), (rotten, whole.clone()));
+        assert_eq!((repair(&cluster, &all).await, stored(&fakes)), (rotten, whole.clone()));
         // What the first one asked for arrives.
-        world.sleep(late).await;
+        world.sleep(LATE).await;
         assert_eq!(stored(&fakes), whole);
     });
 }
@@ -226,10 +229,7 @@ fn what_was_sealed_again_behind_a_registry_made_anew_is_mended() {
         for store in &fakes.stores {
             store.lock().unwrap().fences.insert(log, fence);
         }
-        let mut mended = 0;
-        for StripeState { log, number, length, .. } in stripes::list(&cluster, Some(log)).await {
-            mended += stripes::repair(&cluster, log, number, length).await.expect("all can be read").mended as u64;
-        }
-        assert_eq!((mended, stored(&fakes)), (rotten, whole));
+        let all = stripes::list(&cluster, Some(log)).await;
+        assert_eq!((repair(&cluster, &all).await, stored(&fakes)), (rotten, whole));
     });
 }

@@ -38,6 +38,8 @@ impl Handler for Holder {
     }
 }
 
+const NAME: Bytes = Bytes::from_static(b"a");
+
 /// A client of few words.
 struct Client {
     host: Host,
@@ -45,6 +47,11 @@ struct Client {
 }
 
 impl Client {
+    async fn on(host: Host) -> Client {
+        let cluster = Cluster::connect(host.clone(), GROUND).await.expect("the registry never fails");
+        Client { host, cluster }
+    }
+
     async fn open_log(&self) -> (LogWriter, LogId) {
         let opened = LogWriter::open(self.cluster.clone(), Writer::Client, Room::Data, WriterOptions::default()).await;
         let writer = opened.expect("all targets live");
@@ -52,13 +59,21 @@ impl Client {
         (writer, log)
     }
 
-    /// Makes a file.
-    async fn make(&self) -> InodeId {
-        let (name, caller) = (Bytes::from_static(b"a"), Caller::default());
+    /// Opens a log and says so. Nothing has been stored in it.
+    async fn greet(&self) -> (LogWriter, LogId) {
+        let (writer, log) = self.open_log().await;
+        self.ask(ManagerRequest::Greet(log)).await.expect("the first word of a life");
+        (writer, log)
+    }
+
+    /// Makes a file of that name, and tells what was granted beside it.
+    async fn make(&self) -> (InodeId, Option<Grant>) {
+        let caller = Caller::default();
         let new = NewInode { kind: Kind::File, mode: 0o644, mask: 0, device: 0, target: Bytes::new(), caller };
-        let create = ManagerRequest::Create { directory: InodeId::ROOT, name, new, open: false };
-        match self.ask(create).await.expect("the name is new").answer {
-            Answer::Entry(attributes, _) => attributes.inode,
+        let create = ManagerRequest::Create { directory: InodeId::ROOT, name: NAME, new, open: false };
+        let made = self.ask(create).await.expect("the name is new");
+        match made.answer {
+            Answer::Entry(attributes, _) => (attributes.inode, made.granted),
             other => panic!("made, not {other:?}"),
         }
     }
@@ -87,23 +102,15 @@ fn a_late_greeting_voids_nothing() {
         let told = world.spawn(&hosts[0].clone(), async move {
             let [host, other] = hosts;
             host.listen(Port(CLIENT_PORT), Arc::new(Holder(noted)));
-            let cluster = Cluster::connect(host.clone(), GROUND).await.expect("the registry never fails");
-            let client = Client { host, cluster };
-            let (_, earlier) = client.open_log().await;
-            client.ask(ManagerRequest::Greet(earlier)).await.expect("its first word");
-            let (_writer, later) = client.open_log().await;
-            client.ask(ManagerRequest::Greet(later)).await.expect("the first word of its next life");
-            let (name, caller) = (Bytes::from_static(b"a"), Caller::default());
-            let new = NewInode { kind: Kind::File, mode: 0o644, mask: 0, device: 0, target: Bytes::new(), caller };
-            let create = ManagerRequest::Create { directory: InodeId::ROOT, name: name.clone(), new, open: false };
-            let made = client.ask(create).await.expect("the name is new");
-            assert_eq!(made.granted, Some(Grant::Slot(InodeId::ROOT.slot())));
+            let client = Client::on(host).await;
+            let (_, earlier) = client.greet().await;
+            let (_writer, later) = client.greet().await;
+            let (_, granted) = client.make().await;
+            assert_eq!(granted, Some(Grant::Slot(InodeId::ROOT.slot())));
             assert!(client.ask(ManagerRequest::Greet(earlier)).await.is_err(), "that life is over");
-            let cluster = Cluster::connect(other.clone(), GROUND).await.expect("the registry never fails");
-            let other = Client { host: other, cluster };
-            let (_other_writer, log) = other.open_log().await;
-            other.ask(ManagerRequest::Greet(log)).await.expect("its first word");
-            let found = other.ask(ManagerRequest::Lookup { directory: InodeId::ROOT, name }).await;
+            let other = Client::on(other).await;
+            let _other_log = other.greet().await;
+            let found = other.ask(ManagerRequest::Lookup { directory: InodeId::ROOT, name: NAME }).await;
             found.expect("it was made");
             later
         });
@@ -157,9 +164,8 @@ fn what_an_earlier_life_stored_is_seen_though_nobody_has_heard_of_its_end() {
         let (maps, told) = (site.maps.clone(), site.told.clone());
         let next = NextLife { node, maps, told: told.clone(), log: OnceLock::new() };
         let stored = world.spawn(&host.clone(), async move {
-            let cluster = Cluster::connect(host.clone(), GROUND).await.expect("the registry never fails");
-            let client = Client { host, cluster };
-            let inode = client.make().await;
+            let client = Client::on(host).await;
+            let (inode, _) = client.make().await;
             let (writer, _) = client.open_log().await;
             let delta = Delta { inode, change: Change::Wrote { size: 5000, time: Time(1) } };
             let body = postcard::to_stdvec(&vec![delta]).expect("deltas have no unserializable part");
@@ -200,18 +206,14 @@ fn deltas_of_a_log_that_was_forgotten_change_nothing() {
         let host = world.add_node(NodeId(101));
         let maps = site.maps.clone();
         let told = world.spawn(&host.clone(), async move {
-            let cluster = Cluster::connect(host.clone(), GROUND).await.expect("the registry never fails");
-            let client = Client { host, cluster };
-            let (_writer, log) = client.open_log().await;
-            client.ask(ManagerRequest::Greet(log)).await.expect("its first word");
-            let inode = client.make().await;
+            let client = Client::on(host).await;
+            let (_writer, log) = client.greet().await;
+            let (inode, _) = client.make().await;
             change_maps(&maps, |maps| drop(maps.logs.remove(&log)));
             (client, inode, log)
         });
         let (client, inode, log) = told.await.expect("nobody dies");
-        let nodes: Vec<NodeId> = site.managers.keys().copied().collect();
-        nodes.into_iter().for_each(|node| site.kill(node));
-        site.start_managers().await;
+        restart_managers(&mut site).await;
         let looked = world.spawn(&client.host.clone(), async move {
             let list = vec![Delta { inode, change: Change::Wrote { size: 5000, time: Time(1) } }];
             let position = Position::new(StripeNumber(0), 100);
@@ -235,11 +237,9 @@ fn who_lost_his_lease_truncates_nothing() {
         let host = world.add_node(NodeId(101));
         let maps = site.maps.clone();
         let told = world.spawn(&host.clone(), async move {
-            let cluster = Cluster::connect(host.clone(), GROUND).await.expect("the registry never fails");
-            let client = Client { host, cluster };
-            let (_writer, log) = client.open_log().await;
-            client.ask(ManagerRequest::Greet(log)).await.expect("its first word");
-            let inode = client.make().await;
+            let client = Client::on(host).await;
+            let (_writer, log) = client.greet().await;
+            let (inode, _) = client.make().await;
             let truncate = |number| {
                 let name = OnceName { call: CallId { client: log, number }, below: 0, slot: inode.slot() };
                 ManagerRequest::Once(Once::new(name, Duration::from_secs(20), &set_size(inode, 0)))
@@ -255,9 +255,7 @@ fn who_lost_his_lease_truncates_nothing() {
             (client, inode, [1, 2].map(truncate))
         });
         let (client, inode, truncations) = told.await.expect("nobody dies");
-        let nodes: Vec<NodeId> = site.managers.keys().copied().collect();
-        nodes.into_iter().for_each(|node| site.kill(node));
-        site.start_managers().await;
+        restart_managers(&mut site).await;
         let looked = world.spawn(&client.host.clone(), async move {
             let [answered, not_yet] = truncations;
             // The answer may be there, or be forgotten.
@@ -269,6 +267,12 @@ fn who_lost_his_lease_truncates_nothing() {
         assert!(matches!(late, Err(ManagerError::Failed(_))), "{late:?}");
         assert_eq!(size, 5000);
     });
+}
+
+async fn restart_managers(site: &mut Site) {
+    let nodes: Vec<NodeId> = site.managers.keys().copied().collect();
+    nodes.into_iter().for_each(|node| site.kill(node));
+    site.start_managers().await;
 }
 
 fn set_size(inode: InodeId, size: u64) -> ManagerRequest {
