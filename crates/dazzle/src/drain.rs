@@ -200,17 +200,23 @@ async fn emptied(parts: &Parts, leaver: &Leaver, progress: &Progress) -> Result<
     let mut most = 0;
     loop {
         let began = host.now();
-        let (left, hidden) = left_of(parts, leaver).await?;
+        let left = left_of(parts, leaver).await?;
         let maps = parts.roles.cluster.maps();
         if !leaver.drains(&maps) {
             return Err(format!("somebody decided that {} stays, or took it away", leaver.name));
         }
         let slots = if leaver.is_gone(&maps) { 0 } else { leaver.slots(&maps) };
         if left.stripes == 0 && slots == 0 {
-            return if hidden == 0 { Ok(()) } else { Err(RemovalError::Hidden(hidden).to_string()) };
+            match removal::conclude(&parts.roles.cluster, &leaver.targets).await {
+                Ok(()) => return Ok(()),
+                Err(error @ RemovalError::Hidden(_)) => return Err(error.to_string()),
+                // The registry does not answer, or somebody has yet to end what may be written there.
+                Err(RemovalError::Left(_) | RemovalError::Registry(_)) => {}
+            }
         }
         most = most.max(left.bytes_data);
         let what = match left.stripes {
+            0 if slots == 0 => "logs are ended".to_owned(),
             0 => "slots are handed over".to_owned(),
             _ => format!("{} left", Size(left.bytes_data)),
         };
@@ -222,7 +228,7 @@ async fn emptied(parts: &Parts, leaver: &Leaver, progress: &Progress) -> Result<
     }
 }
 
-async fn left_of(parts: &Parts, leaver: &Leaver) -> Result<(Left, usize), String> {
+async fn left_of(parts: &Parts, leaver: &Leaver) -> Result<Left, String> {
     // A registry that does not answer now is asked again.
     let mut tried = Err(String::new());
     for _ in 0..REMOVE_TRIES {

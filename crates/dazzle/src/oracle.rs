@@ -142,7 +142,8 @@ async fn status(parts: &Parts) -> Result<Value, String> {
         targets.push(json!({
             "id": id.0, "name": called(&maps, id), "state": target_state(entry.state),
             "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
-            "draining": entry.drains(), "left": entry.drains().then(|| Left::on(&maps, &states, &[id].into()).bytes),
+            "draining": entry.drains(), "empty": entry.empty,
+            "left": entry.drains().then(|| Left::on(&maps, &states, &[id].into()).bytes),
             "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written,
             "why": why_absent(parts, id, entry),
         }));

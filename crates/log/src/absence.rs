@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use protocol::fragment::{Geometry, Part};
 use protocol::id::{RunNumber, StripeNumber, TargetId};
-use protocol::maps::{GroupEntry, Maps, TargetState};
+use protocol::maps::{GroupEntry, Maps};
 use protocol::storage::StoredFragment;
 
 /// What the targets of a group told of one stripe.
@@ -81,12 +81,8 @@ pub(crate) fn may_hide(maps: &Maps, group: &GroupEntry, silent: &BTreeSet<Target
 
 /// Whether what a member does not show, it does not have though it should.
 fn is_witness(maps: &Maps, group: &GroupEntry, silent: &BTreeSet<TargetId>, target: TargetId) -> bool {
-    match maps.targets.get(&target).map(|entry| entry.state) {
-        Some(TargetState::Whole) => !silent.contains(&target) && maps.is_whole_in(group, target),
-        // Nothing was left on it that anybody needed.
-        Some(TargetState::Removed) => true,
-        _ => false,
-    }
+    let Some(entry) = maps.targets.get(&target) else { return false };
+    entry.has_nothing() || !silent.contains(&target) && maps.is_whole_in(group, target)
 }
 
 /// Before a stripe is ended, its parity targets hold copies.
@@ -102,7 +98,7 @@ mod tests {
     use protocol::address::Position;
     use protocol::fragment::{FragmentHeader, FragmentId};
     use protocol::id::{GroupId, LogId};
-    use protocol::maps::TargetEntry;
+    use protocol::maps::{TargetEntry, TargetState};
 
     use super::*;
 
@@ -203,6 +199,11 @@ mod tests {
             maps.targets.get_mut(&target).expect("one of four").state = TargetState::Removed;
         }
         assert!(!may_hide(&maps, &group, &silent));
+        for target in gone {
+            let entry = maps.targets.get_mut(&target).expect("one of four");
+            (entry.state, entry.empty) = (TargetState::Failed, true);
+        }
+        assert!(!may_hide(&maps, &group, &silent), "nor does one that was emptied before it was switched off");
     }
 
     #[test]

@@ -62,6 +62,21 @@ pub fn hidden(maps: &Maps, targets: &BTreeSet<TargetId>, silent: &BTreeSet<Targe
     over.filter(|(_, group)| may_hide(maps, group, silent)).map(|(&id, _)| id).collect()
 }
 
+/// The targets that are to be emptied, on which nothing can come to lie any more.
+pub fn draining(maps: &Maps) -> impl Iterator<Item = TargetId> {
+    let draining = maps.present().filter(|(_, entry)| entry.drains() && !entry.empty);
+    draining.map(|(target, _)| target).filter(|&target| !maps.takes_stripes(target))
+}
+
+/// Those of them on which nothing lies, as far as enough tell.
+pub fn emptied(maps: &Maps, states: &[StripeState], silent: &BTreeSet<TargetId>) -> Vec<TargetId> {
+    let is_empty = |target: &TargetId| {
+        let target = [*target].into();
+        Left::on(maps, states, &target).stripes == 0 && hidden(maps, &target, silent).is_empty()
+    };
+    draining(maps).filter(is_empty).collect()
+}
+
 /// The newcomers of a group that lack what lay of a stripe on some of its former members, if `targets` are among these.
 fn owed(group: &GroupEntry, state: &StripeState, targets: &BTreeSet<TargetId>) -> BTreeSet<TargetId> {
     let lacks = |target: &TargetId| group.newcomers.contains(target) && is_among(&group.former, targets);
@@ -76,7 +91,7 @@ fn is_among<'a>(members: impl IntoIterator<Item = &'a TargetId>, targets: &BTree
 mod tests {
     use protocol::fragment::Geometry;
     use protocol::id::{LogId, StripeNumber};
-    use protocol::maps::{TargetEntry, TargetState};
+    use protocol::maps::{Drain, TargetEntry, TargetState};
 
     use super::*;
 
@@ -123,6 +138,24 @@ mod tests {
             (9000 + 4096, 5000 + 4096),
             "data, and parity as long as the longest"
         );
+    }
+
+    #[test]
+    fn what_is_drained_is_empty_when_all_say_so_and_nothing_is_written_there() {
+        let mut maps = maps();
+        let empty = |maps: &Maps, states: &[StripeState], silent: &[u32]| {
+            emptied(maps, states, &silent.iter().copied().map(TargetId).collect())
+        };
+        assert_eq!(empty(&maps, &[], &[]), [], "nothing is drained");
+        for target in [2, 3] {
+            maps.targets.get_mut(&TargetId(target)).expect("one of four").drain = Drain::Careful;
+        }
+        assert_eq!(empty(&maps, &[], &[]), [TargetId(3)], "the other is written");
+        assert_eq!(empty(&maps, &[state(0, 1, 9000)], &[]), [TargetId(3)]);
+        assert_eq!(empty(&maps, &[state(0, 0, 9000)], &[]), [], "a stripe lies over it");
+        assert_eq!((empty(&maps, &[], &[1]), empty(&maps, &[], &[1, 3])), (vec![TargetId(3)], vec![]));
+        maps.targets.get_mut(&TargetId(3)).expect("one of four").empty = true;
+        assert_eq!(draining(&maps).next(), None, "it is known");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Makes again what targets lack that were away or emptied, until they are whole, without being told (DESIGN §9). This file
-//! awaits; `rebuilding` decides.
+//! Makes again what targets lack that were away or emptied, until they are whole, without being told (DESIGN §9), and finds out
+//! which are empty that were to be. This file awaits; `rebuilding` and `leaving` decide.
 //!
 //! One node looks for all, and all that store do the work: it hands each of them one stripe after another, the most exposed
 //! first, and of these one of its own. What lies on targets that stay away is made again on others, where there are any
@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use event_listener::Event;
 use futures_util::future::{Either, join_all, select};
-use host::{Address, BoxFuture, Envelope, Handler, NodeId, Port};
+use host::{Address, BoxFuture, Envelope, Handler, Moment, NodeId, Port};
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetEntry, TargetState};
 use protocol::rebuild::{REBUILD_PORT, Refill, Refilled};
 use protocol::storage::StorageRequest;
 
+use crate::leaving::draining;
 use crate::rebuilding::Lacking;
 use crate::replacing::{astray, replaced, requests};
 use crate::stripes::StripeState;
@@ -33,7 +34,7 @@ const AT_ONCE: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// So many fragments are deleted at once.
 const DELETE_MAX: usize = 1024;
-/// How long it rests when a pass made nothing better.
+/// How long it rests when a pass made nothing better, and between two looks whether something is empty.
 const REST: Duration = Duration::from_secs(30);
 
 /// How a rebuilder works.
@@ -132,6 +133,13 @@ impl Rebuilder {
         better | mended.contains(&true)
     }
 
+    /// Finds out which targets are empty that were to be emptied. Who cannot be told of it looks again.
+    async fn conclude_drains(&self) {
+        if let Ok(look) = Look::take(&self.cluster).await {
+            let _ = look.call_empty(&self.cluster).await;
+        }
+    }
+
     /// Gives the places of members that stay away to others. Returns whether any was given.
     async fn replace(&self, maps: &Maps, given_up: &BTreeSet<TargetId>) -> bool {
         let mut better = false;
@@ -222,7 +230,7 @@ impl Handler for Hand {
 }
 
 async fn run(rebuilder: Arc<Rebuilder>) {
-    let (mut absences, mut pause) = (Absences::default(), LOOK);
+    let (mut absences, mut pause, mut concluded) = (Absences::default(), LOOK, None);
     loop {
         // First of all: a node that has just started has better things to do.
         rebuilder.sleep(pause).await;
@@ -230,7 +238,13 @@ async fn run(rebuilder: Arc<Rebuilder>) {
             return;
         }
         let maps = rebuilder.cluster.maps();
-        absences.observe(&maps, rebuilder.cluster.host().now());
+        let now = rebuilder.cluster.host().now();
+        absences.observe(&maps, now);
+        let has_rested = concluded.is_none_or(|then: Moment| now.since(then) >= REST);
+        if has_rested && rebuilder.cluster.leads() && draining(&maps).next().is_some() {
+            rebuilder.conclude_drains().await;
+            concluded = Some(now);
+        }
         let is_due = rebuilder.cluster.leads() && rebuilder.is_due(&maps, &absences);
         let rests = is_due && !rebuilder.pass(&absences).await;
         pause = if rests { REST } else { LOOK };

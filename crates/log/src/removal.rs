@@ -1,8 +1,11 @@
 //! Taking targets away on which nothing lies any more. This file awaits; `leaving` decides, and the registry once more.
+//!
+//! That nothing lies there is told to the registry as soon as it is found, while all answer: from then on targets may be
+//! switched off before they are taken away, also so many of one group that nobody could tell any more.
 
 use std::collections::BTreeSet;
 
-use protocol::id::TargetId;
+use protocol::id::{MapEpoch, TargetId};
 use protocol::registry::{RegistryError, RegistryRequest};
 
 use crate::leaving::{Left, hidden};
@@ -35,15 +38,29 @@ pub enum RemovalError {
     Registry(#[from] RegistryError),
 }
 
-/// What lies on `targets`, as the others tell now, and of how many groups too few tell.
-pub async fn left(cluster: &Cluster, targets: &BTreeSet<TargetId>) -> Result<(Left, usize), RegistryError> {
+/// What lies on `targets`, as the others tell now.
+pub async fn left(cluster: &Cluster, targets: &BTreeSet<TargetId>) -> Result<Left, RegistryError> {
     let maps = cluster.refresh().await?;
-    let (states, silent) = stripes::list_heard(cluster, &maps, None).await;
-    Ok((Left::on(&maps, &states, targets), hidden(&maps, targets, &silent).len()))
+    let (states, _) = stripes::list_heard(cluster, &maps, None).await;
+    Ok(Left::on(&maps, &states, targets))
+}
+
+/// Has the registry know that `targets` are empty, if nothing lies on them.
+pub async fn conclude(cluster: &Cluster, targets: &BTreeSet<TargetId>) -> Result<(), RemovalError> {
+    ask_of_empty(cluster, targets, Silence::Refused, RegistryRequest::TargetsEmpty).await
 }
 
 /// Takes `targets` away, if nothing lies on them.
 pub async fn remove(cluster: &Cluster, targets: &BTreeSet<TargetId>, silence: Silence) -> Result<(), RemovalError> {
+    ask_of_empty(cluster, targets, silence, RegistryRequest::RemoveTargets).await
+}
+
+async fn ask_of_empty(
+    cluster: &Cluster,
+    targets: &BTreeSet<TargetId>,
+    silence: Silence,
+    request: fn(Vec<TargetId>, MapEpoch) -> RegistryRequest,
+) -> Result<(), RemovalError> {
     let mut error = RegistryError::Lost;
     for _ in 0..TRIES {
         let maps = cluster.refresh().await?;
@@ -56,8 +73,7 @@ pub async fn remove(cluster: &Cluster, targets: &BTreeSet<TargetId>, silence: Si
         if hidden > 0 && silence == Silence::Refused {
             return Err(RemovalError::Hidden(hidden));
         }
-        let request = RegistryRequest::RemoveTargets(targets.iter().copied().collect(), maps.epoch);
-        match cluster.registry(request).await {
+        match cluster.registry(request(targets.iter().copied().collect(), maps.epoch)).await {
             Ok(_) => return Ok(()),
             Err(RegistryError::Lost) => error = RegistryError::Lost,
             Err(other) => return Err(other.into()),

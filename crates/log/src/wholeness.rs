@@ -9,6 +9,7 @@ use protocol::maps::Maps;
 use protocol::registry::{RegistryError, RegistryRequest};
 use protocol::storage::StorageRequest;
 
+use crate::leaving::emptied;
 use crate::rebuilding::{settled, whole_again};
 use crate::stripes::StripeState;
 use crate::{Cluster, stripes};
@@ -59,6 +60,15 @@ impl Look {
             called.places += called.count(agreed);
         }
         called
+    }
+
+    /// Has the registry know of the targets on which nothing lies any more that were to be emptied.
+    pub async fn call_empty(&self, cluster: &Cluster) -> Result<(), RegistryError> {
+        let empty = emptied(&self.maps, &self.states, &self.silent);
+        if !empty.is_empty() {
+            agreed(cluster, RegistryRequest::TargetsEmpty(empty, self.maps.epoch)).await?;
+        }
+        Ok(())
     }
 }
 

@@ -265,6 +265,11 @@ impl Maps {
         current.chain(written.flat_map(|run| run.groups.iter().copied())).collect()
     }
 
+    /// Whether stripes may still come to lie on a target.
+    pub fn takes_stripes(&self, target: TargetId) -> bool {
+        self.written().iter().any(|group| self.groups[group].targets.contains(&target))
+    }
+
     /// The owner of a slot.
     ///
     /// # Panics
@@ -375,6 +380,9 @@ pub struct TargetEntry {
     pub since: MapEpoch,
 }
 
+    /// Whether it has been emptied: whoever asked all found that nothing lies there, and nothing can come to lie there as long
+    /// as this is so.
+    pub empty: bool,
 /// Whether a target is being emptied, so that it can be taken away. Until then it serves, and counts for what it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Drain {
@@ -405,7 +413,7 @@ pub enum TargetState {
 impl TargetEntry {
     /// A new one, whole and to stay.
     pub fn new(node: u32, name: String) -> TargetEntry {
-        TargetEntry { node, name, state: TargetState::Whole, drain: Drain::No, since: MapEpoch(0) }
+        TargetEntry { node, name, state: TargetState::Whole, drain: Drain::No, since: MapEpoch(0), empty: false }
     }
 
     /// Whether it should answer.
@@ -415,6 +423,11 @@ impl TargetEntry {
 
     /// Whether it may be taken away once nothing lies there.
     pub fn may_go(&self) -> bool {
+    /// Whether nothing lies there that anybody needs: what it does not show, it does not lack.
+    pub fn has_nothing(&self) -> bool {
+        self.empty || self.state == TargetState::Removed
+    }
+
         self.drains() || self.state == TargetState::New
     }
 

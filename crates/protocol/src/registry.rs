@@ -229,6 +229,8 @@ pub enum RegistryReply {
     /// The log that was opened or claimed, the epoch to write it with, and the maps after that.
     Log(LogId, FenceEpoch, Arc<Maps>),
     /// The group that was formed or found, and the maps after that.
+    /// On targets that are being emptied nothing lies any more, as the asker found with the maps of this epoch.
+    TargetsEmpty(Vec<TargetId>, MapEpoch),
     Group(GroupId, Arc<Maps>),
     /// The new node, and the maps after that.
     Node(u32, Arc<Maps>),

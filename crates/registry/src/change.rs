@@ -75,11 +75,13 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::MemberWhole(group, member, seen) => members::whole(&mut next, (group, member), seen),
         RegistryRequest::Drain(targets, drain) => drain::set(&mut next, &targets, drain),
         RegistryRequest::RemoveTargets(targets, seen) => drain::remove(&mut next, &targets, seen),
+        RegistryRequest::TargetsEmpty(targets, seen) => drain::conclude(&mut next, &targets, seen),
         RegistryRequest::RemoveNode(node) => drain::remove_node(&mut next, node),
         RegistryRequest::StopAll { force } => stop::ask(&mut next, force),
         RegistryRequest::FinishPhase { node, session, phase } => stop::finish(&mut next, (node, session), phase),
         RegistryRequest::CallStopOff { node, session } => stop::call_off(&mut next, node, session),
     };
+    drain::reconsider(&mut next);
     stop::go_on(&mut next);
     slots::drop_fulfilled(&mut next);
     match outcome {

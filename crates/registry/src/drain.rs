@@ -6,7 +6,9 @@
 //!    of them have failed since, groups lie on it too.
 //! 3. A target is taken away when no stripe can come to lie on it any more, and whoever asks found none there: no current
 //!    group names it, and no run that is still written.
-//! 4. A node is forgotten when it is gone, has no targets, and manages nothing. Its number is never given again.
+//! 4. That it is empty may be known before, so that it may be switched off then and is not asked any more. It counts as long
+//!    as nothing can come to lie there: no longer where it stays after all, or groups lie on it again.
+//! 5. A node is forgotten when it is gone, has no targets, and manages nothing. Its number is never given again.
 
 use protocol::id::{MapEpoch, TargetId};
 use protocol::maps::{Drain, GroupEntry, Maps, NodeState, TargetEntry, TargetState};
@@ -32,21 +34,31 @@ pub(crate) fn set(maps: &mut Maps, targets: &[TargetId], drain: Drain) -> Reply 
     Ok(Outcome::Maps)
 }
 
+/// Remembers that targets are empty; the maps of epoch `seen` are those with which nothing was found on them.
+pub(crate) fn conclude(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) -> Reply {
+    expect_empty(maps, targets, seen)?;
+    for target in targets {
+        maps.targets.get_mut(target).expect("it may go").empty = true;
+    }
+    Ok(Outcome::Maps)
+}
+
+/// Forgets that targets were empty on which something may come to lie again.
+pub(crate) fn reconsider(maps: &mut Maps) {
+    let empty = maps.targets.iter().filter(|(_, entry)| entry.empty);
+    let takes = empty.filter(|&(&target, entry)| !entry.may_go() || maps.takes_stripes(target));
+    let takes: Vec<TargetId> = takes.map(|(&target, _)| target).collect();
+    for target in takes {
+        maps.targets.get_mut(&target).expect("it is there").empty = false;
+    }
+}
+
 /// Takes targets away; the maps of epoch `seen` are those with which nothing was found on them.
 pub(crate) fn remove(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) -> Reply {
-    if seen != maps.epoch {
-        return Err(RegistryError::Lost);
-    }
+    expect_empty(maps, targets, seen)?;
     for target in targets {
-        if !maps.targets.get(target).is_some_and(TargetEntry::may_go) {
-            return Err(RegistryError::InUse("only what is being drained can be removed".into()));
-        }
-        if takes_stripes(maps, *target) {
-            return Err(RegistryError::InUse("stripes may still be written to it".into()));
-        }
-    }
-    for target in targets {
-        maps.targets.get_mut(target).expect("it may go").state = TargetState::Removed;
+        let entry = maps.targets.get_mut(target).expect("it may go");
+        (entry.state, entry.empty) = (TargetState::Removed, false);
     }
     let owners: Vec<u32> = targets.iter().map(|target| maps.targets[target].node).collect();
     for node in owners {
@@ -58,6 +70,22 @@ pub(crate) fn remove(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) -> R
     }
     forget_groups(maps);
     Ok(Outcome::Maps)
+}
+
+/// Whether nothing can come to lie on targets on which nothing was found.
+fn expect_empty(maps: &Maps, targets: &[TargetId], seen: MapEpoch) -> Result<(), RegistryError> {
+    if seen != maps.epoch {
+        return Err(RegistryError::Lost);
+    }
+    for target in targets {
+        if !maps.targets.get(target).is_some_and(TargetEntry::may_go) {
+            return Err(RegistryError::InUse("only what is being drained can be removed".into()));
+        }
+        if maps.takes_stripes(*target) {
+            return Err(RegistryError::InUse("stripes may still be written to it".into()));
+        }
+    }
+    Ok(())
 }
 
 /// Forgets a node.
@@ -105,11 +133,6 @@ fn serving(maps: &Maps, most: Drain) -> Machines {
         }
     }
     machines
-}
-
-/// Whether stripes may still come to lie on a target: new ones, or those that a writer or recoverer has yet to end.
-fn takes_stripes(maps: &Maps, target: TargetId) -> bool {
-    maps.written().iter().any(|group| maps.groups[group].targets.contains(&target))
 }
 
 #[cfg(test)]
@@ -203,6 +226,37 @@ mod tests {
         let seen = maps.epoch;
         step(&mut maps, RegistryRequest::ForgetLogs(vec![log], seen)).expect("nothing is left of it");
         assert!(!maps.targets.contains_key(&TargetId(4)), "nothing names it any more");
+    }
+
+    #[test]
+    fn what_is_empty_is_known_as_long_as_nothing_can_come_to_lie_there() {
+        let mut maps = cluster(3);
+        let is_empty = |maps: &Maps| maps.targets[&TargetId(3)].empty;
+        let conclude = |maps: &mut Maps, seen| step(maps, RegistryRequest::TargetsEmpty(vec![TargetId(3)], seen));
+        let now = maps.epoch;
+        assert!(matches!(conclude(&mut maps, now), Err(RegistryError::InUse(_))), "nobody drained it");
+        drain(&mut maps, 3, Drain::Careful).expect("two are left");
+        assert_eq!(conclude(&mut maps, now), Err(RegistryError::Lost), "it was looked at before that");
+        let now = maps.epoch;
+        assert_eq!((conclude(&mut maps, now), is_empty(&maps)), (Ok(Outcome::Maps), true));
+        step(&mut maps, RegistryRequest::End { node: 3, session: 1 }).expect("it is switched off");
+        set_state(&mut maps, 3, TargetState::Failed);
+        assert!(is_empty(&maps), "as it was before");
+        drain(&mut maps, 3, Drain::No).expect("it stays");
+        assert!(!is_empty(&maps), "it may be written again when it is back");
+
+        step(&mut maps, RegistryRequest::Begin { node: 3, after: 1, address: String::new(), keeps: None })
+            .expect("it is back");
+        crate::change::bring_back(&mut maps, TargetId(3));
+        drain(&mut maps, 3, Drain::Careful).expect("two are left");
+        let now = maps.epoch;
+        conclude(&mut maps, now).expect("nothing was written");
+        set_state(&mut maps, 2, TargetState::Failed);
+        assert_eq!((in_groups(&maps), is_empty(&maps)), (vec![1, 3], false), "redundancy needs it once more");
+        crate::change::bring_back(&mut maps, TargetId(2));
+        let now = maps.epoch;
+        conclude(&mut maps, now).expect("nothing was written");
+        assert!(!is_empty(&crate::reign::begin(&maps, 1)), "another reign looks for itself");
     }
 
     fn seal(maps: &mut Maps, log: LogId) {

@@ -51,7 +51,7 @@ pub fn begin(before: &Maps, node: u32) -> Maps {
 /// What was found out of targets in another reign does not count in this one.
 pub(crate) fn looked_at_anew(maps: &mut Maps) {
     let epoch = maps.epoch;
-    maps.targets.values_mut().for_each(|target| target.since = epoch);
+    maps.targets.values_mut().for_each(|target| (target.since, target.empty) = (epoch, false));
 }
 
 fn skip(maps: &mut Maps) {

@@ -33,7 +33,7 @@ fn drain(machines: &Machines, targets: &BTreeSet<TargetId>) {
 }
 
 async fn left(on: &Machine, targets: &BTreeSet<TargetId>) -> Left {
-    removal::left(&on.cluster, targets).await.expect("the registry never fails").0
+    removal::left(&on.cluster, targets).await.expect("the registry never fails")
 }
 
 /// Waits until the targets are empty, and takes them away.
@@ -97,6 +97,51 @@ fn a_machine_that_was_drained_is_not_missed() {
             assert_eq!(machines.ask(again).err(), Some(RegistryError::Removed(leaver as u32 + 1)));
         });
     }
+}
+
+/// The first groups lie over the first machine alone: once it is off, none of their members tells that nothing is there.
+#[test]
+fn a_machine_is_emptied_switched_off_and_then_taken_away() {
+    for told in [true, false] {
+        sim::explore(0..3, async |world, _| {
+            let mut dice = world.dice();
+            let machines = Machines::create(&world, &[3, 1, 1, 1], PATIENCE).await;
+            let first = machines.start(0).await;
+            let client = machines.client(0, &first).await;
+            let mut files = Files::default();
+            files.write(&client, &mut dice, 8).await;
+            let mut others = Vec::new();
+            for machine in 1..4 {
+                others.push(machines.join(machine).await);
+            }
+            let there = machines.client(1, &others[0]).await;
+            files.write(&there, &mut dice, 4).await;
+            let leaving = targets_of(&machines, 0);
+            drain(&machines, &leaving);
+            wait_until_empty(&world, &machines, &others[0], &leaving, told).await;
+            drop(client);
+            machines.die(0, Stop::PowerLoss);
+            take_away(&world, &machines, &others[0], &leaving).await;
+            machines.ask(RegistryRequest::RemoveNode(1)).expect("it has nothing any more");
+            files.verify(&world, &there).await;
+        });
+    }
+}
+
+/// Until the registry knows that nothing lies there: because a command tells it, or because a machine looks by itself.
+async fn wait_until_empty(world: &World, machines: &Machines, on: &Machine, targets: &BTreeSet<TargetId>, told: bool) {
+    for _ in 0..120 {
+        if told {
+            let _ = removal::conclude(&on.cluster, targets).await;
+        }
+        let maps = machines.maps();
+        let manages = maps.slots.values().any(|slot| slot.node == 1);
+        if !manages && targets.iter().all(|target| maps.targets[target].empty) {
+            return;
+        }
+        world.sleep(Duration::from_secs(5)).await;
+    }
+    panic!("{:?}", machines.maps());
 }
 
 fn drain_unless_forced(machines: &Machines, targets: &BTreeSet<TargetId>) {
