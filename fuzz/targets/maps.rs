@@ -20,7 +20,7 @@ use protocol::address::Position;
 use protocol::fragment::{Geometry, Part, WIDTH_MAX};
 use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
 use protocol::maps::{Class, Drain, GroupEntry, LogState, Maps, SlotLog, TargetEntry, TargetState, Writer};
-use protocol::registry::RegistryRequest;
+use protocol::registry::{Attempt, Invitation, RegistryRequest};
 use protocol::storage::StoredFragment;
 use registry::evidence::{Evidence, Trace};
 use registry::rebuilding::{Founder, Ruins, Told, ToldTable};
@@ -86,7 +86,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         _ => FenceEpoch(feed.word()),
     };
     let seen = MapEpoch(maps.epoch.0.saturating_sub(feed.choice(3).into()));
-    match feed.choice(23) {
+    match feed.choice(26) {
         0 => RegistryRequest::OpenLog { node: feed.word(), writer: Writer::Client },
         1 => {
             let groups = feed.run().iter().map(|&id| GroupId(id.into())).collect();
@@ -131,6 +131,17 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         17 => RegistryRequest::RenameTarget(TargetId(feed.word()), feed.number().to_string()),
         20 => RegistryRequest::RenameNode(feed.word(), feed.number().to_string()),
         21 => RegistryRequest::TargetWhole(TargetId(feed.word()), seen),
+        22 => RegistryRequest::TargetsEmpty(feed.run().iter().map(|&id| TargetId(id.into())).collect(), maps.epoch),
+        23 => {
+            let invitation = Invitation { number: feed.choice(4).into(), expires: feed.number() };
+            let attempt = (feed.choice(4) > 0).then(|| Attempt { invitation, number: feed.choice(4).into() });
+            let (name, address) = (feed.choice(4).to_string(), feed.choice(4).to_string());
+            RegistryRequest::AddNode { name, address, stores: feed.choice(2) == 0, attempt }
+        }
+        24 => {
+            let names = feed.run().iter().map(u8::to_string).collect();
+            RegistryRequest::AddTargets { node: feed.word(), names }
+        }
         _ => {
             let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed, TargetState::New]
                 [usize::from(feed.choice(4))];
@@ -149,6 +160,9 @@ fn sound(maps: &Maps) {
     for run in maps.logs.values().flat_map(|log| &log.layout) {
         let group = run.group(StripeNumber(u64::MAX));
         assert!(maps.groups.contains_key(&group), "a run lies over groups that there are");
+    }
+    for (&target, entry) in maps.targets.iter().filter(|(_, entry)| entry.empty) {
+        assert!(entry.may_go() && !maps.takes_stripes(target), "nothing can come to lie on what is empty");
     }
     for group in maps.groups.values() {
         let Geometry { data, parity, .. } = group.geometry;

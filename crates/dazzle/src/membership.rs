@@ -9,7 +9,7 @@ use host::{BoxFuture, Disk, Host, NodeId};
 use log::Cluster;
 use protocol::id::TargetId;
 use protocol::maps::{Maps, NodeEntry};
-use protocol::registry::{Invitation, RegistryError, RegistryReply, RegistryRequest};
+use protocol::registry::{Attempt, Invitation, RegistryError, RegistryReply, RegistryRequest};
 use registry::{Registry, Standing};
 use roles::joining::number_targets;
 use storage::TargetOptions;
@@ -258,15 +258,15 @@ impl Gate {
 
     async fn let_in(&self, request: JoinRequest) -> Result<Admitted, JoinRefusal> {
         let cluster = self.cluster.get().ok_or(JoinRefusal::NotYet)?;
-        let JoinRequest { name, address, stores, invitation, proof, request, .. } = request;
+        let JoinRequest { name, address, stores, invitation, proof, request, clock } = request;
         if !self.authority.has_invited(invitation, &proof) {
             return Err(JoinRefusal::Token(TokenError::Wrong));
         }
         if Date::now().0 >= invitation.expires {
             return Err(JoinRefusal::Token(TokenError::Expired(invitation.expires)));
         }
-        let invitation = Some(invitation);
-        match cluster.registry(RegistryRequest::AddNode { name, address, stores, invitation }).await {
+        let attempt = Some(Attempt { invitation, number: clock });
+        match cluster.registry(RegistryRequest::AddNode { name, address, stores, attempt }).await {
             Ok(RegistryReply::Node(node, maps)) => self.admit(node, &maps, stores, &request),
             Ok(_) => Err(JoinRefusal::Other("the registry answered another question".into())),
             Err(RegistryError::Used) => Err(JoinRefusal::Token(TokenError::Used)),

@@ -30,12 +30,8 @@ fn another_registry_is_asked_and_changes_are_heard_of() {
         world.sleep(Duration::from_millis(50)).await;
         assert_eq!(cluster.maps().next_log.0, 2);
 
-        let add = || RegistryRequest::AddNode {
-            name: String::new(),
-            address: String::new(),
-            stores: false,
-            invitation: None,
-        };
+        let add =
+            || RegistryRequest::AddNode { name: String::new(), address: String::new(), stores: false, attempt: None };
         world.crash(host.node(), Stop::Kill);
         let refused = cluster.registry(add()).await;
         assert!(matches!(refused, Err(RegistryError::Unavailable(_))), "{refused:?}");

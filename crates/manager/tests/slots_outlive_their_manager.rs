@@ -120,7 +120,7 @@ async fn tell(world: &World, asking: &Host, node: NodeId, fate: Fate) -> usize {
         let session = cluster.maps().nodes.get(&node.0).map_or(0, |entry| entry.session);
         let request = match fate {
             Fate::Joins => {
-                RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true, invitation: None }
+                RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true, attempt: None }
             }
             Fate::Begins => {
                 RegistryRequest::Begin { node: node.0, after: session, address: String::new(), keeps: None }

@@ -326,6 +326,8 @@ pub struct Invited {
     pub node: u32,
     /// The second since 1970 from which the invitation is worth nothing.
     pub expires: u64,
+    /// The number of the attempt by which it came.
+    pub attempt: u64,
 }
 
 /// Whether a node's session goes on.
@@ -378,11 +380,11 @@ pub struct TargetEntry {
     /// Since which epoch of the maps it is in its state. Whoever looked at it with older ones looked before it missed
     /// something, perhaps, or at another disk.
     pub since: MapEpoch,
-}
-
     /// Whether it has been emptied: whoever asked all found that nothing lies there, and nothing can come to lie there as long
     /// as this is so.
     pub empty: bool,
+}
+
 /// Whether a target is being emptied, so that it can be taken away. Until then it serves, and counts for what it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Drain {
@@ -421,13 +423,13 @@ impl TargetEntry {
         matches!(self.state, TargetState::Whole | TargetState::Behind)
     }
 
-    /// Whether it may be taken away once nothing lies there.
-    pub fn may_go(&self) -> bool {
     /// Whether nothing lies there that anybody needs: what it does not show, it does not lack.
     pub fn has_nothing(&self) -> bool {
         self.empty || self.state == TargetState::Removed
     }
 
+    /// Whether it may be taken away once nothing lies there.
+    pub fn may_go(&self) -> bool {
         self.drains() || self.state == TargetState::New
     }
 

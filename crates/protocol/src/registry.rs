@@ -19,6 +19,15 @@ pub struct Invitation {
     pub expires: u64,
 }
 
+/// An attempt of a machine to be added by an invitation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// By this one.
+    pub invitation: Invitation,
+    /// Later attempts of the same machine have greater numbers: an earlier one that comes late changes nothing.
+    pub number: u64,
+}
+
 /// What the registry is asked. Every change is durable before the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum RegistryRequest {
@@ -111,7 +120,7 @@ pub enum RegistryRequest {
     /// Who took another's place in a group lacks nothing of it any more, as the asker found with the maps of this epoch.
     MemberWhole(GroupId, TargetId, MapEpoch),
     /// A new node, which counts as gone until it begins a session. The answer gives its number. An invitation is good for one:
-    /// whoever asks again by it has the same name, and has not begun.
+    /// whoever asks again by it has the same name, and has not begun. The same attempt, asked again, has the same answer.
     AddNode {
         /// What people call it.
         name: String,
@@ -120,9 +129,10 @@ pub enum RegistryRequest {
         /// Whether it has targets.
         stores: bool,
         /// What it was invited by.
-        invitation: Option<Invitation>,
+        attempt: Option<Attempt>,
     },
-    /// New, empty targets of a node, whole from the start. The answer gives the first one's number; the others follow.
+    /// New, empty targets of a node, whole from the start. The answer gives the first one's number; the others follow. What the
+    /// node has under such a name already is none of them: asked again, nothing changes.
     AddTargets {
         /// The node.
         node: u32,
@@ -219,6 +229,8 @@ pub enum RegistryRequest {
     },
     /// A target that was behind lacks nothing any more, as the asker found with the maps of this epoch.
     TargetWhole(TargetId, MapEpoch),
+    /// On targets that are being emptied nothing lies any more, as the asker found with the maps of this epoch.
+    TargetsEmpty(Vec<TargetId>, MapEpoch),
 }
 
 /// What the registry answers.
@@ -229,8 +241,6 @@ pub enum RegistryReply {
     /// The log that was opened or claimed, the epoch to write it with, and the maps after that.
     Log(LogId, FenceEpoch, Arc<Maps>),
     /// The group that was formed or found, and the maps after that.
-    /// On targets that are being emptied nothing lies any more, as the asker found with the maps of this epoch.
-    TargetsEmpty(Vec<TargetId>, MapEpoch),
     Group(GroupId, Arc<Maps>),
     /// The new node, and the maps after that.
     Node(u32, Arc<Maps>),

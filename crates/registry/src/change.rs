@@ -36,8 +36,8 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
     let outcome = match request {
         RegistryRequest::Maps | RegistryRequest::Newest { .. } | RegistryRequest::Watch { .. } => Ok(Outcome::Maps),
         RegistryRequest::Renew { node, session, .. } => nodes::current(&next, node, session).map(|()| Outcome::Lease),
-        RegistryRequest::AddNode { name, address, stores, invitation } => {
-            nodes::add(&mut next, (name, address, stores), invitation)
+        RegistryRequest::AddNode { name, address, stores, attempt } => {
+            nodes::add(&mut next, (name, address, stores), attempt)
         }
         RegistryRequest::AddTargets { node, names } => nodes::add_targets(&mut next, node, names),
         RegistryRequest::AddTarget { node, session, name } => nodes::add_target(&mut next, (node, session), name),
@@ -599,7 +599,7 @@ mod tests {
     #[test]
     fn runs_of_slots_split_where_they_must() {
         let mut maps = cluster(2);
-        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true, invitation: None };
+        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true, attempt: None };
         assert_eq!(step(&mut maps, add), Ok(Outcome::Node(2)));
         let epoch = maps.epoch.0;
         let set = RegistryRequest::SetSlots {

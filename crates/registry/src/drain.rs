@@ -279,8 +279,7 @@ mod tests {
         let begin = RegistryRequest::Begin { node: 3, after: 1, address: String::new(), keeps: None };
         assert_eq!(step(&mut maps, begin), Err(RegistryError::Removed(3)));
         assert_eq!(step(&mut maps, removal), Err(RegistryError::Removed(3)));
-        let add =
-            RegistryRequest::AddNode { name: String::new(), address: String::new(), stores: true, invitation: None };
+        let add = RegistryRequest::AddNode { name: String::new(), address: String::new(), stores: true, attempt: None };
         assert_eq!(step(&mut maps, add), Ok(Outcome::Node(4)), "numbers are never given twice");
     }
 

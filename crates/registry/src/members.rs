@@ -73,7 +73,7 @@ mod tests {
                 name: node.to_string(),
                 address: String::new(),
                 stores: true,
-                invitation: None,
+                attempt: None,
             };
             assert_eq!(step(&mut maps, add), Ok(Outcome::Node(node)));
             let names = vec![String::from("disk")];

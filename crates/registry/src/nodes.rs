@@ -10,13 +10,14 @@
 //!    been given what its client holds.
 //! 4. A target that is added to a living node is in no group before it has served.
 //! 5. No two nodes that can be called have one name, or had one address when they were added.
-//! 6. By one invitation no two nodes are added that begin.
+//! 6. By one invitation no two nodes are added that begin. Of the attempts of one machine to be added the latest counts, in
+//!    whatever order they come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::id::{LogId, TargetId};
 use protocol::maps::{Invited, LogEntry, LogState, Maps, NodeEntry, NodeState, TargetEntry, TargetState, Writer};
-use protocol::registry::{Invitation, RegistryError};
+use protocol::registry::{Attempt, Invitation, RegistryError};
 
 use crate::change::{Outcome, Reply, find_or_form, next_epoch};
 use crate::leases::Holder;
@@ -32,15 +33,11 @@ const NAME_SIZE_MAX: usize = 4096;
 
 /// A new node, which has not begun yet. One of its name or address that never began is a former attempt of the same machine:
 /// it is forgotten, and its number never comes back.
-pub(crate) fn add(
-    maps: &mut Maps,
-    (name, address, stores): (String, String, bool),
-    invitation: Option<Invitation>,
-) -> Reply {
+pub(crate) fn add(maps: &mut Maps, (name, address, stores): (String, String, bool), attempt: Option<Attempt>) -> Reply {
     if name.len() > NAME_SIZE_MAX || address.len() > NAME_SIZE_MAX {
         return Err(RegistryError::Unknown("node with so long a name".into()));
     }
-    let former = invited(maps, invitation, &name)?;
+    let former = invited(maps, attempt, &name)?;
     let is_former = |node, other| former == Some(node) || is_alike(other, &name, &address);
     let alike: Vec<u32> =
         maps.nodes.iter().filter(|&(&node, other)| is_former(node, other)).map(|(&node, _)| node).collect();
@@ -48,6 +45,16 @@ pub(crate) fn add(
     let is_begun = |node: u32| maps.nodes[&node].session > 0 || maps.slots.values().any(|slots| slots.node == node);
     if let Some((node, other)) = alike.iter().find(|&&node| is_begun(node)).map(|node| (node, &maps.nodes[node])) {
         return Err(RegistryError::InUse(taken(*node, other, &name)));
+    }
+    if let Some(attempt) = attempt
+        && let Some(latest) = latest(maps, &alike).filter(|latest| latest.attempt >= attempt.number)
+    {
+        let is_same = |entry: &NodeEntry| (&entry.name, &entry.address, entry.stores) == (&name, &address, stores);
+        let is_asked_again = former == Some(latest.node) && latest.attempt == attempt.number;
+        if is_asked_again && is_same(&maps.nodes[&latest.node]) {
+            return Ok(Outcome::Node(latest.node));
+        }
+        return Err(RegistryError::InUse(outrun(latest.node, &name)));
     }
     for former in alike {
         maps.nodes.remove(&former);
@@ -60,15 +67,15 @@ pub(crate) fn add(
     let node = maps.next_node;
     maps.next_node += 1;
     maps.nodes.insert(node, NodeEntry { name, address, session: 0, state: NodeState::Gone, stores });
-    if let Some(invitation) = invitation {
-        note(maps, invitation, node);
+    if let Some(attempt) = attempt {
+        note(maps, attempt, node);
     }
     Ok(Outcome::Node(node))
 }
 
 /// The node that was added by an invitation, if the machine of this name may come with it again: it has not begun yet.
-fn invited(maps: &Maps, invitation: Option<Invitation>, name: &str) -> Result<Option<u32>, RegistryError> {
-    let Some(used) = invitation.and_then(|invitation| maps.invitations.get(&invitation.number)) else {
+fn invited(maps: &Maps, attempt: Option<Attempt>, name: &str) -> Result<Option<u32>, RegistryError> {
+    let Some(used) = attempt.and_then(|attempt| maps.invitations.get(&attempt.invitation.number)) else {
         return Ok(None);
     };
     let waits = maps.nodes.get(&used.node).is_some_and(|former| former.name == name && former.session == 0);
@@ -77,9 +84,22 @@ fn invited(maps: &Maps, invitation: Option<Invitation>, name: &str) -> Result<Op
 
 /// Notes who came with an invitation. All are made for less than [`INVITATION_SECONDS_MAX`]: whatever expired so long before
 /// this one was worth nothing when this one was made.
-fn note(maps: &mut Maps, Invitation { number, expires }: Invitation, node: u32) {
+fn note(maps: &mut Maps, attempt: Attempt, node: u32) {
+    let Invitation { number, expires } = attempt.invitation;
     maps.invitations.retain(|_, used| used.expires.saturating_add(INVITATION_SECONDS_MAX) > expires);
-    maps.invitations.insert(number, Invited { node, expires });
+    maps.invitations.insert(number, Invited { node, expires, attempt: attempt.number });
+}
+
+/// The latest attempt by which one of `nodes` came.
+fn latest(maps: &Maps, nodes: &[u32]) -> Option<Invited> {
+    maps.invitations.values().filter(|used| nodes.contains(&used.node)).max_by_key(|used| used.attempt).copied()
+}
+
+fn outrun(node: u32, name: &str) -> String {
+    format!(
+        "{name} has tried to join later than this, by its own clock, and is node {node}: if its clock was set back since, \
+         remove that node with `dazzle node remove DIR {node}`, and join again"
+    )
 }
 
 /// Whether people, or other nodes, would take the one for the other. Who has no address is called by nobody.
@@ -108,7 +128,9 @@ pub(crate) fn add_targets(maps: &mut Maps, node: u32, names: Vec<String>) -> Rep
         return Err(RegistryError::Unknown("place for such targets".into()));
     }
     let first = maps.next_target;
-    for name in names {
+    let own = maps.present().filter(|(_, entry)| entry.node == node);
+    let known: BTreeSet<String> = own.map(|(_, entry)| entry.name.clone()).collect();
+    for name in names.into_iter().filter(|name| !known.contains(name)) {
         maps.targets.insert(maps.next_target, TargetEntry::new(node, name));
         maps.next_target = TargetId(maps.next_target.0 + 1);
     }
@@ -287,7 +309,7 @@ mod tests {
                 name: node.to_string(),
                 address: String::new(),
                 stores: true,
-                invitation: None,
+                attempt: None,
             };
             assert_eq!(step(&mut maps, add), Ok(Outcome::Node(node)));
             let names = vec!["a".into(), "b".into()];
@@ -307,7 +329,7 @@ mod tests {
     #[test]
     fn a_node_that_joins_is_written_to_when_it_begins() {
         let mut maps = cluster(1);
-        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true, invitation: None };
+        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true, attempt: None };
         assert_eq!(step(&mut maps, add), Ok(Outcome::Node(2)));
         let _ = step(&mut maps, RegistryRequest::AddTargets { node: 2, names: vec!["x".into()] });
         assert_eq!(in_groups(&maps), [0, 1]);
@@ -404,7 +426,7 @@ mod tests {
         let mut maps = cluster(2);
         let add = |name: &str, address: &str| {
             let (name, address) = (name.into(), address.into());
-            RegistryRequest::AddNode { name, address, stores: true, invitation: None }
+            RegistryRequest::AddNode { name, address, stores: true, attempt: None }
         };
         assert_eq!(step(&mut maps, add("c", "10.0.0.9:1")), Ok(Outcome::Node(3)));
         let _ = step(&mut maps, RegistryRequest::AddTargets { node: 3, names: vec!["x".into()] });
@@ -416,14 +438,48 @@ mod tests {
         assert_eq!(step(&mut maps, late), Err(RegistryError::Removed(3)));
     }
 
+    fn add_by((name, port): (&str, u32), invitation: Invitation, number: u64) -> RegistryRequest {
+        let (name, address, stores) = (name.into(), format!("10.0.0.9:{port}"), false);
+        RegistryRequest::AddNode { name, address, stores, attempt: Some(Attempt { invitation, number }) }
+    }
+
+    #[test]
+    fn an_attempt_to_join_that_comes_late_changes_nothing() {
+        let mut maps = cluster(2);
+        let by = |number| Invitation { number, expires: 1000 };
+        assert_eq!(step(&mut maps, add_by(("c", 1), by(77), 20)), Ok(Outcome::Node(3)));
+        for late in [add_by(("c", 1), by(77), 19), add_by(("c", 1), by(78), 19), add_by(("c", 2), by(77), 20)] {
+            let before = maps.clone();
+            assert!(
+                matches!(step(&mut maps, late), Err(RegistryError::InUse(why)) if why.contains("node remove DIR 3"))
+            );
+            assert_eq!(maps, before);
+        }
+        assert_eq!(step(&mut maps, add_by(("c", 1), by(77), 20)), Ok(Outcome::Node(3)), "the same, asked twice");
+        assert_eq!(step(&mut maps, add_by(("c", 1), by(78), 21)), Ok(Outcome::Node(4)), "it has tried once more");
+    }
+
+    #[test]
+    fn targets_are_numbered_once() {
+        let mut maps = cluster(2);
+        let add = RegistryRequest::AddNode { name: "b".into(), address: String::new(), stores: true, attempt: None };
+        assert_eq!(step(&mut maps, add), Ok(Outcome::Node(3)));
+        let number = |maps: &mut Maps, names: &[&str]| {
+            let names = names.iter().map(|name| name.to_string()).collect();
+            step(maps, RegistryRequest::AddTargets { node: 3, names }).expect("it is known");
+            maps.targets.values().filter(|target| target.node == 3).count()
+        };
+        assert_eq!((number(&mut maps, &["x", "y"]), number(&mut maps, &["x", "y"])), (2, 2));
+        assert_eq!(number(&mut maps, &["y", "z"]), 3);
+    }
+
     #[test]
     fn an_invitation_is_good_for_one_machine() {
         let mut maps = cluster(2);
-        let add = |name: &str, port: u32, number, expires| RegistryRequest::AddNode {
-            name: name.into(),
-            address: format!("10.0.0.9:{port}"),
-            stores: false,
-            invitation: Some(Invitation { number, expires }),
+        let mut attempts = 0;
+        let mut add = |name: &str, port: u32, number, expires| {
+            attempts += 1;
+            add_by((name, port), Invitation { number, expires }, attempts)
         };
         // What is refused for another reason does not use it up.
         assert_eq!(step(&mut maps, add("c", 1, 77, 1000)), Ok(Outcome::Node(3)));
@@ -479,7 +535,7 @@ mod tests {
             ("new", "10.0.0.3:1", "--address"),
         ] {
             let add =
-                RegistryRequest::AddNode { name: name.into(), address: address.into(), stores: true, invitation: None };
+                RegistryRequest::AddNode { name: name.into(), address: address.into(), stores: true, attempt: None };
             let refused = step(&mut maps, add);
             assert!(matches!(&refused, Err(RegistryError::InUse(why)) if why.contains(advice)), "{refused:?}");
             assert_eq!(maps, before);
@@ -493,7 +549,7 @@ mod tests {
             name: name.into(),
             address: "10.0.0.2:1".into(),
             stores: true,
-            invitation: None,
+            attempt: None,
         };
         assert_eq!(step(&mut maps, add("b")), Ok(Outcome::Node(2)));
         assert_eq!(step(&mut maps, add("b")), Ok(Outcome::Node(3)), "the first attempt came to nothing");

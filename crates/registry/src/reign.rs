@@ -146,7 +146,7 @@ mod tests {
         for n in 0..100 {
             step(&mut unseen, RegistryRequest::OpenLog { node: 1, writer: Writer::Client }).unwrap();
             let (name, address) = (format!("new {n}"), format!("10.0.0.{n}:1"));
-            step(&mut unseen, RegistryRequest::AddNode { name, address, stores: true, invitation: None }).unwrap();
+            step(&mut unseen, RegistryRequest::AddNode { name, address, stores: true, attempt: None }).unwrap();
         }
         step(&mut unseen, RegistryRequest::AddTargets { node: 1, names: vec!["x".into()] }).unwrap();
         step(&mut unseen, RegistryRequest::Drain(vec![TargetId(1)], Drain::Careful)).unwrap();

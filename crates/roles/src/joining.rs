@@ -64,10 +64,11 @@ pub async fn number_targets(
 ) -> Result<(Arc<Maps>, Vec<TargetId>), String> {
     let cluster = ask(host, peers).await?;
     let node = host.node().0;
-    let of_node = |maps: &Maps| -> Vec<TargetId> {
-        maps.targets.iter().filter(|(_, entry)| entry.node == node).map(|(id, _)| *id).collect()
+    let called = |maps: &Maps, name: &String| {
+        maps.present().find(|(_, entry)| entry.node == node && entry.name == *name).map(|(id, _)| id)
     };
-    let missing = |maps: &Maps| names.get(of_node(maps).len()..).unwrap_or_default().to_vec();
+    let missing =
+        |maps: &Maps| -> Vec<String> { names.iter().filter(|name| called(maps, name).is_none()).cloned().collect() };
     let refused = |error| format!("the cluster took no targets of this machine: {error}");
     let mut known = cluster.maps();
     if !missing(&known).is_empty() {
@@ -80,7 +81,8 @@ pub async fn number_targets(
         added.map_err(refused)?;
     }
     let maps = cluster.maps();
-    let own = of_node(&maps);
+    let own: Option<Vec<TargetId>> = names.iter().map(|name| called(&maps, name)).collect();
+    let own = own.ok_or("the cluster took some targets of this machine away meanwhile")?;
     Ok((maps, own))
 }
 

@@ -139,7 +139,7 @@ impl Machines {
             name: node.to_string(),
             address: String::new(),
             stores: true,
-            invitation: None,
+            attempt: None,
         });
         self.change(RegistryRequest::AddTargets { node, names: names.collect() });
         self.start(machine).await

@@ -409,7 +409,7 @@ impl Fakes {
             name: node.to_string(),
             address: String::new(),
             stores: true,
-            invitation: None,
+            attempt: None,
         });
         self.change(RegistryRequest::AddTargets { node, names });
         self.change(RegistryRequest::Begin { node, after: 0, address: String::new(), keeps: None });

@@ -195,8 +195,7 @@ impl Cluster {
     /// A new machine with so many targets joins.
     pub async fn join(&self, targets: u32) -> u32 {
         let first = self.registry(1);
-        let add =
-            RegistryRequest::AddNode { name: String::new(), address: String::new(), stores: true, invitation: None };
+        let add = RegistryRequest::AddNode { name: String::new(), address: String::new(), stores: true, attempt: None };
         let Ok(RegistryReply::Node(node, _)) = first.answer(add).await else { panic!("it is added") };
         let names: Vec<_> = (0..targets).map(|n| format!("{node}-{n}")).collect();
         let add = RegistryRequest::AddTargets { node, names: names.clone() };

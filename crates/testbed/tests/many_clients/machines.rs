@@ -63,7 +63,7 @@ impl Machines {
             leases: BTreeMap::new(),
         };
         machines
-            .tell(RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true, invitation: None })
+            .tell(RegistryRequest::AddNode { name: "m".into(), address: String::new(), stores: true, attempt: None })
             .await;
         world.add_node(MANAGERS[1]);
         for &node in &MANAGERS[..managers] {
@@ -80,7 +80,7 @@ impl Machines {
             world.add_node(node);
             let name = format!("c{number}");
             machines
-                .tell(RegistryRequest::AddNode { name, address: String::new(), stores: false, invitation: None })
+                .tell(RegistryRequest::AddNode { name, address: String::new(), stores: false, attempt: None })
                 .await;
             machines.begin(node).await;
             machines.serve(node).await;
