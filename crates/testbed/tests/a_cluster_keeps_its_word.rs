@@ -1,13 +1,15 @@
 //! The danger: each part keeps its word, and all of them together do not: a registry that changes hands while slots are
 //! handed over while a log is sealed while a frozen machine wakes up and writes.
 //!
-//! Three to nine machines, each with all its roles as the daemon has them, are one cluster in the simulated world. Programs on
+//! Three to twenty machines, each with all its roles as the daemon has them, are one cluster in the simulated world. Programs on
 //! all of them share files, keep files and change names. `whole_cluster/harm.rs` says what is done to them meanwhile. In the
 //! end every cell of every file must have a history that one file system can have; all that was fsynced must be there, bytes
 //! and names, and what was not fsynced, where all machines stop together; some order must explain all names; redundancy must
 //! come back; and a thorough check must find nothing, all within bounded time. `DAZZLE_SEEDS` says which worlds each story
 //! has, `DAZZLE_SEED` replays one.
 
+#[path = "whole_cluster/changes.rs"]
+mod changes;
 #[path = "whole_cluster/harm.rs"]
 mod harm;
 #[path = "many_clients/history.rs"]
@@ -44,6 +46,8 @@ use story::{CELL_BYTES, CELLS, Confession, Counts, Told};
 const FAULTS_MAX: Duration = Duration::from_secs(25);
 /// How soon after the last fault all daemons run and every target has all it should have.
 const MENDED_MAX: Duration = Duration::from_secs(180);
+/// How soon after the last fault machines and targets have come and gone that were to.
+const CHANGED_MAX: Duration = Duration::from_secs(900);
 /// How soon a machine that was promoted has begun: nobody refuses its calls, so it waits for answers that do not come.
 const PROMOTED_MAX: Duration = Duration::from_secs(60);
 /// How often a check is asked for.
@@ -64,6 +68,13 @@ fn shape(dice: &mut Dice) -> Shape {
 fn wide_shape(dice: &mut Dice) -> Shape {
     let targets = (0..dice.within(6..9)).map(|_| 1 + u32::from(dice.below(4) == 0)).collect();
     Shape::new(targets, 1, Duration::from_secs(dice.below(6)))
+}
+
+/// As many machines as a simulation bears: most of them neither vote nor have a part of any one stripe.
+fn large_shape(dice: &mut Dice) -> Shape {
+    let targets = (0..dice.within(10..21)).map(|_| [1, 1, 1, 2][dice.below(4) as usize]).collect();
+    let patience = Duration::from_secs(if dice.below(3) == 0 { 15 } else { 600 });
+    Shape { has_byways: dice.coin(), ..Shape::new(targets, 1 + u8::from(dice.coin()), patience) }
 }
 
 /// Makes the files that all share, each with all its cells empty.
@@ -150,7 +161,7 @@ async fn tell_a_story(
     if dice.coin() {
         programs.end().await;
         told.lock().note("all machines stop together, lose their power, and start".into());
-        rack.stop_and_start(dice.below(rack.count() as u64) as usize).await;
+        rack.stop_and_start(any(&rack, &mut dice)).await;
         until_mended(&world, &rack, &mut harm).await;
     }
     look_at_all(&world, &rack, &told, &mut dice).await;
@@ -199,6 +210,16 @@ async fn tell_of_a_promotion(world: World, host: Host, total: &Cell<Counts>) {
 }
 
 async fn until_mended(world: &World, rack: &Rack, harm: &mut Harm) {
+    let asked = world.now();
+    while !harm.are_changes_done() {
+        harm.tend();
+        let took = world.now().since(asked);
+        if took >= CHANGED_MAX {
+            let maps = rack.roles(any(rack, &mut harm.dice)).map(|roles| roles.cluster.maps());
+            panic!("seed {}: something has not come or gone for {took:?}: {maps:#?}", world.seed());
+        }
+        world.sleep(Duration::from_millis(500)).await;
+    }
     let until = world.now() + MENDED_MAX;
     while world.now() < until {
         harm.tend();
@@ -216,10 +237,16 @@ async fn until_mended(world: &World, rack: &Rack, harm: &mut Harm) {
     panic!("seed {}: something is still missing {MENDED_MAX:?} after the last fault", world.seed());
 }
 
+/// Any machine.
+fn any(rack: &Rack, dice: &mut Dice) -> usize {
+    let present = rack.present();
+    present[dice.below(present.len() as u64) as usize]
+}
+
 /// Everybody looks at everything, and nothing fails any more.
 async fn look_at_all(world: &World, rack: &Rack, told: &Told, dice: &mut Dice) {
     let began = world.now();
-    let looking = (0..rack.count()).map(|index| {
+    let looking = rack.present().into_iter().map(|index| {
         let (life, roles) = (rack.life(index), rack.roles(index).expect("all run"));
         let (host, dice) = (world.host(life.0), Dice::new(dice.roll()));
         let program = Program::new(host.clone(), roles.client.clone(), life, told.clone(), dice);
@@ -236,7 +263,7 @@ async fn look_at_all(world: &World, rack: &Rack, told: &Told, dice: &mut Dice) {
 
 /// What `dazzle check --thorough` says, asked of any machine. While slots move there may be no answer; soon there is one.
 async fn check(world: &World, rack: &Rack, dice: &mut Dice) {
-    let index = dice.below(rack.count() as u64) as usize;
+    let index = any(rack, dice);
     let mut refused = String::new();
     for _ in 0..CHECKS_MAX {
         let roles = rack.roles(index).expect("all run");
@@ -283,6 +310,12 @@ fn machines_without_power_lose_nothing_that_was_fsynced() {
 fn others_take_the_places_of_machines_that_are_away_and_nothing_is_lost() {
     let counts = explore(wide_shape, Blows::PowerLosses, 24);
     assert!(counts.replaced > 0, "nobody took a place");
+}
+
+#[test]
+fn large_clusters_keep_their_word_too() {
+    explore(large_shape, Blows::Kills, 4);
+    explore(large_shape, Blows::PowerLosses, 4);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! 4. Daemons are restarted with what is open kept, at any moment; some are killed over it.
 //! 5. All disks of a machine are full at any moment, of somebody else's bytes, and have room again at another.
 //! 6. Clocks differ by at most what the lease allows for.
+//! 7. Machines and targets come and go (`changes.rs`), in half of the worlds.
 
 use std::pin::pin;
 use std::sync::Mutex;
@@ -24,6 +25,7 @@ use protocol::manager::MANAGER_PORT;
 use protocol::token::CLIENT_PORT;
 use roles::NoWill;
 
+use super::changes::Changes;
 use super::rack::Rack;
 use super::story::Told;
 
@@ -59,6 +61,7 @@ pub struct Harm {
     /// Disks that answer nothing, by their machines.
     hung: Vec<(usize, usize)>,
     is_cut: bool,
+    changes: Option<Changes>,
 }
 
 impl Harm {
@@ -67,6 +70,7 @@ impl Harm {
         for index in 0..rack.count() {
             world.drift_clock(rack.node(index), dice.below(2 * DRIFT_PPM) as i32 - DRIFT_PPM as i32);
         }
+        let changes = dice.coin().then(|| Changes::new(world, rack, told, Dice::new(dice.roll())));
         let (world, rack, told, troubled) = (world.clone(), rack.clone(), told.clone(), world.now());
         Harm {
             world,
@@ -80,6 +84,7 @@ impl Harm {
             full: Vec::new(),
             hung: Vec::new(),
             is_cut: false,
+            changes,
         }
     }
 
@@ -89,10 +94,11 @@ impl Harm {
 
     /// Does one harm, or undoes one.
     pub async fn strike(&mut self) {
-        let index = self.dice.below(self.rack.count() as u64) as usize;
-        let other = self.dice.below(self.rack.count() as u64) as usize;
+        let present = self.rack.present();
+        let index = present[self.dice.below(present.len() as u64) as usize];
+        let other = present[self.dice.below(present.len() as u64) as usize];
         let (node, other_node) = (self.rack.node(index), self.rack.node(other));
-        match self.dice.below(21) {
+        match self.dice.below(if self.changes.is_some() { 26 } else { 21 }) {
             0..=2 => self.crash(index, Stop::Kill),
             3 => self.crash_all(),
             4..=6 => self.start_some(),
@@ -120,6 +126,7 @@ impl Harm {
             17 => self.let_answer(),
             20 if self.full.is_empty() => self.fill(index),
             20 => self.make_room(),
+            21..=25 => self.change(index),
             _ => {
                 self.note("all links heal".into());
                 self.world.heal_all();
@@ -131,14 +138,35 @@ impl Harm {
         }
     }
 
+    /// Has something come, or go.
+    fn change(&mut self, index: usize) {
+        let (parity, which) = (self.rack.parity(), self.dice.below(6));
+        let changes = self.changes.as_mut().expect("there are some");
+        match which {
+            0 | 1 => changes.invite(),
+            2 => changes.add_disk(index),
+            3 | 4 => changes.take_away(index, parity),
+            _ => changes.keep(),
+        }
+    }
+
+    /// Whether whoever gave commands has what he wanted.
+    pub fn are_changes_done(&self) -> bool {
+        self.changes.as_ref().is_none_or(Changes::are_done)
+    }
+
     fn is_calm(&self) -> bool {
         let is_well = self.frozen.is_empty() && self.full.is_empty() && self.hung.is_empty();
         self.rack.is_whole() && is_well && !self.is_cut && self.failed.is_none()
     }
 
-    /// A service manager starts daemons that have ended by themselves.
+    /// A service manager starts daemons that have ended by themselves, and whoever gave commands sees to them.
     pub fn tend(&mut self) {
-        for index in 0..self.rack.count() {
+        if let Some(index) = self.changes.as_mut().and_then(Changes::tend) {
+            self.stop(index, Stop::Kill);
+            self.rack.forget(index);
+        }
+        for index in self.rack.present() {
             if let Some(why) = self.rack.ended(index) {
                 self.note(format!("{:?} starts again: {why}", self.rack.life(index)));
                 self.told.lock().counts.expelled += 1;
@@ -185,7 +213,7 @@ impl Harm {
 
     fn crash_all(&mut self) {
         let stop = if self.blows == Blows::PowerLosses && self.dice.coin() { Stop::PowerLoss } else { Stop::Kill };
-        for index in 0..self.rack.count() {
+        for index in self.rack.present() {
             self.crash(index, stop);
         }
         if stop == Stop::PowerLoss {
@@ -248,8 +276,9 @@ impl Harm {
 
     /// Whether all that is stored is as safe as it can be.
     async fn is_safe(&self) -> bool {
-        let Some(roles) = self.rack.roles(0) else { return false };
-        let looked = self.world.spawn(&self.world.host(self.rack.node(0)), async move {
+        let index = self.rack.present()[0];
+        let Some(roles) = self.rack.roles(index) else { return false };
+        let looked = self.world.spawn(&self.world.host(self.rack.node(index)), async move {
             let states = stripes::list(&roles.cluster, None).await;
             Tally::of(&roles.cluster.maps(), &states).bytes_exposed.is_empty()
         });
@@ -258,7 +287,7 @@ impl Harm {
 
     /// Starts some of the machines that are down.
     fn start_some(&mut self) {
-        for index in 0..self.rack.count() {
+        for index in self.rack.present() {
             if self.rack.is_down(index) && self.dice.below(4) > 0 {
                 self.rack.start(index);
                 self.note(format!("{:?} starts", self.rack.life(index)));
@@ -338,13 +367,14 @@ impl Harm {
         self.thaw();
         self.make_room();
         self.let_answer();
-        if let Some((index, which)) = self.failed.take() {
+        let present = self.rack.present();
+        if let Some((index, which)) = self.failed.take().filter(|(index, _)| present.contains(index)) {
             self.crash(index, Stop::Kill);
             let disk = &self.rack.disks(index)[which];
             disk.heal();
             disk.wipe();
         }
-        for index in 0..self.rack.count() {
+        for index in present {
             self.rack.disks(index).iter().for_each(|disk| disk.slow(1));
             if self.rack.is_down(index) {
                 self.rack.start(index);

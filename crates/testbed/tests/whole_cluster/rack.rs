@@ -76,7 +76,12 @@ enum Stage {
     Runs(Arc<Roles>),
     /// It has ended by itself: its lease is over, or it found no cluster.
     Ended(String),
+    /// The machine was taken away.
+    Gone,
 }
+
+/// Which numbers a new machine's targets get.
+pub type Numbering = BoxFuture<'static, Result<Result<Vec<TargetId>, String>, host::sim::Crashed>>;
 
 /// How taking a disk in ended.
 pub type Taking = std::pin::Pin<Box<dyn Future<Output = Result<Result<TargetId, String>, host::sim::Crashed>>>>;
@@ -124,28 +129,16 @@ impl Rack {
     /// A new machine joins, as `dazzle join` does it.
     async fn join(&self, index: usize) {
         let first = self.roles(0).expect("the first machine runs");
-        let add = RegistryRequest::AddNode {
-            name: format!("m{index}"),
-            address: String::new(),
-            stores: true,
-            invitation: None,
-        };
+        let add =
+            RegistryRequest::AddNode { name: format!("m{index}"), address: String::new(), stores: true, attempt: None };
         let Ok(RegistryReply::Node(node, _)) = first.cluster.registry(add).await else { panic!("it is let in") };
         let host = self.world.add_node(NodeId(node));
         let count: u32 = self.shape.targets[..index].iter().sum();
-        let disks = self.new_disks(NodeId(node), count..count + self.shape.targets[index]);
-        let names: Vec<String> = disks.iter().map(|(_, disk)| disk.name()).collect();
-        let plugs = plugged(&disks);
-        let joined = self.world.spawn(&host.clone(), async move {
-            let (maps, own) = joining::number_targets(&host, &[NodeId(1)], &names).await.expect("they are numbered");
-            for (expected, (target, disk)) in own.into_iter().zip(plugs) {
-                assert_eq!(expected, target);
-                storage::format(&disk, maps.cluster, target, target_options()).await.expect("an empty disk");
-            }
-        });
-        joined.await.expect("nobody stops it");
-        self.lock().push(Machine { node: NodeId(node), disks, life: 0, stage: Stage::Down });
-        self.start(index);
+        let disks = self.new_disks(host.node(), count..count + self.shape.targets[index]);
+        let own: Vec<SimDisk> = disks.iter().map(|(_, disk)| disk.clone()).collect();
+        let numbered = self.number(host.node(), &own).await.expect("nobody stops it");
+        assert_eq!(numbered.expect("they are numbered"), disks.iter().map(|(id, _)| *id).collect::<Vec<_>>());
+        self.add(host.node(), disks);
         self.until_started(index).await;
     }
 
@@ -153,9 +146,57 @@ impl Rack {
         self.machines.lock().expect("nobody panics over machines")
     }
 
-    /// How many machines there are.
+    /// How many machines there are, or were.
     pub fn count(&self) -> usize {
         self.lock().len()
+    }
+
+    /// How many targets may be lost.
+    pub fn parity(&self) -> u8 {
+        self.shape.parity
+    }
+
+    /// Those that were not taken away.
+    pub fn present(&self) -> Vec<usize> {
+        let machines = self.lock();
+        let is_gone = |index: &usize| matches!(machines[*index].stage, Stage::Gone);
+        (0..machines.len()).filter(|index| !is_gone(index)).collect()
+    }
+
+    /// The machines but one that there are or were: those of which it knows, and which it asks where the cluster is.
+    fn others(&self, index: usize) -> Vec<NodeId> {
+        self.lock().iter().enumerate().filter(|(at, _)| *at != index).map(|(_, machine)| machine.node).collect()
+    }
+
+    /// Has a new machine's targets numbered, and its disks formatted. Asked again it goes on with that.
+    pub fn number(&self, node: NodeId, disks: &[SimDisk]) -> Numbering {
+        let host = self.world.host(node);
+        let names: Vec<String> = disks.iter().map(SimDisk::name).collect();
+        let plugs: Vec<Disk> = disks.iter().map(SimDisk::plug).collect();
+        let peers = self.others(self.count());
+        Box::pin(self.world.spawn(&host.clone(), async move {
+            let (maps, own) = joining::number_targets(&host, &peers, &names).await?;
+            for (target, disk) in own.iter().zip(plugs) {
+                storage::format(&disk, maps.cluster, *target, target_options()).await.expect("an empty disk");
+            }
+            Ok(own)
+        }))
+    }
+
+    /// A machine that has joined starts.
+    pub fn add(&self, node: NodeId, disks: Vec<(TargetId, SimDisk)>) {
+        let index = {
+            let machines = &mut self.lock();
+            machines.push(Machine { node, disks, life: 0, stage: Stage::Down });
+            machines.len() - 1
+        };
+        self.start(index);
+    }
+
+    /// A machine that is down was taken away.
+    pub fn forget(&self, index: usize) {
+        assert!(self.is_down(index));
+        self.lock()[index].stage = Stage::Gone;
     }
 
     /// A machine's node.
@@ -242,10 +283,10 @@ impl Rack {
 
     /// Whether all daemons run, and lack nothing.
     pub fn is_whole(&self) -> bool {
-        let all: Option<Vec<_>> = (0..self.count()).map(|index| self.roles(index)).collect();
+        let all: Option<Vec<_>> = self.present().into_iter().map(|index| self.roles(index)).collect();
         let whole = |roles: &Arc<Roles>| {
             let maps = roles.cluster.maps();
-            maps.targets.values().all(|target| target.state == TargetState::Whole)
+            maps.present().all(|(_, target)| target.state == TargetState::Whole)
                 && maps.groups.values().all(|group| group.newcomers.is_empty())
         };
         all.is_some_and(|all| all.iter().all(whole))
@@ -279,7 +320,7 @@ impl Rack {
         let bare = if self.world.runs(node) { self.world.host(node) } else { self.world.restart(node) };
         let host = if self.shape.has_byways { bare.with_byways() } else { bare };
         let (starting, rack, options) = (host.clone(), self.clone(), self.options());
-        let peers = if index == 0 { Vec::new() } else { vec![NodeId(1)] };
+        let peers = self.others(index);
         drop(self.world.spawn(&host, async move {
             let disks = disks.iter().map(|(target, disk)| (*target, Ok(disk.plug()))).collect();
             let stage = match begin(starting.clone(), peers, disks, options, heritage).await {
@@ -342,13 +383,15 @@ impl Rack {
     /// not.
     pub async fn stop_and_start(&self, asked: usize) {
         let (began, seed) = (self.world.now(), self.world.seed());
-        let all: Vec<_> = (0..self.count()).map(|index| self.roles(index).expect("all run")).collect();
-        let roles = all[asked].clone();
+        let present = self.present();
+        let all: Vec<_> = present.iter().map(|&index| self.roles(index).expect("all run")).collect();
+        let roles = self.roles(asked).expect("all run");
         let asking = self.world.spawn(&self.world.host(self.node(asked)), async move { roles.stop_all(false).await });
         assert!(asking.await.expect("nobody dies").is_ok(), "seed {seed}: the registry can be asked");
-        let stopping: Vec<_> = (0..self.count())
+        let stopping: Vec<_> = present
+            .iter()
             .zip(all)
-            .map(|(index, roles)| {
+            .map(|(&index, roles)| {
                 self.world.spawn(&self.world.host(self.node(index)), async move {
                     roles.all_are_to_stop().await;
                     roles.agree_to_stop(&Unused).await.expect("nobody uses anything");
@@ -361,8 +404,8 @@ impl Rack {
         }
         let took = self.world.now().since(began);
         assert!(took < STOP_ALL_MAX, "seed {seed}: all machines took {took:?} to stop");
-        (0..self.count()).for_each(|index| self.crash(index, Stop::PowerLoss));
-        (0..self.count()).for_each(|index| self.start(index));
+        present.iter().for_each(|&index| self.crash(index, Stop::PowerLoss));
+        present.iter().for_each(|&index| self.start(index));
     }
 
     fn options(&self) -> RolesOptions {

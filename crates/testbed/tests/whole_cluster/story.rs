@@ -101,6 +101,9 @@ pub struct Counts {
     pub followed: u64,
     /// Places in groups that others had taken in the end.
     pub replaced: u64,
+    /// Machines and targets that came, and that were taken away.
+    pub came: u64,
+    pub went: u64,
 }
 
 impl std::ops::Add for Counts {
@@ -119,6 +122,8 @@ impl std::ops::Add for Counts {
             hung: self.hung + other.hung,
             followed: self.followed + other.followed,
             replaced: self.replaced + other.replaced,
+            came: self.came + other.came,
+            went: self.went + other.went,
         }
     }
 }
