@@ -679,9 +679,9 @@ lab_kills() {
 
 # Once what is stored is as safe as it should be, each of these hosts finds the whole file system sound: LAB HOST...
 check_on_all() {
-    local lab=$1 host until=$((SECONDS + 120))
-    while ! "$dazzle" status "$lab/host-1" --json | grep -q '"health": "healthy, '; do
-        [ $SECONDS -lt $until ] || { echo "redundancy is not back after 120 s"; "$dazzle" status "$lab/host-1"; return 1; }
+    local lab=$1 first=$1/host-$2 host until=$((SECONDS + 120))
+    while ! "$dazzle" status "$first" --json | grep -q '"health": "healthy, '; do
+        [ $SECONDS -lt $until ] || { echo "redundancy is not back after 120 s"; "$dazzle" status "$first"; return 1; }
         sleep 0.2
     done
     for host in "${@:2}"; do
