@@ -76,7 +76,7 @@ enum Phase {
 /// How an attempt ended.
 enum Outcome {
     Done,
-    /// It is not possible, and nothing was changed.
+    /// It is not possible, or not any more: a command before it was not heard, and took effect.
     Refused,
     /// It is to be tried again.
     Failed(String),
@@ -279,7 +279,7 @@ impl Changes {
                 return (None, None);
             }
             (Ok(Outcome::Refused), _) => {
-                self.note("it may not go".into());
+                self.note("it may not go, or not stay any more".into());
                 return (None, None);
             }
             (Ok(Outcome::Failed(why)), phase) => self.note(format!("it {phase:?}, in vain: {why}")),
@@ -307,7 +307,7 @@ impl Changes {
             };
             match answer {
                 Ok(()) => Outcome::Done,
-                Err(RegistryError::InUse(_)) => Outcome::Refused,
+                Err(RegistryError::InUse(_) | RegistryError::Unknown(_)) => Outcome::Refused,
                 Err(error) => Outcome::Failed(error.to_string()),
             }
         }))

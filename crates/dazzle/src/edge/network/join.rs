@@ -51,7 +51,7 @@ pub struct JoinRequest {
     pub invitation: Invitation,
     /// and the token's proof of that.
     pub proof: Proof,
-    /// The second since 1970, by its clock.
+    /// The second since 1970, by its clock. Of its attempts the latest counts.
     pub clock: u64,
     /// A certificate signing request, in DER.
     pub request: Vec<u8>,
