@@ -92,9 +92,12 @@ pub(crate) async fn settle_in(
     if peers.is_empty() || config.targets.iter().all(|target| target.id.is_some()) {
         return Ok(());
     }
-    let names: Vec<String> = config.targets.iter().map(|target| target.path.display().to_string()).collect();
-    let (maps, own) = number_targets(host, &peers, &names).await?;
-    config.targets.iter_mut().zip(own).for_each(|(target, id)| target.id = Some(id.0));
+    let unnumbered = config.targets.iter().filter(|target| target.id.is_none());
+    let names: Vec<String> = unnumbered.map(|target| target.path.display().to_string()).collect();
+    let numbered = config.targets.iter().filter_map(|target| target.id).map(TargetId).collect();
+    let (maps, own) = number_targets(host, &peers, &names, &numbered).await?;
+    let unnumbered = config.targets.iter_mut().filter(|target| target.id.is_none());
+    unnumbered.zip(own).for_each(|(target, id)| target.id = Some(id.0));
     for (id, disk) in targets::open_disks(dir, config, runtime) {
         let disk = disk.map_err(|error| format!("target {}: {error}", id.0))?;
         if storage::owner(&disk).await.map_err(|error| error.to_string())?.is_none() {

@@ -98,7 +98,7 @@ fn latest(maps: &Maps, nodes: &[u32]) -> Option<Invited> {
 fn outrun(node: u32, name: &str) -> String {
     format!(
         "{name} has tried to join later than this, by its own clock, and is node {node}: if its clock was set back since, \
-         remove that node with `dazzle node remove DIR {node}`, and join again"
+         remove that node with `dazzle node remove DIR {node}`, and join with a new token"
     )
 }
 
@@ -129,8 +129,8 @@ pub(crate) fn add_targets(maps: &mut Maps, node: u32, names: Vec<String>) -> Rep
     }
     let first = maps.next_target;
     let own = maps.present().filter(|(_, entry)| entry.node == node);
-    let known: BTreeSet<String> = own.map(|(_, entry)| entry.name.clone()).collect();
-    for name in names.into_iter().filter(|name| !known.contains(name)) {
+    let mut known: BTreeSet<String> = own.map(|(_, entry)| entry.name.clone()).collect();
+    for name in names.into_iter().filter(|name| known.insert(name.clone())) {
         maps.targets.insert(maps.next_target, TargetEntry::new(node, name));
         maps.next_target = TargetId(maps.next_target.0 + 1);
     }

@@ -1,6 +1,7 @@
 //! A machine's way into a cluster that is there: its targets get numbers, and its registry a replica. Each step is done
 //! again after a crash, and changes nothing the second time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,20 +56,20 @@ fn abandoned(over: &RegistryStart) -> String {
     )
 }
 
-/// Has the cluster of `peers` number this machine's targets, which people call `names`. What was done before a crash is found
-/// in the maps, and not done again.
+/// Has the cluster of `peers` number this machine's targets, which people call `names`, beside those that are `numbered`. What
+/// was done before a crash is found in the maps, and not done again.
 pub async fn number_targets(
     host: &Host,
     peers: &[NodeId],
     names: &[String],
+    numbered: &BTreeSet<TargetId>,
 ) -> Result<(Arc<Maps>, Vec<TargetId>), String> {
     let cluster = ask(host, peers).await?;
     let node = host.node().0;
-    let called = |maps: &Maps, name: &String| {
-        maps.present().find(|(_, entry)| entry.node == node && entry.name == *name).map(|(id, _)| id)
+    let places = |maps: &Maps| places(maps, node, names, numbered);
+    let missing = |maps: &Maps| -> Vec<String> {
+        names.iter().zip(places(maps)).filter(|(_, id)| id.is_none()).map(|(name, _)| name.clone()).collect()
     };
-    let missing =
-        |maps: &Maps| -> Vec<String> { names.iter().filter(|name| called(maps, name).is_none()).cloned().collect() };
     let refused = |error| format!("the cluster took no targets of this machine: {error}");
     let mut known = cluster.maps();
     if !missing(&known).is_empty() {
@@ -80,10 +81,29 @@ pub async fn number_targets(
         let added = cluster.registry(RegistryRequest::AddTargets { node, names: missing }).await;
         added.map_err(refused)?;
     }
-    let maps = cluster.maps();
-    let own: Option<Vec<TargetId>> = names.iter().map(|name| called(&maps, name)).collect();
+    let own: Option<Vec<TargetId>> = places(&cluster.maps()).into_iter().collect();
     let own = own.ok_or("the cluster took some targets of this machine away meanwhile")?;
-    Ok((maps, own))
+    for (name, target) in names.iter().zip(&own) {
+        if cluster.maps().targets.get(target).is_some_and(|entry| entry.name != *name) {
+            let renamed = cluster.registry(RegistryRequest::RenameTarget(*target, name.clone())).await;
+            renamed.map_err(refused)?;
+        }
+    }
+    Ok((cluster.maps(), own))
+}
+
+/// Which targets of a node those are that people call `names`: in a node that never began also those of other names, in order,
+/// for a path may have been corrected since they were numbered.
+fn places(maps: &Maps, node: u32, names: &[String], numbered: &BTreeSet<TargetId>) -> Vec<Option<TargetId>> {
+    let has_begun = maps.nodes.get(&node).is_none_or(|entry| entry.session > 0);
+    let own = maps.present().filter(|(id, entry)| entry.node == node && !numbered.contains(id));
+    let (called, others): (Vec<_>, Vec<_>) = own.partition(|(_, entry)| names.contains(&entry.name));
+    let mut others = others.into_iter().filter(|_| !has_begun).map(|(id, _)| id);
+    let place = |name: &String| {
+        let known = called.iter().find(|(_, entry)| entry.name == *name).map(|(id, _)| *id);
+        known.or_else(|| others.next())
+    };
+    names.iter().map(place).collect()
 }
 
 /// The cluster of `peers`, for a machine that has no replica of its registry. Machines that are switched on together begin
@@ -98,5 +118,33 @@ pub async fn ask(host: &Host, peers: &[NodeId]) -> Result<Cluster, String> {
             }
             asked => return asked.map_err(|error| error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::maps::{NodeEntry, NodeState, TargetEntry};
+
+    use super::*;
+
+    #[test]
+    fn a_target_is_told_by_its_path_and_one_whose_path_was_corrected_by_being_left() {
+        let mut maps = Maps::empty(1, 1);
+        let node =
+            NodeEntry { name: "b".into(), address: String::new(), session: 0, state: NodeState::Gone, stores: true };
+        maps.nodes.insert(2, node);
+        for (id, owner, name) in [(3, 1, "/d1"), (4, 2, "/d1"), (5, 2, "/d2"), (6, 2, "/d4")] {
+            maps.targets.insert(TargetId(id), TargetEntry::new(owner, name.into()));
+        }
+        let places = |maps: &Maps, names: &[&str], numbered: &[u32]| -> Vec<Option<u32>> {
+            let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+            let numbered = numbered.iter().copied().map(TargetId).collect();
+            places(maps, 2, &names, &numbered).into_iter().map(|id| id.map(|id| id.0)).collect()
+        };
+        assert_eq!(places(&maps, &["/d2", "/d1"], &[]), [Some(5), Some(4)]);
+        assert_eq!(places(&maps, &["/d3", "/d1", "/d5", "/d6"], &[]), [Some(5), Some(4), Some(6), None]);
+        assert_eq!(places(&maps, &["/d3", "/d1"], &[5, 6]), [None, Some(4)], "these have their places");
+        maps.nodes.get_mut(&2).expect("it was let in").session = 1;
+        assert_eq!(places(&maps, &["/d3", "/d1"], &[]), [None, Some(4)], "what it had may be there still");
     }
 }

@@ -1,5 +1,6 @@
 //! Simulated machines of one cluster, each with all its roles as the daemon has them, and a registry that they keep themselves.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -175,7 +176,7 @@ impl Rack {
         let plugs: Vec<Disk> = disks.iter().map(SimDisk::plug).collect();
         let peers = self.others(self.count());
         Box::pin(self.world.spawn(&host.clone(), async move {
-            let (maps, own) = joining::number_targets(&host, &peers, &names).await?;
+            let (maps, own) = joining::number_targets(&host, &peers, &names, &BTreeSet::new()).await?;
             for (target, disk) in own.iter().zip(plugs) {
                 storage::format(&disk, maps.cluster, *target, target_options()).await.expect("an empty disk");
             }
