@@ -298,6 +298,9 @@ impl Changes {
                 Err(error) => return Outcome::Failed(error.to_string()),
             };
             let targets = target.map_or_else(|| targets_of(&maps, node), |target| [target].into());
+            if targets.is_empty() && phase != Phase::Leaves {
+                return Outcome::Failed("its targets are not known here yet".into());
+            }
             let list = targets.iter().copied().collect();
             let answer = match phase {
                 Phase::Begins => cluster.registry(RegistryRequest::Drain(list, Drain::Careful)).await.map(drop),
