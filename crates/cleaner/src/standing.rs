@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use protocol::address::Position;
 use protocol::fragment::FragmentHeader;
 use protocol::id::{GroupId, LogId, StripeNumber};
-use protocol::maps::{LogState, Maps, TargetEntry, Writer};
+use protocol::maps::{LogState, Maps, Writer};
 
 use crate::policy::Stripe;
 
@@ -108,10 +108,9 @@ pub fn logs_to_seal(maps: &Maps, node: u32, own: Option<LogId>) -> Vec<LogId> {
 /// of which more targets are away, or behind, than parity makes up for, nobody can tell: what comes back of a log that was
 /// forgotten is deleted.
 pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
-    let has_nothing = |target| maps.targets.get(&target).is_some_and(TargetEntry::has_nothing);
     let hides = |group: &GroupId| {
         maps.groups.get(group).is_some_and(|group| {
-            let tells = |target| has_nothing(target) || maps.is_whole_in(group, target);
+            let tells = |target| maps.has_nothing(target) || maps.is_whole_in(group, target);
             let unsure = group.targets.iter().filter(|&&target| !tells(target)).count();
             unsure > usize::from(group.geometry.parity)
         })
@@ -126,7 +125,7 @@ pub fn logs_to_forget(maps: &Maps, stored: &[LogId]) -> Vec<LogId> {
 mod tests {
     use protocol::fragment::{FragmentId, Geometry, Part};
     use protocol::id::{FenceEpoch, RunNumber, TargetId};
-    use protocol::maps::{GroupEntry, LogEntry, Run, SlotEntry, SlotLog, TargetState};
+    use protocol::maps::{GroupEntry, LogEntry, Run, SlotEntry, SlotLog, TargetEntry, TargetState};
 
     use super::*;
 

@@ -206,18 +206,19 @@ async fn emptied(parts: &Parts, leaver: &Leaver, progress: &Progress) -> Result<
             return Err(format!("somebody decided that {} stays, or took it away", leaver.name));
         }
         let slots = if leaver.is_gone(&maps) { 0 } else { leaver.slots(&maps) };
+        let mut why = None;
         if left.stripes == 0 && slots == 0 {
             match removal::conclude(&parts.roles.cluster, &leaver.targets).await {
                 Ok(()) => return Ok(()),
                 Err(error @ RemovalError::Hidden(_)) => return Err(error.to_string()),
                 // The registry does not answer, or somebody has yet to end what may be written there.
-                Err(RemovalError::Left(_) | RemovalError::Registry(_)) => {}
+                Err(error) => why = Some(error.to_string()),
             }
         }
         most = most.max(left.bytes_data);
-        let what = match left.stripes {
-            0 if slots == 0 => "logs are ended".to_owned(),
-            0 => "slots are handed over".to_owned(),
+        let what = match (left.stripes, why) {
+            (0, Some(why)) => why,
+            (0, None) => "slots are handed over".to_owned(),
             _ => format!("{} left", Size(left.bytes_data)),
         };
         let line = Line::Progress { what, done: most - left.bytes_data, total: most.max(1) };

@@ -1,7 +1,7 @@
 //! Whether a stripe is gone: deleted on purpose, as distinguished from lost. Decides, never awaits.
 //!
 //! 1. A stripe that was ended has at least m+1 fragments: data, and all parity. So m targets that tell nothing, or may
-//!    have missed something, hide none.
+//!    have missed something, hide none. One that was found to be empty, or was taken away, counts as heard: it has nothing.
 //! 2. Deleting is one message to each target, and a crash may come between them. Of what is needed no more than m
 //!    fragments are ever lost; where more are missing on targets that never missed anything, the stripe was deleted, and
 //!    the rest of it is only what the messages did not reach.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use event_listener::Event;
 use futures_util::future::{Either, join_all, select};
-use host::{Address, BoxFuture, Envelope, Handler, Moment, NodeId, Port};
+use host::{Address, BoxFuture, Envelope, Handler, NodeId, Port};
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetEntry, TargetState};
 use protocol::rebuild::{REBUILD_PORT, Refill, Refilled};
@@ -34,7 +34,9 @@ const AT_ONCE: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// So many fragments are deleted at once.
 const DELETE_MAX: usize = 1024;
-/// How long it rests when a pass made nothing better, and between two looks whether something is empty.
+/// Looking whether something is empty takes at most one part in so many of the time.
+const LOOK_SHARE: u32 = 20;
+/// How long it rests when a pass made nothing better, and at least between two looks whether something is empty.
 const REST: Duration = Duration::from_secs(30);
 
 /// How a rebuilder works.
@@ -230,7 +232,7 @@ impl Handler for Hand {
 }
 
 async fn run(rebuilder: Arc<Rebuilder>) {
-    let (mut absences, mut pause, mut concluded) = (Absences::default(), LOOK, None);
+    let (mut absences, mut pause, mut rested) = (Absences::default(), LOOK, rebuilder.cluster.host().now());
     loop {
         // First of all: a node that has just started has better things to do.
         rebuilder.sleep(pause).await;
@@ -240,10 +242,10 @@ async fn run(rebuilder: Arc<Rebuilder>) {
         let maps = rebuilder.cluster.maps();
         let now = rebuilder.cluster.host().now();
         absences.observe(&maps, now);
-        let has_rested = concluded.is_none_or(|then: Moment| now.since(then) >= REST);
-        if has_rested && rebuilder.cluster.leads() && draining(&maps).next().is_some() {
+        if now >= rested && rebuilder.cluster.leads() && draining(&maps).next().is_some() {
             rebuilder.conclude_drains().await;
-            concluded = Some(now);
+            let ended = rebuilder.cluster.host().now();
+            rested = ended + REST.max(ended.since(now) * LOOK_SHARE);
         }
         let is_due = rebuilder.cluster.leads() && rebuilder.is_due(&maps, &absences);
         let rests = is_due && !rebuilder.pass(&absences).await;

@@ -6,7 +6,8 @@
 //! 2. Only where no more members tell nothing, newcomers among them, than parity makes up for: what is left is enough to make
 //!    again what is lost, and nobody who may come back with it is forgotten.
 //! 3. Only where nothing is written any more, as the registry asks.
-//! 4. Who took the fewest places takes the next, so that all share the work; among equals a fixed disorder decides.
+//! 4. Nobody takes the place of one that was found to be empty: there is nothing to make again.
+//! 5. Who took the fewest places takes the next, so that all share the work; among equals a fixed disorder decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,8 @@ use crate::stripes::{Stray, StripeState};
 pub fn replaced(maps: &Maps, given_up: &BTreeSet<TargetId>) -> BTreeMap<GroupId, GroupEntry> {
     let mut taken: BTreeMap<TargetId, usize> = BTreeMap::new();
     maps.groups.values().flat_map(|group| &group.newcomers).for_each(|&it| *taken.entry(it).or_default() += 1);
-    let stays_away = |target: &TargetId| given_up.contains(target) && is_failed(maps, *target);
+    let stays_away =
+        |target: &TargetId| given_up.contains(target) && is_failed(maps, *target) && !maps.has_nothing(*target);
     if !maps.targets.keys().any(stays_away) {
         return BTreeMap::new();
     }

@@ -179,8 +179,9 @@ fn total(lengths: &[u32]) -> u32 {
 /// In which run a stripe lies: a header of that run, a parity's if there is one, and the lengths of its data fragments.
 ///
 /// All runs have the same bytes, as far as they go. Of those that go farthest the one counts that lacks least, and among
-/// equals the newest: an older run may have been left incomplete, and a newer one may have lost all its parity since. Readers
-/// look only where the layout says that the stripe may lie: what else is left of it is as safe as nothing.
+/// equals the newest: an older run may have been left incomplete, and a newer one may have lost all its parity since. What lies
+/// over a target that was found to be empty counts only where there is nothing else: it may be switched off at any time.
+/// Readers look only where the layout says that the stripe may lie: what else is left of it is as safe as nothing.
 fn shape_of<'a>(
     maps: &Maps,
     (log, number): (LogId, StripeNumber),
@@ -201,7 +202,14 @@ fn shape_of<'a>(
     let shapes: Vec<_> = runs.into_iter().rev().filter_map(|run| shape_in(held, run)).collect();
     let farthest = shapes.iter().map(|(_, lengths)| reach(lengths)).max()?;
     let farthest = shapes.into_iter().filter(|(_, lengths)| reach(lengths) == farthest);
-    farthest.min_by_key(|(header, lengths)| missing(maps, header, lengths, held).len())
+    farthest.min_by_key(|(header, lengths)| {
+        (lies_over_empty(maps, header.group), missing(maps, header, lengths, held).len())
+    })
+}
+
+/// Whether a group has a member on which nothing is that anybody needs: nothing over that group is, then.
+fn lies_over_empty(maps: &Maps, group: GroupId) -> bool {
+    maps.groups.get(&group).is_some_and(|group| group.targets.iter().any(|target| maps.has_nothing(*target)))
 }
 
 /// What the fragments of one run say. Where no parity is left, or there is none yet, the lengths are those of the data
@@ -481,5 +489,69 @@ async fn write(cluster: &Cluster, whole: &Whole, damage: Damage, fence: FenceEpo
             cluster.ask(damage.target, request(append)).await.is_ok()
         }
         answer => answer.is_ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::address::Position;
+    use protocol::fragment::Geometry;
+    use protocol::maps::{GroupEntry, LogEntry, Run, TargetEntry, Writer};
+
+    use super::*;
+
+    const GEOMETRY: Geometry = Geometry { data: 2, parity: 1, fragment_size: 4096 };
+
+    /// A stripe that was laid over targets 0 to 2, and then over 1 to 3; one run has ended, and both cover it.
+    fn maps() -> Maps {
+        let group = |first: u32| GroupEntry::new((first..first + 3).map(TargetId).collect(), GEOMETRY, false);
+        let run =
+            |number, end| Run { number: RunNumber(number), from: StripeNumber(0), end, groups: vec![GroupId(number)] };
+        let (layout, state) = (vec![run(0, Some(StripeNumber(1))), run(1, None)], LogState::Open(FenceEpoch(1)));
+        let log = LogEntry { node: 1, session: 1, writer: Writer::Client, layout, state, version: 1 };
+        Maps {
+            targets: (0..4).map(|id| (TargetId(id), TargetEntry::new(id, String::new()))).collect(),
+            groups: [(GroupId(0), group(0)), (GroupId(1), group(1))].into(),
+            logs: [(LogId(1), log)].into(),
+            ..Maps::empty(1, 1)
+        }
+    }
+
+    /// All fragments of the stripe, in both runs.
+    fn held(maps: &Maps) -> Held {
+        let fragment = |run: u32, part| {
+            let id = FragmentId { log: LogId(1), stripe: StripeNumber(0), run: RunNumber(run), part };
+            let header = FragmentHeader {
+                id,
+                group: GroupId(run),
+                geometry: GEOMETRY,
+                mark: Position::START,
+                previous_end: 0,
+                complete_below: StripeNumber(0),
+                data_lengths: if matches!(part, Part::Parity(_)) { vec![4096, 4096] } else { Vec::new() },
+            };
+            let target = maps.groups[&GroupId(run)].targets[GEOMETRY.member(StripeNumber(0), part)];
+            (target, StoredFragment { header, length: 4096, generation: 0 })
+        };
+        let parts = [Part::Data(0), Part::Data(1), Part::Parity(0)];
+        [0, 1].iter().flat_map(|&run| parts.map(|part| fragment(run, part))).collect()
+    }
+
+    #[test]
+    fn what_lies_over_an_empty_target_does_not_come_to_count_again() {
+        let mut maps = maps();
+        let mut held = held(&maps);
+        let counts = |maps: &Maps, held: &Held| {
+            let state = state_of(maps, (LogId(1), StripeNumber(0)), held, &Hearsay::default()).expect("it is held");
+            (state.group, state.missing.len())
+        };
+        assert_eq!(counts(&maps, &held), (GroupId(1), 0), "the newer of equals");
+        let lost = |id: &FragmentId| (id.run, id.part) == (RunNumber(1), Part::Data(0));
+        held.retain(|(_, fragment)| !lost(&fragment.header.id));
+        assert_eq!(counts(&maps, &held), (GroupId(0), 0), "the one that lacks less");
+        maps.targets.get_mut(&TargetId(0)).expect("one of four").empty = true;
+        assert_eq!(counts(&maps, &held), (GroupId(1), 1), "what the other lacks is made again");
+        held.retain(|(_, fragment)| fragment.header.id.run == RunNumber(0));
+        assert_eq!(counts(&maps, &held).0, GroupId(0), "there is nothing else");
     }
 }

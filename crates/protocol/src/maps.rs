@@ -265,6 +265,11 @@ impl Maps {
         current.chain(written.flat_map(|run| run.groups.iter().copied())).collect()
     }
 
+    /// Whether nothing lies on a target that anybody needs.
+    pub fn has_nothing(&self, target: TargetId) -> bool {
+        self.targets.get(&target).is_some_and(TargetEntry::has_nothing)
+    }
+
     /// Whether stripes may still come to lie on a target.
     pub fn takes_stripes(&self, target: TargetId) -> bool {
         self.written().iter().any(|group| self.groups[group].targets.contains(&target))

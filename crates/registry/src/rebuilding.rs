@@ -181,6 +181,8 @@ impl Ruins<'_> {
             (None, None) => self.blank(),
             (None, Some(peer)) => return Err(RebuildError::Others(format!("node {peer} in dazzle.toml"))),
         };
+        // What was found of them counted as long as nothing came to lie there, of which the copy may not know.
+        maps.targets.values_mut().for_each(|entry| entry.empty = false);
         // A target that the copy could know, and does not, was taken away.
         for (&target, name) in self.founder.targets.range(maps.next_target..) {
             maps.targets.insert(target, TargetEntry::new(self.founder.node, name.clone()));

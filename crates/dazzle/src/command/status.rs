@@ -136,7 +136,7 @@ fn state_of(target: &serde_json::Value) -> String {
     let state = target["state"].as_str().unwrap_or("?");
     match target["left"].as_u64() {
         None => state.to_owned(),
-        Some(_) if target["empty"] == true => format!("{state}, drained"),
+        Some(0) if target["empty"] == true => format!("{state}, drained"),
         Some(left) => format!("{state}, drains: {}", Size(left)),
     }
 }
