@@ -175,6 +175,8 @@ mod tests {
             assert!(group.newcomers.contains(&group.targets[0]) && group.former == given_up(&[1]));
         }
         assert_eq!(requests(&maps, &given_up(&[1])).len(), 6);
+        maps.targets.get_mut(&TargetId(1)).expect("it is there").empty = true;
+        assert!(replaced(&maps, &given_up(&[1])).is_empty(), "there is nothing to make again");
     }
 
     #[test]
