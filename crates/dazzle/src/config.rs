@@ -1,6 +1,5 @@
 //! The settings of a file system: few, in one file, `dazzle.toml` in its directory.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -291,13 +290,6 @@ impl Config {
                 return Err(format!("{} is not UTF-8, and settings are text; name another path", path.display()));
             }
         }
-        let mut paths = BTreeSet::new();
-        if let Some(twice) = self.targets.iter().find(|target| !paths.insert(&target.path)) {
-            return Err(format!(
-                "{} is given twice: what is to be two targets lies at two paths",
-                twice.path.display()
-            ));
-        }
         for target in &self.targets {
             if let Some(limit) = target.limit {
                 at_least(&format!("limit of {}", target.path.display()), limit, 64 << 20)?;
@@ -432,8 +424,6 @@ mod tests {
         assert!(wrong.verify().unwrap_err().contains("data = 0 is not from 1 to the 8"));
         let wrong = Config { dirty: Size(1 << 40), ..Config::new(0, None, vec![target.clone()]) };
         assert!(wrong.verify().unwrap_err().contains("must leave 16 MiB"));
-        let wrong = Config::new(1, None, vec![target.clone(), target.clone()]);
-        assert!(wrong.verify().unwrap_err().contains("target-0 is given twice"));
         let wrong = Config { scrub_days: 3651, ..Config::new(0, None, vec![target]) };
         assert!(wrong.verify().unwrap_err().contains("0 turns it off"));
         assert!(toml::from_str::<Config>("parity = 1\nspeed = \"ludicrous\"\ntarget = []").is_err());

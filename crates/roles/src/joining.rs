@@ -64,6 +64,12 @@ pub async fn number_targets(
     names: &[String],
     numbered: &BTreeSet<TargetId>,
 ) -> Result<(Arc<Maps>, Vec<TargetId>), String> {
+    let mut given = BTreeSet::new();
+    if let Some(twice) = names.iter().find(|name| !given.insert(*name)) {
+        return Err(format!(
+            "{twice} is given twice: two targets lie at two paths; correct dazzle.toml, and start again"
+        ));
+    }
     let cluster = ask(host, peers).await?;
     let node = host.node().0;
     let places = |maps: &Maps| places(maps, node, names, numbered);
@@ -123,9 +129,19 @@ pub async fn ask(host: &Host, peers: &[NodeId]) -> Result<Cluster, String> {
 
 #[cfg(test)]
 mod tests {
+    use host::sim::World;
     use protocol::maps::{NodeEntry, NodeState, TargetEntry};
 
     use super::*;
+
+    #[test]
+    fn one_path_is_no_two_targets() {
+        let world = World::new(1);
+        let host = world.add_node(NodeId(1));
+        let names = ["/d1".into(), "/d1".into()];
+        let refused = world.block_on(number_targets(&host, &[], &names, &BTreeSet::new()));
+        assert!(refused.is_err_and(|why| why.contains("/d1 is given twice")));
+    }
 
     #[test]
     fn a_target_is_told_by_its_path_and_one_whose_path_was_corrected_by_being_left() {
