@@ -955,11 +955,11 @@ replace_one() {
     done
 }
 
-# Host 1 goes, which founded the cluster: what was written first lay over its disks alone. Its mount is in use until it stops.
+# Host 1 goes, which founded the cluster: what was written first lay over its two disks alone.
 drain_first() {
     local lab=$1 host
     "$dazzle" node drain "$lab/host-2" host-1 || return 1
-    "$dazzle" status "$lab/host-2" | grep 'host-1:' | grep -vq drained && { echo "it is not known to be empty"; return 1; }
+    [ "$("$dazzle" status "$lab/host-2" | grep -c 'host-1:.*drained')" = 2 ] || { echo "it is not known to be empty"; return 1; }
     "$dazzle" lab stop "$lab" 1 && "$dazzle" node remove "$lab/host-4" host-1 || return 1
     for host in 2 3 4; do
         [ "$(digest "$lab/mnt-$host/crates")" = "$2" ] || { echo "bytes differ on host $host"; return 1; }
