@@ -262,12 +262,7 @@ impl Gate {
     async fn let_in(&self, request: JoinRequest) -> Result<Admitted, JoinRefusal> {
         let cluster = self.cluster.get().ok_or(JoinRefusal::NotYet)?;
         let JoinRequest { name, address, stores, invitation, proof, request, clock } = request;
-        if !self.authority.has_invited(invitation, &proof) {
-            return Err(JoinRefusal::Token(TokenError::Wrong));
-        }
-        if Date::now().0 >= invitation.expires {
-            return Err(JoinRefusal::Token(TokenError::Expired(invitation.expires)));
-        }
+        self.authority.expect_invited(invitation, &proof, Date::now()).map_err(JoinRefusal::Token)?;
         let attempt = Some(Attempt { invitation, number: clock });
         match cluster.registry(RegistryRequest::AddNode { name, address, stores, attempt }).await {
             Ok(RegistryReply::Node(node, maps)) => self.admit(node, &maps, stores, &request),

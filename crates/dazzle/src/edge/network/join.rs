@@ -124,8 +124,8 @@ pub enum JoinRefusal {
     Busy,
     /// Here nobody can let machines in.
     #[error(
-        "the node at this address only mounts and lets no machines in: use the address of one that stores, as that which \
-         printed the token"
+        "the node at this address only mounts and lets no machines in: use the address of one that stores; the token is good \
+         at each of these"
     )]
     NotHere,
     /// Here nobody can let machines in yet.

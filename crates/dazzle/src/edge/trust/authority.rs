@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 
 use super::identity::names_in;
 use super::token::hash;
-use super::{Date, Fingerprint, NodeName, Proof, Token, TrustError};
+use super::{Date, Fingerprint, NodeName, Proof, Token, TokenError, TrustError};
 
 const DAY: u64 = 86_400;
 /// What the CA's key says of nothing but invitations.
@@ -110,9 +110,11 @@ impl Authority {
         Token { fingerprint: self.fingerprint(), invitation, proof: self.prove(invitation) }
     }
 
-    /// Whether the CA's key made `proof`. How long it takes tells nothing of where they differ.
-    pub fn has_invited(&self, invitation: Invitation, proof: &Proof) -> bool {
-        aws_lc_rs::constant_time::verify_slices_are_equal(&self.prove(invitation), proof).is_ok()
+    /// Whether the CA's key made `proof`, and the invitation is good at `now`. How long it takes tells nothing of where proofs differ.
+    pub fn expect_invited(&self, invitation: Invitation, proof: &Proof, now: Date) -> Result<(), TokenError> {
+        aws_lc_rs::constant_time::verify_slices_are_equal(&self.prove(invitation), proof)
+            .map_err(|_| TokenError::Wrong)?;
+        if now.0 < invitation.expires { Ok(()) } else { Err(TokenError::Expired(invitation.expires)) }
     }
 
     /// The first half of HMAC-SHA256, by the SHA-256 of the CA's key in PKCS #8.
@@ -176,12 +178,24 @@ mod tests {
         let ours = Authority::create(7, Validity::of_authority(Date(0))).unwrap();
         let Token { invitation, proof, .. } = ours.invite(Invitation { number: 1, expires: 1000 });
         let elsewhere = Authority::from_pem(ours.pem(), &ours.key_pem()).unwrap();
-        assert!(elsewhere.has_invited(invitation, &proof));
-        assert!(!elsewhere.has_invited(Invitation { expires: 1001, ..invitation }, &proof));
-        assert!(!elsewhere.has_invited(Invitation { number: 2, ..invitation }, &proof));
-        assert!((0..16).all(|at| !elsewhere.has_invited(invitation, &flipped(proof, at))));
+        let judge = |invitation, proof| elsewhere.expect_invited(invitation, &proof, Date(999));
+        assert_eq!(judge(invitation, proof), Ok(()));
+        assert_eq!(judge(Invitation { expires: 1001, ..invitation }, proof), Err(TokenError::Wrong));
+        assert_eq!(judge(Invitation { number: 2, ..invitation }, proof), Err(TokenError::Wrong));
+        assert!((0..16).all(|at| judge(invitation, flipped(proof, at)) == Err(TokenError::Wrong)));
         let theirs = Authority::create(7, Validity::of_authority(Date(0))).unwrap();
-        assert!(!theirs.has_invited(invitation, &proof));
+        assert_eq!(theirs.expect_invited(invitation, &proof, Date(999)), Err(TokenError::Wrong));
+    }
+
+    #[test]
+    fn an_invitation_is_good_until_it_expires() {
+        let ours = Authority::create(7, Validity::of_authority(Date(0))).unwrap();
+        let Token { invitation, proof, .. } = ours.invite(Invitation { number: 1, expires: 1000 });
+        let judge = |now| ours.expect_invited(invitation, &proof, Date(now));
+        assert_eq!((judge(0), judge(999)), (Ok(()), Ok(())));
+        assert_eq!((judge(1000), judge(u64::MAX)), (Err(TokenError::Expired(1000)), Err(TokenError::Expired(1000))));
+        // Who has no key learns nothing but that.
+        assert_eq!(ours.expect_invited(invitation, &flipped(proof, 0), Date(1000)), Err(TokenError::Wrong));
     }
 
     fn flipped(mut proof: Proof, at: usize) -> Proof {

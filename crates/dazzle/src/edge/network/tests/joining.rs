@@ -30,14 +30,8 @@ impl Porter {
     }
 
     fn check(&self, request: &JoinRequest) -> Result<(), TokenError> {
-        let Invitation { number, expires } = request.invitation;
-        if !self.authority.has_invited(request.invitation, &request.proof) {
-            return Err(TokenError::Wrong);
-        }
-        if now().0 >= expires {
-            return Err(TokenError::Expired(expires));
-        }
-        if self.used.lock().unwrap().insert(number) { Ok(()) } else { Err(TokenError::Used) }
+        self.authority.expect_invited(request.invitation, &request.proof, now())?;
+        if self.used.lock().unwrap().insert(request.invitation.number) { Ok(()) } else { Err(TokenError::Used) }
     }
 }
 
