@@ -90,7 +90,7 @@ impl Daemon {
             Err(error) if self.inherit.is_some() => {
                 error!(error, "the daemon cannot go on with what was open; it begins anew");
                 self.abandon_mount();
-                return self.succeed();
+                return self.begin_anew(&format!("the daemon cannot go on with what programs had open: {error}"));
             }
             Err(error) if self.again => {
                 error!(error, "the cluster cannot be joined again; it is tried again in {} s", AGAIN_PAUSE.as_secs());
@@ -116,13 +116,8 @@ impl Daemon {
                 Ok(())
             }
             Ending::Followed(will) => self.be_followed(&will, &lock),
-            Ending::Expelled if self.foreground => Err(Failure::from(
-                "this machine did not renew its lease in time, and others have taken over what it managed. What was fsynced is \
-                 safe; programs that had files open here got errors for them. Start it again; a service manager does that with \
-                 Restart=always"
-                    .to_owned(),
-            )),
-            Ending::Expelled => self.succeed(),
+            Ending::Expelled => self
+                .begin_anew("this machine did not renew its lease in time, and others have taken over what it managed"),
         }
     }
 
@@ -146,6 +141,17 @@ impl Daemon {
         if let Err(error) = mount::unmount(&point, Users::Dismiss) {
             error!(%error, "the mount that nobody serves stays");
         }
+    }
+
+    /// This daemon's life is over, for this reason. Another one begins: in the foreground that is left to who started this one.
+    fn begin_anew(&self, why: &str) -> Outcome {
+        if !self.foreground {
+            return self.succeed();
+        }
+        Err(Failure::from(format!(
+            "{why}. What was fsynced is safe; programs that had files open here got errors for them. Start it again; a service \
+             manager does that with Restart=on-failure"
+        )))
     }
 
     /// Starts another daemon in the place of this one, which ends: nothing of a life that is over goes into the next.

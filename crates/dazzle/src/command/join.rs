@@ -17,14 +17,14 @@ use crate::targets::open_unowned;
 /// Makes this machine part of the file system that the machine at ADDRESS belongs to.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Get a token on the machine at ADDRESS with `dazzle token create DIR`. From then on this machine is \
-                        started with `dazzle up DIR`."
+    after_help = "Get a token with `dazzle token create DIR` on any machine of the cluster that stores. From then on this machine \
+                  is started with `dazzle up DIR`."
 )]
 pub(super) struct Join {
-    /// Where that machine is reached: host and port.
+    /// Where that machine, any one that stores, is reached: host and port.
     #[arg(value_name = "ADDRESS")]
     at: String,
-    /// What `dazzle token create` printed there.
+    /// What `dazzle token create` printed: good for one machine, and for a day.
     token: Token,
     /// The directory that this machine keeps its part in.
     dir: PathBuf,
@@ -37,8 +37,8 @@ pub(super) struct Join {
     /// Where to mount it.
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
-    /// It stores nothing for others: it only mounts, and may go at any time with `dazzle down`. Its name stays taken until
-    /// `dazzle node remove` forgets it.
+    /// It stores nothing for others: it only mounts, and may go at any time with `dazzle down`. Its name and its address
+    /// stay taken until `dazzle node remove` forgets it.
     #[arg(long, conflicts_with_all = ["targets", "target", "limit"])]
     client: bool,
     /// How many targets it gets inside DIR.
