@@ -11,7 +11,7 @@ BUILD="build-essential pkg-config ca-certificates fuse3"
 
 # What the program tests run on the mounted file system. `libacl1-dev` is what pjdfstest links with; `dpkg-dev` unpacks
 # the source package that c-build compiles.
-TEST="git fio rsync sqlite3 postgresql attr acl libacl1-dev dpkg-dev python3 tar e2fsprogs util-linux"
+TEST="git fio rsync sqlite3 postgresql attr acl libacl1-dev dpkg-dev python3 tar e2fsprogs util-linux openssl faketime"
 
 # What the comparison measures against: libfuse's own passthrough example, and MooseFS.
 BENCH="git fuse3 libfuse3-dev liburing-dev python3 moosefs-master moosefs-chunkserver moosefs-client"

@@ -485,7 +485,7 @@ bad_clusters() {
     local dir
     "$dazzle" up "$work/m1" --name one --address "$(machine 1)" --mount "$work/m1-mount" &&
         "$dazzle" up "$work/f1" --name alien --address "$(machine 9)" && echo kept >"$work/m1-mount/file" || return 1
-    bad_addresses && bad_tokens && bad_machines && bad_versions && bad_certificates && no_quorum || return 1
+    bad_addresses && bad_tokens && bad_clocks && bad_machines && bad_versions && bad_certificates && no_quorum || return 1
     [ "$(cat "$work/m1-mount/file")" = kept ] || { echo "the file is not there"; return 1; }
     # The others may go as they are: the last ones to be stopped would wait for those that are gone.
     "$dazzle" check "$work/m1" && "$dazzle" down "$work/m1" || return 1
@@ -523,7 +523,21 @@ bad_tokens() {
     called=two refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" || return 1
     refused 1 "was used before" "$(machine 2)" "$(cat "$work/used")" || return 1
     "$dazzle" down "$work/m2" && "$dazzle" up "$work/m2" || return 1
-    refused 1 "was used before" "$(machine 2)" "$(cat "$work/used")"
+    refused 1 "was used before" "$(machine 2)" "$(cat "$work/used")" || return 1
+    # Of several tokens made at once each is good for a machine of its own.
+    [ "$("$dazzle" token create "$work/m1" --count 3 | sort -u | grep -c '^dazzle1-')" = 3 ] || { echo "no three tokens"; return 1; }
+    expect 2 "0 is not in 1..=1000" "$dazzle" token create "$work/m1" --count 0
+}
+
+# Machines whose clocks are far off, before and after.
+bad_clocks() {
+    local token library off
+    library=$(dpkg -L libfaketime 2>/dev/null | grep '/libfaketime\.so\.1$') || { echo "faketime is not installed: left out"; return 0; }
+    token=$("$dazzle" token create "$work/m1") || return 1
+    for off in +3h -3h; do
+        LD_PRELOAD=$library FAKETIME=$off FAKETIME_DONT_FAKE_MONOTONIC=1 \
+            refused 1 "set the clock that is wrong" "$(machine 1)" "$token" || return 1
+    done
 }
 
 # Machines that are there already: by name, by address, by directory, as a copy; and storage that is another's.
