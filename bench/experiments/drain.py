@@ -8,8 +8,8 @@ what moves and how long that takes.
             data of all stripes that lie over the host. To reach: 1.1. What lay on the host itself is told beside it
 * written   bytes that all targets wrote meanwhile, over what those need that must move, with parity; less what they wrote
             for the program, at its rate before: journals and images are among it
-* seconds   over the plan's. To reach: 0.75 to 1.25. The plan goes by `rebuild` in dazzle.toml, 64 MiB a second unless set, and
-            says what links must carry for that: --rebuild sets it to something that they can
+* seconds   over the plan's. To reach: 0.75 to 1.25. The plan goes by `rebuild` in dazzle.toml, 64 MiB a second unless set, or by
+            what links carry, where that takes longer: --rebuild sets it to something that they can
 * calls     p50, p99 and the longest, before and meanwhile: a write of 4 KiB, an fsync, a read, and open, stat, create,
             rename, unlink, list. To reach: p99 within --budget
 """

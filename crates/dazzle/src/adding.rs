@@ -1,7 +1,6 @@
 //! Adding targets to this machine, and putting empty disks in the place of those of targets that do not serve, as commands ask
 //! for it while everything goes on. This file looks at places and writes the settings; the order of things is `roles`'s.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,17 +8,19 @@ use host::Disk;
 use log::stripes;
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetEntry, TargetState};
-use protocol::storage::{StorageReply, StorageRequest};
 use roles::targets::called;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use crate::config::{Config, FILE_NAME, Size, TargetConfig};
-use crate::drain::{joined, refreshed};
+use crate::drain::{measured_pace, pace, refreshed};
 use crate::edge::control::{Line, Progress};
 use crate::edge::directory::Room;
 use crate::edge::storage_place::{self, Made, Spot};
 use crate::node::Parts;
+use crate::pace::Pace;
+use crate::plan::joined;
+use crate::probe;
 use crate::supply::{Gain, Refill, lacking};
 
 /// How often it is looked what is lacking, at most, and how much of the time.
@@ -44,12 +45,7 @@ pub(crate) async fn plan_to_add(parts: &Parts, path: &Path, limit: Option<Size>)
     let place = Place::find(parts, &maps, (path, limit), None)?;
     let name = place.path.display().to_string();
     let usage = place.disk.usage().map_err(|error| format!("{name}: {error}"))?;
-    let mut stats = BTreeMap::new();
-    for (target, _) in maps.serving() {
-        if let Ok(StorageReply::Stat(stat)) = parts.roles.cluster.ask(target, StorageRequest::Stat).await {
-            stats.insert(target, stat);
-        }
-    }
+    let stats = probe::stats(&parts.roles.cluster, &maps).await;
     let own = (parts.roles.cluster.host().node().0, parts.roles.session(), name.clone());
     Ok(joined(json!({"name": name}), Gain::of(&maps, own, usage.bytes_free, stats)?.in_json()))
 }
@@ -78,7 +74,7 @@ pub(crate) async fn plan_to_replace(parts: &Parts, name: &str, path: Option<&Pat
     let target = find(parts, &maps, name)?;
     let former = former_place(parts, target);
     Place::of(parts, &maps, target, path)?;
-    let refill = refill(parts, &maps, target).await;
+    let refill = refill(parts, &maps, target, measured_pace(parts).await).await;
     let name = called(&maps, target);
     let refused = match parts.roles.serves_from(target, former).await {
         true => Some(format!("{name} serves")),
@@ -101,7 +97,7 @@ pub(crate) async fn replace(
         let target = find(parts, &maps, name)?;
         let former = former_place(parts, target);
         let Place { config, path, limit, disk, made } = Place::of(parts, &maps, target, path)?;
-        let objection = refill(parts, &maps, target).await.objection(&called(&maps, target));
+        let objection = refill(parts, &maps, target, pace(parts)).await.objection(&called(&maps, target));
         if let Some(why) = objection.filter(|_| !force) {
             return Err(format!("{why}; or, if that is gone for good, --force gives it up. Nothing was changed"));
         }
@@ -261,9 +257,9 @@ fn find(parts: &Parts, maps: &Maps, name: &str) -> Result<TargetId, String> {
     }
 }
 
-async fn refill(parts: &Parts, maps: &Maps, target: TargetId) -> Refill {
+async fn refill(parts: &Parts, maps: &Maps, target: TargetId, pace: Pace) -> Refill {
     let states = stripes::list(&parts.roles.cluster, None).await;
-    Refill::of(maps, &states, target, parts.config.rebuild.0)
+    Refill::of(maps, &states, target, pace)
 }
 
 /// Waits until a target lacks nothing.

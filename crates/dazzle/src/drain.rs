@@ -1,23 +1,27 @@
 //! Emptying targets and machines and taking them away, as commands ask for it. This file awaits; `plan` decides whether, the
 //! registry what follows, and cleaner and managers carry it out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use log::leaving::Left;
+use log::exposure::unreadable;
+use log::leaving::{Left, hidden};
 use log::removal::{self, RemovalError, Silence};
-use log::stripes;
+use log::stripes::{self, StripeState};
 use protocol::id::TargetId;
-use protocol::maps::{Drain, Maps, NodeEntry, NodeState, TargetEntry};
+use protocol::maps::{Drain, Maps, NodeEntry, NodeState, TargetEntry, TargetState};
 use protocol::registry::{RegistryError, RegistryRequest};
-use protocol::storage::{StorageReply, StorageRequest};
+use registry::change;
 use roles::targets::called;
 use serde_json::{Value, json};
 
 use crate::config::Size;
 use crate::edge::control::{Line, Progress, Whom};
 use crate::node::Parts;
-use crate::plan::{Known, Plan};
+use crate::oracle::all_stripes;
+use crate::pace::Pace;
+use crate::plan::{Known, Plan, joined};
+use crate::probe;
 
 /// How often it is looked what is left, at most, and how much of the time.
 const LOOK: Duration = Duration::from_secs(1);
@@ -78,6 +82,88 @@ impl Leaver {
         self.targets.iter().all(|target| maps.targets.get(target).is_some_and(TargetEntry::may_go))
     }
 
+    /// What has to be done before it can be removed.
+    fn needs_first(&self, maps: &Maps) -> Option<String> {
+        let name = &self.name;
+        if self.node.is_some() && !self.is_gone(maps) {
+            return Some(format!(
+                "{name} runs, and programs there may use the file system: `dazzle node drain` it, if that is not done, and \
+                 stop it there with `dazzle down`; then remove it. Nothing was changed"
+            ));
+        }
+        let in_use = || format!("{name} is in use: `dazzle target drain` empties it first. Nothing was changed");
+        (self.node.is_none() && !self.may_go(maps)).then(in_use)
+    }
+
+    /// Why it is not emptied, if it is not.
+    fn refusal_to_empty(&self, plan: &Plan, force: bool) -> Option<String> {
+        let (name, why) = (&self.name, plan.refusal.as_ref()?);
+        match (plan.forcible, force) {
+            (true, true) => None,
+            (true, false) => {
+                Some(format!("{name} is needed: {why}. Nothing was changed; --force drains it all the same"))
+            }
+            (false, _) => Some(format!("{name} is needed: {why}. Nothing was changed")),
+        }
+    }
+
+    /// Why it is not removed, as far as that can be told before: of so many groups nobody knows whether something lies there.
+    fn refusal_to_remove(&self, maps: &Maps, (plan, hidden): (&Plan, usize), force: bool) -> Option<String> {
+        let is_hidden = hidden > 0 && !force;
+        let refusal = match self.is_gone(maps) {
+            _ if self.targets.is_empty() => None,
+            true => {
+                let hides = || is_hidden.then(|| RemovalError::Hidden(hidden).to_string());
+                self.refusal_to_empty(plan, force).or_else(hides)
+            }
+            false if plan.left.stripes > 0 => Some(self.not_removed(&RemovalError::Left(plan.left))),
+            false if is_hidden => Some(self.not_removed(&RemovalError::Hidden(hidden))),
+            false => {
+                let request = RegistryRequest::RemoveTargets(self.targets.iter().copied().collect(), maps.epoch);
+                change::apply(maps, request).1.err().map(|error| self.not_removed(&error.into()))
+            }
+        };
+        refusal.or_else(|| {
+            let forgotten = change::apply(&self.taken_from(maps), RegistryRequest::RemoveNode(self.node?)).1;
+            forgotten.err().map(|error| self.not_forgotten(&error))
+        })
+    }
+
+    /// The maps once its targets are taken away.
+    fn taken_from(&self, maps: &Maps) -> Maps {
+        let mut without = maps.clone();
+        for target in &self.targets {
+            without.targets.get_mut(target).expect("it was found there").state = TargetState::Removed;
+        }
+        let storing: BTreeSet<u32> = without.present().map(|(_, entry)| entry.node).collect();
+        let own = |node: &u32| self.targets.iter().any(|target| maps.targets[target].node == *node);
+        without
+            .nodes
+            .iter_mut()
+            .filter(|(node, _)| own(node))
+            .for_each(|(node, it)| it.stores &= storing.contains(node));
+        without
+    }
+
+    fn not_removed(&self, why: &RemovalError) -> String {
+        let name = &self.name;
+        match why {
+            RemovalError::Left(left) => {
+                let bytes = Size(left.bytes_data);
+                format!("{name} is not drained yet: {bytes} still lie over it. Nothing was changed")
+            }
+            RemovalError::Hidden(_) => format!(
+                "{name} cannot be removed: {why}. Bring back the machines that are missing; or, if they are gone for good, \
+                 --force removes it, and what lay on these alone is lost. Nothing was changed"
+            ),
+            RemovalError::Registry(_) => format!("{name} cannot be removed: {why}. Nothing was changed"),
+        }
+    }
+
+    fn not_forgotten(&self, why: &RegistryError) -> String {
+        format!("{} has no targets any more, but could not be removed: {why}", self.name)
+    }
+
     /// How many slots its machine manages still.
     fn slots(&self, maps: &Maps) -> usize {
         self.node.map_or(0, |node| maps.slots.values().filter(|slot| slot.node == node).count())
@@ -92,16 +178,37 @@ fn is_target(maps: &Maps, target: TargetId, name: &str) -> bool {
 pub(crate) async fn plan(parts: &Parts, whom: &Whom) -> Result<Value, String> {
     let maps = refreshed(parts).await?;
     let leaver = Leaver::find(&maps, whom)?;
-    let plan = plan_of(parts, &maps, &leaver.targets).await;
+    let (states, _) = stripes::list_heard(&parts.roles.cluster, &maps, None).await;
+    let plan = measured_plan(parts, (&maps, &states), &leaver.targets).await;
     Ok(joined(json!({"name": leaver.name, "votes_then": votes_without(parts, &maps, &leaver)}), plan.in_json()))
 }
 
-/// How many machines vote when a machine is gone; nothing where that is not about one that stores, or this one cannot tell.
+/// What taking away would cost and leave; changes nothing. It is refused as the removal would be.
+pub(crate) async fn plan_to_remove(parts: &Parts, whom: &Whom, force: bool) -> Result<Value, String> {
+    let maps = refreshed(parts).await?;
+    let leaver = Leaver::find(&maps, whom)?;
+    let (mut states, silent) = stripes::list_heard(&parts.roles.cluster, &maps, None).await;
+    if !unreadable(&maps, &states).is_empty() {
+        // Nothing is called lost that is just being deleted.
+        states = all_stripes(parts, &maps).await;
+    }
+    let plan = measured_plan(parts, (&maps, &states), &leaver.targets).await;
+    let hidden = hidden(&maps, &leaver.targets, &silent).len();
+    let refused = leaver.needs_first(&maps).or_else(|| leaver.refusal_to_remove(&maps, (&plan, hidden), force));
+    let told = json!({
+        "name": leaver.name, "votes_then": votes_without(parts, &maps, &leaver), "groups_unknown": hidden, "refused": refused,
+    });
+    Ok(joined(plan.in_json(), told))
+}
+
+/// How many machines vote when it is gone; nothing where it is not about one that stores, or this one cannot tell.
 fn votes_without(parts: &Parts, maps: &Maps, leaver: &Leaver) -> Option<usize> {
     let registry = parts.roles.registry.as_ref()?;
-    let mut without = maps.clone();
-    without.nodes.remove(&leaver.node?).filter(|entry| entry.stores)?;
-    Some(registry::voters::wanted(&without, &registry.voters().into_iter().collect()).len())
+    let stores = |maps: &Maps| maps.nodes.values().filter(|entry| entry.stores).count();
+    let mut without = leaver.taken_from(maps);
+    without.nodes.retain(|&node, _| Some(node) != leaver.node);
+    let votes = || registry::voters::wanted(&without, &registry.voters().into_iter().collect()).len();
+    (stores(&without) < stores(maps)).then(votes)
 }
 
 /// Begins to empty it, and waits until nothing lies there if `wait` says so. Who hangs up ends the waiting alone.
@@ -131,20 +238,12 @@ pub(crate) async fn keep(parts: &Parts, whom: &Whom) -> Result<Value, String> {
 pub(crate) async fn remove(parts: &Parts, whom: &Whom, force: bool, progress: &Progress) -> Result<Value, String> {
     let maps = refreshed(parts).await?;
     let leaver = Leaver::find(&maps, whom)?;
-    let command = if leaver.node.is_some() { "node" } else { "target" };
-    if leaver.node.is_some() && !leaver.is_gone(&maps) {
-        return Err(format!(
-            "{} runs, and programs there may use the file system: `dazzle node drain` it, if that is not done, and stop it \
-             there with `dazzle down`; then remove it. Nothing was changed",
-            leaver.name
-        ));
+    if let Some(why) = leaver.needs_first(&maps) {
+        return Err(why);
     }
     if leaver.is_gone(&maps) && !leaver.targets.is_empty() {
         begin(parts, &maps, &leaver, force).await?;
         emptied(parts, &leaver, progress).await.or_else(|error| if force { Ok(()) } else { Err(error) })?;
-    } else if !leaver.may_go(&maps) {
-        let name = &leaver.name;
-        return Err(format!("{name} is in use: `dazzle {command} drain` empties it first. Nothing was changed"));
     }
     let silence = if force { Silence::Accepted } else { Silence::Refused };
     if !leaver.targets.is_empty() {
@@ -152,8 +251,7 @@ pub(crate) async fn remove(parts: &Parts, whom: &Whom, force: bool, progress: &P
     }
     if let Some(node) = leaver.node {
         let removed = parts.roles.cluster.registry(RegistryRequest::RemoveNode(node)).await;
-        removed
-            .map_err(|error| format!("{} has no targets any more, but could not be removed: {error}", leaver.name))?;
+        removed.map_err(|error| leaver.not_forgotten(&error))?;
     }
     Ok(json!({"name": leaver.name}))
 }
@@ -163,15 +261,15 @@ async fn begin(parts: &Parts, maps: &Maps, leaver: &Leaver, force: bool) -> Resu
     if leaver.targets.is_empty() {
         return Err(format!("{name} has no targets: there is nothing to drain"));
     }
-    let plan = plan_of(parts, maps, &leaver.targets).await;
-    let drain = match (&plan.refusal, plan.forcible && force) {
-        (None, _) if leaver.drains(maps) => return Ok(plan),
-        (None, _) => Drain::Careful,
-        (Some(_), true) => Drain::Forced,
-        (Some(why), false) if plan.forcible => {
-            return Err(format!("{name} is needed: {why}. Nothing was changed; --force drains it all the same"));
-        }
-        (Some(why), false) => return Err(format!("{name} is needed: {why}. Nothing was changed")),
+    let (states, _) = stripes::list_heard(&parts.roles.cluster, maps, None).await;
+    let plan = plan_of(parts, (maps, &states), &leaver.targets, pace(parts)).await;
+    if let Some(why) = leaver.refusal_to_empty(&plan, force) {
+        return Err(why);
+    }
+    let drain = match &plan.refusal {
+        None if leaver.drains(maps) => return Ok(plan),
+        None => Drain::Careful,
+        Some(_) => Drain::Forced,
     };
     set(parts, leaver, drain).await?;
     Ok(plan)
@@ -183,15 +281,31 @@ async fn set(parts: &Parts, leaver: &Leaver, drain: Drain) -> Result<(), String>
     answer.map(drop).map_err(|error| format!("the registry did not do it: {error}"))
 }
 
-async fn plan_of(parts: &Parts, maps: &Maps, targets: &BTreeSet<TargetId>) -> Plan {
-    let mut stats = BTreeMap::new();
-    for (target, _) in maps.present() {
-        if let Ok(StorageReply::Stat(stat)) = parts.roles.cluster.ask(target, StorageRequest::Stat).await {
-            stats.insert(target, stat);
-        }
-    }
-    let states = stripes::list(&parts.roles.cluster, None).await;
-    Plan::of(Known { maps, states: &states, stats, rate: parts.config.rebuild.0 }, targets)
+/// The plan for whoever asks for one; where anything moves, with what links carry.
+async fn measured_plan(parts: &Parts, (maps, states): (&Maps, &[StripeState]), targets: &BTreeSet<TargetId>) -> Plan {
+    let moves = Left::on(maps, states, targets).stripes > 0;
+    let pace = if moves { measured_pace(parts).await } else { pace(parts) };
+    plan_of(parts, (maps, states), targets, pace).await
+}
+
+async fn plan_of(
+    parts: &Parts,
+    (maps, states): (&Maps, &[StripeState]),
+    targets: &BTreeSet<TargetId>,
+    pace: Pace,
+) -> Plan {
+    let stats = probe::stats(&parts.roles.cluster, maps).await;
+    Plan::of(Known { maps, states, stats, pace }, targets)
+}
+
+/// How fast bytes may move, as the settings say.
+pub(crate) fn pace(parts: &Parts) -> Pace {
+    Pace { budget: parts.config.rebuild.0, link: None }
+}
+
+/// The same, with what this machine's link carries just now.
+pub(crate) async fn measured_pace(parts: &Parts) -> Pace {
+    Pace { link: probe::link(&parts.roles.cluster).await, ..pace(parts) }
 }
 
 /// Waits until nothing lies there, and no slot is managed there.
@@ -243,26 +357,16 @@ async fn left_of(parts: &Parts, leaver: &Leaver) -> Result<Left, String> {
 }
 
 async fn take_away(parts: &Parts, leaver: &Leaver, silence: Silence) -> Result<(), String> {
-    let name = &leaver.name;
     let mut last = RemovalError::Registry(RegistryError::Lost);
     for _ in 0..REMOVE_TRIES {
         last = match removal::remove(&parts.roles.cluster, &leaver.targets, silence).await {
             Ok(()) => return Ok(()),
-            Err(RemovalError::Left(left)) => {
-                let bytes = Size(left.bytes_data);
-                return Err(format!("{name} is not drained yet: {bytes} still lie over it. Nothing was changed"));
-            }
-            Err(error @ RemovalError::Hidden(_)) => {
-                return Err(format!(
-                    "{name} cannot be removed: {error}. Bring back the machines that are missing; or, if they are gone for \
-                     good, --force removes it, and what lay on these alone is lost. Nothing was changed"
-                ));
-            }
+            Err(error @ (RemovalError::Left(_) | RemovalError::Hidden(_))) => return Err(leaver.not_removed(&error)),
             Err(error) => error,
         };
         parts.roles.cluster.host().sleep(LOOK).await;
     }
-    Err(format!("{name} cannot be removed: {last}. Nothing was changed"))
+    Err(leaver.not_removed(&last))
 }
 
 /// The newest maps.
@@ -270,16 +374,9 @@ pub(crate) async fn refreshed(parts: &Parts) -> Result<std::sync::Arc<Maps>, Str
     parts.roles.cluster.refresh().await.map_err(|error| error.to_string())
 }
 
-/// One answer with the fields of both.
-pub(crate) fn joined(mut one: Value, other: Value) -> Value {
-    if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
-        one.extend(other);
-    }
-    one
-}
-
 #[cfg(test)]
 mod tests {
+    use protocol::id::{LogId, StripeNumber};
     use protocol::maps::NodeEntry;
 
     use super::*;
@@ -303,5 +400,53 @@ mod tests {
         assert_eq!(node("host-2"), Ok((Some(2), 1)));
         assert_eq!(node("1"), Ok((Some(1), 1)));
         assert!(node("3").is_err());
+    }
+
+    /// Three machines with a target each, the third of which is gone, and a stripe over all of them.
+    fn without_the_third() -> (Maps, Vec<StripeState>) {
+        let targets = (1..=3).map(|node| (TargetId(node), TargetEntry::new(node, format!("target-{node}")))).collect();
+        let maps = change::new_cluster(1, targets, 1, 1);
+        let group = *maps.groups.keys().next().expect("three serve");
+        let (log, number) = (LogId(1), StripeNumber(0));
+        let states = vec![StripeState {
+            log,
+            number,
+            length: 9,
+            ended: true,
+            group,
+            cut_off: false,
+            missing: vec![],
+            astray: vec![],
+        }];
+        let (left, _) = change::apply(&maps, RegistryRequest::End { node: 3, session: 1 });
+        (Maps { groups: maps.groups.clone(), ..left.expect("it was there") }, states)
+    }
+
+    /// Why a plan says that a removal would be refused, where so many groups tell nothing.
+    fn refused(maps: &Maps, states: &[StripeState], whom: &Whom, (hidden, force): (usize, bool)) -> Option<String> {
+        let leaver = Leaver::find(maps, whom).expect("it is there");
+        let (stats, pace) = (std::collections::BTreeMap::new(), Pace { budget: 1, link: None });
+        let plan = Plan::of(Known { maps, states, stats, pace }, &leaver.targets);
+        leaver.needs_first(maps).or_else(|| leaver.refusal_to_remove(maps, (&plan, hidden), force))
+    }
+
+    #[test]
+    fn a_plan_to_remove_is_refused_in_the_words_of_the_command() {
+        let (mut maps, states) = without_the_third();
+        let (node, target) = (|name: &str| Whom::Node(name.into()), |name: &str| Whom::Target(name.into()));
+        let says = |refused: Option<String>, words: &str| refused.is_some_and(|why| why.contains(words));
+        assert!(says(refused(&maps, &[], &node("1"), (0, true)), "runs, and programs there"), "no force helps");
+        assert_eq!(refused(&maps, &[], &node("3"), (0, false)), None);
+        assert!(says(refused(&maps, &[], &node("3"), (2, false)), "of 2 stripe group(s) too few targets answer"));
+        assert_eq!(refused(&maps, &[], &node("3"), (2, true)), None, "what lies there alone is given up");
+        assert!(says(refused(&maps, &[], &target("target-2"), (0, true)), "`dazzle target drain` empties it first"));
+        maps.targets.get_mut(&TargetId(2)).expect("one of three").drain = Drain::Careful;
+        assert!(says(refused(&maps, &states, &target("target-2"), (0, true)), "9 B still lie over it. Nothing was"));
+        assert!(says(refused(&maps, &[], &target("target-2"), (1, false)), "--force removes it"));
+        assert!(says(refused(&maps, &[], &target("target-2"), (0, false)), "stripes may still be written to it"));
+        maps.groups.clear();
+        assert_eq!(refused(&maps, &[], &target("target-2"), (0, false)), None);
+        let without = Leaver::find(&maps, &target("target-2")).expect("it is there").taken_from(&maps);
+        assert!(!without.nodes[&2].stores && without.nodes[&1].stores, "its machine stores nothing then");
     }
 }

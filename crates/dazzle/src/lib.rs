@@ -12,6 +12,7 @@
 //! | `drain`, `plan` | emptying targets and machines and taking them away; what that would cost |
 //! | `adding`, `supply` | targets that are added or replaced; what that would give and cost |
 //! | [`config`] | the settings |
+//! | `pace`, `probe` | how long it takes to move bytes; how fast a link is |
 //! | `meter` | how fast bytes move |
 //! | `succession`, `versions` | restarts that programs do not notice; which program can take the place of this one |
 //! | `edge/` | the only code that touches sockets, disks, clocks and the operating system |
@@ -30,7 +31,9 @@ mod membership;
 mod meter;
 mod node;
 mod oracle;
+mod pace;
 mod plan;
+mod probe;
 mod promotion;
 mod rebuild;
 mod redundancy;

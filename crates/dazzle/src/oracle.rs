@@ -69,7 +69,8 @@ impl Oracle for NodeOracle {
                 Question::DrainPlan { whom } => drain::plan(&parts, &whom).await,
                 Question::Drain { whom, force, wait } => drain::drain(&parts, &whom, (force, wait), &progress).await,
                 Question::Keep { whom } => drain::keep(&parts, &whom).await,
-                Question::Remove { whom, force } => drain::remove(&parts, &whom, force, &progress).await,
+                Question::Remove { whom, force, plan: true } => drain::plan_to_remove(&parts, &whom, force).await,
+                Question::Remove { whom, force, plan: false } => drain::remove(&parts, &whom, force, &progress).await,
                 Question::Promote { off, plan } => {
                     let planned = promotion::plan(&parts, &off).await?;
                     if !plan {
@@ -110,7 +111,7 @@ fn stops(question: &Question) -> bool {
 }
 
 /// All stripes, but for those that are just being deleted and of which too little is left to read them.
-async fn all_stripes(parts: &Parts, maps: &Maps) -> Vec<StripeState> {
+pub(crate) async fn all_stripes(parts: &Parts, maps: &Maps) -> Vec<StripeState> {
     let cluster = &parts.roles.cluster;
     let mut states = stripes::list(cluster, None).await;
     let mut lost = unreadable(maps, &states);

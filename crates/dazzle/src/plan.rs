@@ -1,18 +1,21 @@
-//! What draining some targets would cost and leave: what `--plan` prints, and why a drain is refused. Pure.
+//! What emptying some targets would cost and leave: what `--plan` prints, and why a drain is refused. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use log::exposure::Safety;
 use log::leaving::{Left, bytes_on};
+use log::replacing::replaced;
 use log::stripes::StripeState;
-use protocol::id::TargetId;
-use protocol::maps::{Drain, Maps};
+use protocol::id::{GroupId, StripeNumber, TargetId};
+use protocol::maps::{Drain, GroupEntry, Maps, TargetState};
 use protocol::registry::RegistryRequest;
 use protocol::storage::TargetStat;
 use registry::change;
 use serde_json::{Value, json};
 
 use crate::config::Size;
+use crate::pace::{Estimate, Pace, Work};
+use crate::supply::needs;
 
 /// What is known before.
 pub(crate) struct Known<'a> {
@@ -20,8 +23,8 @@ pub(crate) struct Known<'a> {
     pub(crate) states: &'a [StripeState],
     /// What the targets that answer say of themselves.
     pub(crate) stats: BTreeMap<TargetId, TargetStat>,
-    /// How many bytes each machine that helps lays anew in a second.
-    pub(crate) rate: u64,
+    /// How fast bytes may move.
+    pub(crate) pace: Pace,
 }
 
 /// What it would be.
@@ -29,30 +32,40 @@ pub(crate) struct Known<'a> {
 pub(crate) struct Plan {
     /// What lies there.
     pub(crate) left: Left,
+    /// What becomes of it.
+    pub(crate) fate: Fate,
     /// Data bytes for which there is room without the targets, once what moves is gone from where it was.
     pub(crate) room: u64,
     /// What may be lost now, of what is written from now on.
     pub(crate) now: Option<Safety>,
     /// What may be lost without the targets.
     pub(crate) then: Option<Safety>,
-    /// How long it takes at least.
-    pub(crate) seconds: u64,
-    /// Bytes in a second that each machine's link must carry for that, in each direction, at most. None on one machine.
-    pub(crate) link: u64,
+    /// How long it takes.
+    pub(crate) estimate: Estimate,
     /// Why it is refused, in words; nothing when it is not.
     pub(crate) refusal: Option<String>,
     /// Whether it may be forced.
     pub(crate) forcible: bool,
 }
 
+/// What becomes of the stripes that lie over targets which go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fate {
+    /// Data bytes that are laid anew over the others.
+    pub(crate) bytes_to_move: u64,
+    /// Bytes of fragments that are made again on others, which take the places of targets that are lost.
+    pub(crate) bytes_to_make: u64,
+    /// Data bytes of which too little is left without what was on targets that are lost.
+    pub(crate) bytes_lost: u64,
+}
+
 impl Plan {
-    /// Of draining `targets`.
+    /// Of draining `targets`; those that failed are given up at once.
     pub(crate) fn of(known: Known<'_>, targets: &BTreeSet<TargetId>) -> Plan {
-        let Known { maps, states, stats, rate } = known;
+        let Known { maps, states, stats, pace } = known;
         let left = Left::on(maps, states, targets);
-        let now = Safety::of_current(maps);
-        let mut plan = Plan { left, room: 0, now, then: None, seconds: 0, link: 0, refusal: None, forcible: false };
-        plan.seconds = left.bytes_data.div_ceil(rate.max(1).saturating_mul(cleaner::helpers(maps).max(1) as u64));
+        let (now, fate, estimate) = (Safety::of_current(maps), Fate::default(), Work::default().estimate(pace));
+        let mut plan = Plan { left, fate, room: 0, now, then: None, estimate, refusal: None, forcible: false };
         let request = RegistryRequest::Drain(targets.iter().copied().collect(), Drain::Forced);
         let without = match change::apply(maps, request) {
             (_, Err(error)) => {
@@ -61,7 +74,8 @@ impl Plan {
             }
             (next, Ok(_)) => next.unwrap_or_else(|| maps.clone()),
         };
-        plan.link = link(&without, rate);
+        let (fate, work) = fate_of((maps, &without), states, targets);
+        (plan.fate, plan.estimate) = (fate, work.estimate(pace));
         plan.then = Safety::of_current(&without);
         plan.room = room(maps, &without, states, (stats, targets));
         plan.forcible = true;
@@ -95,12 +109,48 @@ impl Plan {
         let safety = |safety: Option<Safety>| {
             safety.map_or(Value::Null, |it| json!({"machines": it.machines, "targets": it.targets}))
         };
-        json!({
-            "stripes": self.left.stripes, "bytes_there": self.left.bytes, "bytes_to_move": self.left.bytes_data,
-            "room": self.room, "now": safety(self.now), "then": safety(self.then), "seconds": self.seconds,
-            "link_bytes_per_second": self.link, "refused": self.refusal, "forcible": self.forcible,
-        })
+        let plan = json!({
+            "stripes": self.left.stripes, "bytes_there": self.left.bytes, "bytes_to_move": self.fate.bytes_to_move,
+            "bytes_to_make": self.fate.bytes_to_make, "bytes_lost": self.fate.bytes_lost,
+            "room": self.room, "now": safety(self.now), "then": safety(self.then), "refused": self.refusal,
+            "forcible": self.forcible,
+        });
+        joined(plan, self.estimate.in_json())
     }
+}
+
+/// What becomes of the stripes over `targets`, and what others have to do for that, when the maps become `without`.
+fn fate_of((maps, without): (&Maps, &Maps), states: &[StripeState], targets: &BTreeSet<TargetId>) -> (Fate, Work) {
+    let is_lost = |target: &TargetId| maps.targets.get(target).is_some_and(|entry| entry.state == TargetState::Failed);
+    let lost: BTreeSet<TargetId> = targets.iter().copied().filter(is_lost).collect();
+    let mut fate = Fate::default();
+    let mut by_group: BTreeMap<GroupId, Left> = BTreeMap::new();
+    for state in states {
+        let left = Left::on(maps, std::slice::from_ref(state), targets);
+        let sum = by_group.entry(state.group).or_default();
+        (sum.bytes_data, sum.bytes) = (sum.bytes_data + left.bytes_data, sum.bytes + left.bytes);
+        fate.bytes_lost += if needs(maps, state, &lost) { left.bytes_data } else { 0 };
+    }
+    let (replaced, mut work) = (replaced(&with_ended_runs(without), &lost), Work::default());
+    for (id, left) in by_group.into_iter().filter(|(_, left)| left.bytes_data > 0) {
+        let group: &GroupEntry = replaced.get(&id).unwrap_or(&maps.groups[&id]);
+        if group.newcomers.is_empty() {
+            fate.bytes_to_move += left.bytes_data;
+            work.lay_anew(maps, without, (group, left.bytes_data));
+        } else {
+            fate.bytes_to_make += left.bytes;
+            work.make_again(maps, (group, &group.newcomers), left.bytes_data);
+        }
+    }
+    (fate, work)
+}
+
+/// One answer with the fields of both.
+pub(crate) fn joined(mut one: Value, other: Value) -> Value {
+    if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
+        one.extend(other);
+    }
+    one
 }
 
 fn promise(when: &str, safety: Option<Safety>) -> String {
@@ -111,17 +161,12 @@ fn promise(when: &str, safety: Option<Safety>) -> String {
     }
 }
 
-/// What each machine's link carries in each direction while each machine lays so many data bytes a second anew: it fetches
-/// them, and sends them on with parity; and as much comes from the others. What stays at home is not taken off.
-fn link(maps: &Maps, rate: u64) -> u64 {
-    let current = || maps.groups.values().filter(|group| group.current);
-    let machines: BTreeSet<u32> = current().flat_map(|group| &group.targets).map(|it| maps.targets[it].node).collect();
-    let width = current().map(|group| group.targets.len() as u64).max().unwrap_or(0);
-    let data = width.saturating_sub(u64::from(maps.parity));
-    if machines.len() < 2 || data == 0 {
-        return 0;
-    }
-    rate.saturating_add(rate.saturating_mul(width) / data)
+/// The maps once open logs have gone on over the current groups, as they do.
+fn with_ended_runs(maps: &Maps) -> Maps {
+    let mut after = maps.clone();
+    let runs = after.logs.values_mut().flat_map(|log| &mut log.layout);
+    runs.filter(|run| run.end.is_none()).for_each(|run| run.end = Some(StripeNumber(u64::MAX)));
+    after
 }
 
 /// Data bytes that fit over the groups without `targets`, when what lies over these is gone from the others.
@@ -147,11 +192,13 @@ fn room(
 
 #[cfg(test)]
 mod tests {
-    use protocol::fragment::FRAGMENT_SIZE;
-    use protocol::id::{GroupId, LogId, StripeNumber};
-    use protocol::maps::{NodeEntry, TargetEntry, TargetState};
+    use log::Damage;
+    use protocol::fragment::{FRAGMENT_SIZE, FragmentId, Geometry, Part};
+    use protocol::id::{FenceEpoch, LogId, RunNumber};
+    use protocol::maps::{LogEntry, LogState, NodeEntry, Run, TargetEntry, Writer};
 
     use super::*;
+    use crate::pace::Bound;
 
     const FRAGMENT: u64 = FRAGMENT_SIZE as u64;
 
@@ -175,7 +222,7 @@ mod tests {
     fn plan(maps: &Maps, states: &[StripeState], bytes_free: u64, drained: &[u32]) -> Plan {
         let stat = TargetStat { bytes_total: 100 << 20, bytes_free, ..TargetStat::default() };
         let stats = maps.targets.keys().map(|&target| (target, stat)).collect();
-        let known = Known { maps, states, stats, rate: FRAGMENT };
+        let known = Known { maps, states, stats, pace: Pace { budget: FRAGMENT, link: None } };
         Plan::of(known, &drained.iter().copied().map(TargetId).collect())
     }
 
@@ -184,9 +231,11 @@ mod tests {
         let (maps, states) = cluster(4);
         let plan = plan(&maps, &states, 50 << 20, &[4]);
         assert_eq!(
-            (plan.left.stripes, plan.left.bytes_data, plan.left.bytes, plan.seconds),
+            (plan.left.stripes, plan.left.bytes_data, plan.left.bytes, plan.estimate.seconds),
             (1, 3 * FRAGMENT, FRAGMENT, 1)
         );
+        let fate = Fate { bytes_to_move: 3 * FRAGMENT, ..Fate::default() };
+        assert_eq!((plan.fate, plan.estimate.bound), (fate, Bound::Unknown));
         assert_eq!((plan.now, plan.then), (Some(Safety { machines: 1, targets: 1 }), plan.now));
         assert_eq!(
             plan.room,
@@ -194,7 +243,40 @@ mod tests {
             "over three machines, from each of which a fragment goes too"
         );
         assert_eq!(plan.refusal, None);
-        assert_eq!(plan.link, FRAGMENT + FRAGMENT * 3 / 2, "each byte is fetched, and stored over three machines");
+    }
+
+    /// Machine 4 is lost, whose target had a part of the stripe over machines 1 to 4; more were added since, if any.
+    fn lost(machines: u32) -> (Maps, Vec<StripeState>) {
+        let ((mut maps, mut states), old) = (cluster(machines), GroupId(70));
+        let geometry = Geometry { data: 3, parity: 1, fragment_size: FRAGMENT_SIZE };
+        maps.groups.insert(old, GroupEntry::new((1..=4).map(TargetId).collect(), geometry, false));
+        let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![old] };
+        let state = LogState::Open(FenceEpoch(1));
+        let entry = LogEntry { node: 1, session: 1, writer: Writer::Client, layout: vec![run], state, version: 1 };
+        maps.logs.insert(LogId(1), entry);
+        states[0].group = old;
+        lacks(&mut states[0], 4);
+        let (left, _) = change::apply(&maps, RegistryRequest::End { node: 4, session: 1 });
+        (left.expect("it was there"), states)
+    }
+
+    fn lacks(state: &mut StripeState, target: u32) {
+        let id = FragmentId { log: LogId(1), stripe: state.number, run: RunNumber(0), part: Part::Data(0) };
+        state.missing.push(Damage { id, target: TargetId(target) });
+    }
+
+    #[test]
+    fn what_a_lost_machine_had_is_made_again_where_one_is_free_and_laid_anew_where_none_is() {
+        let (maps, mut states) = lost(5);
+        let again = plan(&maps, &states, 50 << 20, &[4]);
+        assert_eq!(again.fate, Fate { bytes_to_make: FRAGMENT, ..Fate::default() }, "machine 5 has none of it");
+        assert_eq!((again.refusal, again.estimate.seconds), (None, 1));
+        let (without_5, same) = lost(4);
+        let anew = plan(&without_5, &same, 50 << 20, &[4]);
+        assert_eq!(anew.fate, Fate { bytes_to_move: 3 * FRAGMENT, ..Fate::default() }, "three are left for four parts");
+        lacks(&mut states[0], 1);
+        assert_eq!(plan(&maps, &states, 50 << 20, &[4]).fate.bytes_lost, 3 * FRAGMENT, "another lacks its part, too");
+        assert_eq!(plan(&maps, &states, 50 << 20, &[3]).fate.bytes_lost, 0, "nothing is lost by emptying what lives");
     }
 
     #[test]

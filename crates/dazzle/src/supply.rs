@@ -6,13 +6,15 @@ use log::exposure::Safety;
 use log::leaving::Left;
 use log::stripes::StripeState;
 use protocol::id::TargetId;
-use protocol::maps::{Maps, TargetEntry, TargetState};
+use protocol::maps::{GroupEntry, Maps, TargetEntry, TargetState};
 use protocol::registry::RegistryRequest;
 use protocol::storage::TargetStat;
 use registry::change::{self, Outcome};
 use serde_json::{Value, json};
 
 use crate::config::Size;
+use crate::pace::{BytesIn, Estimate, Pace, Work};
+use crate::plan::joined;
 
 /// What a new target gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,18 +67,27 @@ pub(crate) struct Refill {
     left: Left,
     /// Data bytes of which the others have too little.
     bytes_lost: u64,
-    /// How long it takes at least.
-    seconds: u64,
+    /// How long it takes.
+    estimate: Estimate,
 }
 
 impl Refill {
-    /// Of a target, when each machine reads so many bytes a second for it.
-    pub(crate) fn of(maps: &Maps, states: &[StripeState], target: TargetId, rate: u64) -> Refill {
-        let left = Left::on(maps, states, &[target].into());
-        let machines = maps.storing().count().max(1) as u64;
-        let seconds = left.bytes_data.div_ceil(rate.max(1).saturating_mul(machines));
-        let lost = states.iter().filter(|state| needs(maps, state, target));
-        Refill { left, bytes_lost: lost.map(|state| u64::from(state.length)).sum(), seconds }
+    /// Of a target.
+    pub(crate) fn of(maps: &Maps, states: &[StripeState], target: TargetId, pace: Pace) -> Refill {
+        let (mut by_group, own, mut work) = (BytesIn::new(), [target].into(), Work::default());
+        for state in states {
+            let bytes = Left::on(maps, std::slice::from_ref(state), &own).bytes_data;
+            *by_group.entry(state.group).or_default() += bytes;
+        }
+        for (group, bytes) in by_group.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            work.make_again(maps, (&maps.groups[&group], &own), bytes);
+        }
+        let lost = states.iter().filter(|state| needs(maps, state, &own));
+        Refill {
+            left: Left::on(maps, states, &own),
+            bytes_lost: lost.map(|state| u64::from(state.length)).sum(),
+            estimate: work.estimate(pace),
+        }
     }
 
     /// What speaks against it: what lies there may be all that there is of something.
@@ -91,21 +102,22 @@ impl Refill {
     }
 
     pub(crate) fn in_json(&self) -> Value {
-        json!({
+        let refill = json!({
             "stripes": self.left.stripes, "bytes_to_make": self.left.bytes, "bytes_lost": self.bytes_lost,
-            "seconds": self.seconds,
-        })
+        });
+        joined(refill, self.estimate.in_json())
     }
 }
 
-/// Whether a stripe lies over `target`, and the others have too little of it.
-fn needs(maps: &Maps, state: &StripeState, target: TargetId) -> bool {
-    let Some(group) = maps.groups.get(&state.group).filter(|group| group.targets.contains(&target)) else {
+/// Whether a stripe lies over some of `targets`, and the others have too little of it.
+pub(crate) fn needs(maps: &Maps, state: &StripeState, targets: &BTreeSet<TargetId>) -> bool {
+    let is_over = |group: &&GroupEntry| group.targets.iter().any(|target| targets.contains(target));
+    let Some(group) = maps.groups.get(&state.group).filter(is_over) else {
         return false;
     };
     let silent = |target: &&TargetId| !maps.targets.get(target).is_some_and(TargetEntry::serves);
     let mut absent: BTreeSet<TargetId> = group.targets.iter().filter(silent).copied().collect();
-    absent.extend(state.missing.iter().map(|damage| damage.target).chain([target]));
+    absent.extend(state.missing.iter().map(|damage| damage.target).chain(targets.iter().copied()));
     state.ended && Safety::of_group(maps, group, &absent).is_none()
 }
 
@@ -129,6 +141,7 @@ mod tests {
     use super::*;
 
     const FRAGMENT: u64 = FRAGMENT_SIZE as u64;
+    const PACE: Pace = Pace { budget: FRAGMENT / 4, link: None };
 
     /// Machines of one target each, and one stripe of three fragments' data over all of them.
     fn cluster(machines: u32) -> (Maps, StripeState) {
@@ -165,10 +178,10 @@ mod tests {
     #[test]
     fn a_plan_to_replace_says_what_is_made_again_and_what_cannot_be() {
         let (mut maps, mut state) = cluster(4);
-        let plan =
-            |maps: &Maps, state: &StripeState| Refill::of(maps, std::slice::from_ref(state), TargetId(4), FRAGMENT / 4);
+        let plan = |maps: &Maps, state: &StripeState| Refill::of(maps, std::slice::from_ref(state), TargetId(4), PACE);
         let refill = plan(&maps, &state);
-        assert_eq!((refill.left.stripes, refill.left.bytes, refill.seconds, refill.bytes_lost), (1, FRAGMENT, 3, 0));
+        assert_eq!((refill.left.stripes, refill.left.bytes, refill.bytes_lost), (1, FRAGMENT, 0));
+        assert_eq!(refill.estimate.seconds, 3);
         state.missing = vec![Damage { id: fragment(), target: TargetId(4) }];
         assert_eq!(plan(&maps, &state).objection("t4"), None, "it may lack there already");
         assert_eq!(lacking(&maps, std::slice::from_ref(&state), TargetId(4)), FRAGMENT);

@@ -38,10 +38,14 @@ pub(super) enum Act {
         at: At,
     },
     /// Take it away for good: a target that is drained, or a machine that is stopped, or lost. What a lost machine had is
-    /// made again on the others first. Its number is never given again.
+    /// made again on the others first, and the command waits for that. Its number is never given again.
     Remove {
         #[command(flatten)]
         at: At,
+        /// Change nothing; print what would be made again or moved, how long that takes, what is lost, and what may be lost
+        /// then. It says so where it would be refused.
+        #[arg(long)]
+        plan: bool,
         /// Even if too few machines answer to tell whether anything lies there that nobody else has: that is lost.
         #[arg(long)]
         force: bool,
@@ -72,10 +76,7 @@ pub(super) fn run(act: Act, whom: fn(String) -> Whom) -> Outcome {
         Act::Drain { at, plan: true, .. } => {
             let answer = super::ask(&at.dir, &Question::DrainPlan { whom: whom(at.which) })?;
             tell(at.json, &answer, print_plan);
-            match answer["refused"].as_str() {
-                Some(why) => Err(Failure::from(format!("it would be refused: {why}"))),
-                None => Ok(()),
-            }
+            expect_allowed(&answer)
         }
         Act::Drain { at, force, no_wait, .. } => {
             let question = Question::Drain { whom: whom(at.which), force, wait: !no_wait };
@@ -91,10 +92,13 @@ pub(super) fn run(act: Act, whom: fn(String) -> Whom) -> Outcome {
             tell(at.json, &answer, |answer| say!("{} stays", name(answer)));
             Ok(())
         }
-        Act::Remove { at, force } => {
-            let answer = super::ask(&at.dir, &Question::Remove { whom: whom(at.which), force })?;
-            tell(at.json, &answer, |answer| say!("{} is removed", name(answer)));
-            Ok(())
+        Act::Remove { at, force, plan } => {
+            let answer = super::ask(&at.dir, &Question::Remove { whom: whom(at.which), force, plan })?;
+            tell(at.json, &answer, |answer| match plan {
+                true => print_removal(answer),
+                false => say!("{} is removed", name(answer)),
+            });
+            expect_allowed(&answer)
         }
     }
 }
@@ -107,21 +111,83 @@ pub(super) fn name(answer: &Value) -> &str {
     answer["name"].as_str().unwrap_or("?")
 }
 
-fn print_plan(answer: &Value) {
-    let size = |field: &str| Size(answer[field].as_u64().unwrap_or(0)).to_string();
-    say!("{}: {} lie there", name(answer), size("bytes_there"));
-    say!("to move    {} at most, of {} stripes that lie over it", size("bytes_to_move"), answer["stripes"]);
-    say!("time       {} s at least, as `rebuild` in dazzle.toml bounds it", answer["seconds"]);
-    if answer["link_bytes_per_second"].as_u64().is_some_and(|link| link > 0) {
-        say!(
-            "links      carry up to {} a second in each direction then; longer, where they cannot",
-            size("link_bytes_per_second")
-        );
+/// A plan of what would be refused ends as the command itself would.
+pub(super) fn expect_allowed(plan: &Value) -> Outcome {
+    match plan["refused"].as_str() {
+        Some(why) => Err(Failure::from(format!("it would be refused: {why}"))),
+        None => Ok(()),
     }
-    say!("room       for {} without it", size("room"));
+}
+
+fn print_plan(answer: &Value) {
+    say!("{}: {} lie there", name(answer), size(answer, "bytes_there"));
+    say!("to move    {} at most, of {} stripes that lie over it", size(answer, "bytes_to_move"), answer["stripes"]);
+    if answer["bytes_to_make"].as_u64().is_some_and(|bytes| bytes > 0) {
+        say!("to make    {} again on others, which take its place", size(answer, "bytes_to_make"));
+    }
+    say!("time       {}", time(answer));
+    print_effect(answer);
+}
+
+fn print_removal(answer: &Value) {
+    match answer["stripes"].as_u64() {
+        Some(0) | None => {
+            say!("{}: nothing lies there", name(answer));
+            say!("to move    nothing");
+            say!("time       some seconds");
+        }
+        Some(stripes) => {
+            say!("{}: of {stripes} stripes a part, {}, was to lie there", name(answer), size(answer, "bytes_there"));
+            say!("to make    {} again on others, which take its place", size(answer, "bytes_to_make"));
+            say!("to move    {} at most, laid anew where nobody can take its place", size(answer, "bytes_to_move"));
+            say!("time       {}", time(answer));
+        }
+    }
+    match (answer["bytes_lost"].as_u64(), answer["groups_unknown"].as_u64()) {
+        (Some(0) | None, Some(0) | None) => say!("lost       nothing"),
+        (Some(0) | None, Some(groups)) => say!(
+            "lost       what lay on machines that are missing alone, over {groups} stripe group(s): nobody can tell how much"
+        ),
+        (Some(lost), _) => say!(
+            "lost       {}, of which too little is left, unless other machines come back that are missing: so long it waits",
+            Size(lost)
+        ),
+    }
+    print_effect(answer);
+}
+
+fn print_effect(answer: &Value) {
+    say!("room       for {} without it", size(answer, "room"));
     print_safety(answer, "without it");
     if let Some(votes) = answer["votes_then"].as_u64() {
         say!("votes then: {votes} machine(s); calls go on while {} of them run", votes / 2 + 1);
+    }
+}
+
+fn size(answer: &Value, field: &str) -> Size {
+    Size(answer[field].as_u64().unwrap_or(0))
+}
+
+/// How long a plan's bytes take, with what that rests on.
+pub(super) fn time(plan: &Value) -> String {
+    let (seconds, needed) = (&plan["seconds"], size(plan, "link_bytes_per_second"));
+    match (plan["bound"].as_str(), plan["link_measured"].as_u64()) {
+        (Some("links"), Some(link)) => format!(
+            "about {seconds} s, as links bound it: this machine's carried {} a second just now, and the others' are taken to \
+             be as fast. `rebuild` in dazzle.toml would have it done in {} s",
+            Size(link),
+            plan["seconds_by_rebuild"]
+        ),
+        (Some("unknown"), _) => format!(
+            "{seconds} s at least, as `rebuild` in dazzle.toml bounds it; longer, where links do not carry {needed} a second \
+             in each direction: how fast they are could not be measured",
+        ),
+        (_, Some(link)) if needed.0 > 0 => format!(
+            "about {seconds} s, as `rebuild` in dazzle.toml bounds it: it asks {needed} a second of links, in each direction, \
+             and this machine's carried {} just now",
+            Size(link)
+        ),
+        _ => format!("{seconds} s at least, as `rebuild` in dazzle.toml bounds it; longer, where disks are slower"),
     }
 }
 

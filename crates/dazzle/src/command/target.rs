@@ -78,10 +78,7 @@ impl TargetCommand {
                     true => print_refill(answer),
                     false => say!("{}: everything is there again", name(answer)),
                 });
-                match answer["refused"].as_str() {
-                    Some(why) => Err(Failure::from(format!("it would be refused: {why}"))),
-                    None => Ok(()),
-                }
+                drain::expect_allowed(&answer)
             }
         }
     }
@@ -113,7 +110,7 @@ fn print_refill(answer: &Value) {
     let size = |field: &str| Size(answer[field].as_u64().unwrap_or(0)).to_string();
     say!("{}: an empty disk in its place", name(answer));
     say!("to make    {} again, of {} stripes that lie over it", size("bytes_to_make"), answer["stripes"]);
-    say!("time       {} s at least, as `rebuild` in dazzle.toml bounds it", answer["seconds"]);
+    say!("time       {}", drain::time(answer));
     match answer["bytes_lost"].as_u64() {
         Some(0) | None => say!("lost       nothing"),
         Some(lost) => say!("lost       {}, of which the others have too little now", Size(lost)),

@@ -86,6 +86,9 @@ pub enum Question {
         whom: Whom,
         /// Even if too few tell whether anything lies there.
         force: bool,
+        /// Change nothing; tell what would be made again, moved and lost.
+        #[serde(default)]
+        plan: bool,
     },
     /// A token, by which another machine can join.
     Token,
