@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `command/` | what people type, one file a command |
 //! | `node` | a running daemon; `targets`: its disks |
-//! | `membership` | a machine's way into its cluster |
+//! | `membership` | a machine's way into its cluster; `arrival`: what one that joins gives and costs |
 //! | `promotion`, `rebuild` | a registry that goes on without its quorum, or without its copies |
 //! | `lab` | what a laboratory is: a cluster on one machine |
 //! | `oracle` | answers to what commands ask a running daemon; `starting`: one that starts; `audit`: to `check` and `repair` |
@@ -20,6 +20,7 @@
 //! *Never*: any policy of a file system; that is decided in the parts.
 
 mod adding;
+mod arrival;
 mod audit;
 mod command;
 pub mod config;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::future::{join_all, try_join_all};
 use host::{BoxFuture, Disk, Host, NodeId};
-use log::Cluster;
+use log::{Cluster, stripes};
 use protocol::id::TargetId;
 use protocol::maps::{Maps, NodeEntry};
 use protocol::registry::{Attempt, Invitation, RegistryError, RegistryReply, RegistryRequest};
@@ -15,15 +15,18 @@ use roles::joining::number_targets;
 use storage::TargetOptions;
 use tokio::runtime::Handle;
 
+use crate::arrival::{Arrival, Comer};
 use crate::config::{ClusterConfig, Config, FILE_NAME, PeerConfig};
 use crate::edge::machine::RealMachine;
 use crate::edge::network::{
-    Admission, Admitted, AuthorityKey, JoinRefusal, JoinRequest, NetworkError, NetworkOptions, TONGUES,
+    Admission, Admitted, AuthorityKey, JoinRefusal, JoinRequest, NetworkError, NetworkOptions, PlanRequest, Planned,
+    TONGUES,
 };
 use crate::edge::storage_place;
 use crate::edge::trust::{self, Authority, Date, Identity, Token, TokenError, TrustError, Validity};
 use crate::node::NODE;
-use crate::targets;
+use crate::pace::Pace;
+use crate::{probe, targets};
 
 /// Of so many machines it is told why they are not reached.
 const COMPLAINTS_MAX: usize = 8;
@@ -240,17 +243,25 @@ fn know_all(machine: &RealMachine, maps: &Maps) {
 /// Lets machines in: where the CA's key is.
 pub(crate) struct Gate {
     authority: Authority,
-    cluster: OnceLock<Cluster>,
+    yard: OnceLock<Yard>,
+}
+
+/// What lies behind a gate.
+pub(crate) struct Yard {
+    pub(crate) cluster: Cluster,
+    pub(crate) registry: Option<Arc<Registry>>,
+    /// How many bytes a second each machine lays anew.
+    pub(crate) budget: u64,
 }
 
 impl Gate {
     fn new(authority: Authority) -> Gate {
-        Gate { authority, cluster: OnceLock::new() }
+        Gate { authority, yard: OnceLock::new() }
     }
 
     /// From now on it opens.
-    pub(crate) fn open(&self, cluster: Cluster) {
-        assert!(self.cluster.set(cluster).is_ok(), "a gate is opened once");
+    pub(crate) fn open(&self, yard: Yard) {
+        assert!(self.yard.set(yard).is_ok(), "a gate is opened once");
     }
 
     /// A new token, for one machine. All gates of the cluster take it.
@@ -260,18 +271,37 @@ impl Gate {
     }
 
     async fn let_in(&self, request: JoinRequest) -> Result<Admitted, JoinRefusal> {
-        let cluster = self.cluster.get().ok_or(JoinRefusal::NotYet)?;
-        let JoinRequest { name, address, stores, invitation, proof, request, clock } = request;
-        self.authority.expect_invited(invitation, &proof, Date::now()).map_err(JoinRefusal::Token)?;
-        let attempt = Some(Attempt { invitation, number: clock });
-        match cluster.registry(RegistryRequest::AddNode { name, address, stores, attempt }).await {
-            Ok(RegistryReply::Node(node, maps)) => self.admit(node, &maps, stores, &request),
-            Ok(_) => Err(JoinRefusal::Other("the registry answered another question".into())),
-            Err(RegistryError::Used) => Err(JoinRefusal::Token(TokenError::Used)),
-            Err(RegistryError::Unavailable(why)) => Err(JoinRefusal::NoQuorum(why)),
-            Err(RegistryError::InUse(why)) => Err(JoinRefusal::Taken(why)),
-            Err(error) => Err(JoinRefusal::Other(error.to_string())),
+        let Yard { cluster, .. } = self.yard.get().ok_or(JoinRefusal::NotYet)?;
+        let attempt = Some(self.attempt(&request)?);
+        let JoinRequest { name, address, stores, request, .. } = request;
+        match cluster.registry(RegistryRequest::AddNode { name, address, stores, attempt }).await.map_err(refused)? {
+            RegistryReply::Node(node, maps) => self.admit(node, &maps, stores, &request),
+            _ => Err(JoinRefusal::Other("the registry answered another question".into())),
         }
+    }
+
+    /// What it would be like; nothing is changed, and the token stays good.
+    async fn foresee(&self, request: PlanRequest) -> Result<Planned, JoinRefusal> {
+        let Yard { cluster, registry, budget } = self.yard.get().ok_or(JoinRefusal::NotYet)?;
+        let PlanRequest { join, bytes_free } = request;
+        let attempt = Some(self.attempt(&join)?);
+        let JoinRequest { name, address, stores, .. } = join;
+        // Who could not be let in now is not told what it would be like.
+        let maps = cluster.newest().await.map_err(refused)?;
+        let (states, _) = stripes::list_heard(cluster, &maps, None).await;
+        let voters = registry.as_ref().map(|registry| registry.voters().into_iter().collect()).unwrap_or_default();
+        let comer = Comer { name, address, stores, attempt, bytes_free };
+        let stats = probe::stats(cluster, &maps).await;
+        let arrival = Arrival::of((&maps, &states), comer, stats, &voters).map_err(refused)?;
+        let link = if arrival.moves() { probe::link(cluster).await } else { None };
+        Ok(Planned(arrival.in_json(Pace { budget: *budget, link }).to_string()))
+    }
+
+    /// By what a machine comes, if it was invited.
+    fn attempt(&self, request: &JoinRequest) -> Result<Attempt, JoinRefusal> {
+        let JoinRequest { invitation, proof, clock, .. } = request;
+        self.authority.expect_invited(*invitation, proof, Date::now()).map_err(JoinRefusal::Token)?;
+        Ok(Attempt { invitation: *invitation, number: *clock })
     }
 
     /// What the machine gets that is `node` from now on, and signed `request`.
@@ -291,6 +321,16 @@ impl Gate {
     }
 }
 
+/// What a machine is told that the registry does not take in.
+fn refused(error: RegistryError) -> JoinRefusal {
+    match error {
+        RegistryError::Used => JoinRefusal::Token(TokenError::Used),
+        RegistryError::Unavailable(why) => JoinRefusal::NoQuorum(why),
+        RegistryError::InUse(why) => JoinRefusal::Taken(why),
+        error => JoinRefusal::Other(error.to_string()),
+    }
+}
+
 /// The gate as the network asks for it.
 struct Porter(Arc<Gate>);
 
@@ -298,6 +338,11 @@ impl Admission for Porter {
     fn admit(&self, request: JoinRequest) -> BoxFuture<'static, Result<Admitted, JoinRefusal>> {
         let gate = self.0.clone();
         Box::pin(async move { gate.let_in(request).await })
+    }
+
+    fn plan(&self, request: PlanRequest) -> BoxFuture<'static, Result<Planned, JoinRefusal>> {
+        let gate = self.0.clone();
+        Box::pin(async move { gate.foresee(request).await })
     }
 }
 

@@ -25,7 +25,7 @@ use crate::edge::machine::RealMachine;
 use crate::edge::mount::Users;
 use crate::edge::process;
 use crate::edge::trust::Date;
-use crate::membership::{self, Gate};
+use crate::membership::{self, Gate, Yard};
 use crate::meter::{Meter, Traffic};
 use crate::oracle::NodeOracle;
 use crate::succession::{Inheritance, Will};
@@ -234,7 +234,8 @@ impl Parts {
         };
         membership::announce_name(&roles.cluster, &config).await;
         if let Some(gate) = &gate {
-            gate.open(roles.cluster.clone());
+            let (cluster, registry) = (roles.cluster.clone(), roles.registry.clone());
+            gate.open(Yard { cluster, registry, budget: config.rebuild.0 });
         }
         Ok(Parts {
             dir: dir.to_owned(),

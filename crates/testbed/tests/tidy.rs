@@ -67,6 +67,7 @@ const DECIDING: &[&str] = &[
     "log/src/regroup.rs",
     "cleaner/src/exposed.rs",
     "manager/src/exposed.rs",
+    "dazzle/src/arrival.rs",
     "dazzle/src/pace.rs",
     "dazzle/src/plan.rs",
     "dazzle/src/redundancy.rs",

@@ -3,8 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use host::Disk;
+use protocol::id::TargetId;
+use serde_json::Value;
 use tokio::runtime::Handle;
 
+use super::drain::{self, tell};
 use super::{Failure, Outcome, existing};
 use crate::config::{ClusterConfig, Config, FILE_NAME, PeerConfig, Size, TargetConfig};
 use crate::edge::mount;
@@ -17,8 +21,9 @@ use crate::targets::open_unowned;
 /// Makes this machine part of the file system that the machine at ADDRESS belongs to.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Get a token with `dazzle token create DIR` on any machine of the cluster that stores. From then on this machine \
-                  is started with `dazzle up DIR`."
+    after_help = "Get a token with `dazzle token create DIR` on any machine of the cluster that stores. With --plan the machine at \
+                  ADDRESS is asked what it would be like: nothing is changed, and the token stays good. From when it has \
+                  joined this machine is started with `dazzle up DIR`."
 )]
 pub(super) struct Join {
     /// Where that machine, any one that stores, is reached: host and port.
@@ -50,10 +55,20 @@ pub(super) struct Join {
     /// The most that each target may take, for example "4 GiB".
     #[arg(long, value_name = "SIZE")]
     limit: Option<Size>,
+    /// Change nothing; print for how much there is room then, how wide stripes are, what may be lost, what is laid anew and
+    /// how long that takes.
+    #[arg(long)]
+    plan: bool,
+    /// With --plan: print JSON.
+    #[arg(long, requires = "plan")]
+    json: bool,
 }
 
 impl Join {
     pub(super) fn run(self) -> Outcome {
+        if self.plan {
+            return self.foresee();
+        }
         let mut made = Made::default();
         let (dir, config) = self.prepare(&mut made)?;
         let runtime = process::runtime()?;
@@ -74,6 +89,39 @@ impl Join {
             let dir = dir.display();
             failure.and(format!("This machine has joined: when the cause is gone, start it with `dazzle up {dir}`"))
         })
+    }
+
+    /// Asks the cluster what it would be like.
+    fn foresee(self) -> Outcome {
+        // What is made to look at it goes again.
+        let mut made = Made::default();
+        let (dir, config) = self.prepare(&mut made)?;
+        for target in &config.targets {
+            // Only what lies in DIR is made; the others are there, or are refused.
+            if target.path.is_relative() {
+                let path = dir.join(&target.path);
+                made.make(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+                made.watch(&path);
+            }
+        }
+        let runtime = process::runtime()?;
+        let asked = runtime.block_on(async {
+            let (newcomer, disks) = self.newcomer(&dir, &config, runtime.handle()).await?;
+            let free = |(id, disk): &(TargetId, Disk)| {
+                let usage = disk.usage().map_err(|error| format!("target {}: {error}", id.0))?;
+                Ok::<_, Failure>(usage.bytes_free)
+            };
+            let bytes_free = disks.iter().map(free).collect::<Result<_, _>>()?;
+            Ok(network::plan(&self.at, &self.token, (newcomer, bytes_free), Date::now()).await?)
+        });
+        runtime.shutdown_background();
+        let planned = asked.map_err(|failure: Failure| failure.and("Nothing was changed"))?;
+        let plan = serde_json::from_str(&planned.0)
+            .map_err(|error| format!("the plan is not understood ({error}): the Dazzle there is another version"))?;
+        tell(self.json, &plan, |plan| {
+            print_arrival(&config.cluster.expect("who joins has a part in a cluster").name, plan)
+        });
+        Ok(())
     }
 
     /// The directory of the new node and its settings. All that can be wrong with these is looked at here.
@@ -106,20 +154,63 @@ impl Join {
         let name = self.name.clone().unwrap_or_else(process::host_name);
         config.cluster = Some(ClusterConfig { name, address: self.address.clone(), peers: Vec::new() });
         config.verify()?;
+        config.targets.iter().for_each(|target| made.watch(&dir.join(&target.path)));
         super::expect_new(&dir, &config)?;
         Ok((dir, config))
     }
 
     /// Asks the cluster, once this machine has all that a node needs.
     async fn ask(&self, dir: &Path, config: &Config, runtime: &Handle) -> Result<Joined, Failure> {
+        let (newcomer, _) = self.newcomer(dir, config, runtime).await?;
+        Ok(network::join(&self.at, &self.token, newcomer, Date::now()).await?)
+    }
+
+    /// What this machine is to the cluster, and the disks that it has for it.
+    async fn newcomer(
+        &self,
+        dir: &Path,
+        config: &Config,
+        runtime: &Handle,
+    ) -> Result<(Newcomer, Vec<(TargetId, Disk)>), Failure> {
         network::expect_free(&self.address).await?;
         let mut there = config.clone();
         there.targets.retain(|target| target.path.is_absolute() || dir.join(&target.path).exists());
-        open_unowned(dir, &there, runtime).await?;
+        let disks = open_unowned(dir, &there, runtime).await?;
         let own = config.cluster.as_ref().expect("who joins has a part in a cluster");
-        let newcomer = Newcomer { name: own.name.clone(), address: own.address.clone(), stores: !self.client };
-        Ok(network::join(&self.at, &self.token, newcomer, Date::now()).await?)
+        Ok((Newcomer { name: own.name.clone(), address: own.address.clone(), stores: !self.client }, disks))
     }
+}
+
+fn print_arrival(name: &str, plan: &Value) {
+    let size = |field: &str| Size(plan[field].as_u64().unwrap_or(0)).to_string();
+    let (before, after) = (&plan["machines_now"], &plan["machines_then"]);
+    if before == after {
+        say!("{name}: one more machine that only mounts");
+    } else {
+        say!("{name}: one more machine that stores, {after} then; it manages its share of files, too");
+    }
+    match plan["bytes_to_move"].as_u64() {
+        Some(0) | None => {
+            say!(
+                "to move    nothing; open logs go on over all, and it takes its share of what is written from then on"
+            );
+            say!("time       some seconds");
+        }
+        Some(bytes) => {
+            let bytes = Size(bytes);
+            say!(
+                "to move    {bytes} at most, of {} stripes that lie over fewer machines than they could",
+                plan["stripes"]
+            );
+            say!("time       {}", drain::time(plan));
+        }
+    }
+    say!("room       for {} now, for {} with it", size("room_now"), size("room"));
+    let wide = |field: &str| format!("{}+{}", plan[field]["data"], plan[field]["parity"]);
+    say!("stripes    of {} fragments of data and parity now, {} with it", wide("stripes_now"), wide("stripes_then"));
+    drain::print_safety(plan, "with it");
+    let votes = plan["votes_then"].as_u64().unwrap_or(0);
+    say!("votes then: {votes} machine(s); calls go on while {} of them run", votes / 2 + 1);
 }
 
 /// Stores what the cluster gave. The settings come last: where they are, everything is.

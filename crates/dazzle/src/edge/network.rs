@@ -54,7 +54,7 @@ pub use dialling::DIAL_PATIENCE;
 pub use error::{JoinError, NetworkError};
 pub use join::{
     Admission, Admitted, AuthorityKey, CLOCKS_APART_MAX, JOIN_PATIENCE, JOIN_VERSION, JoinRefusal, JoinRequest, Joined,
-    Newcomer, join,
+    Newcomer, PLAN_VERSION, PlanRequest, Planned, join, plan,
 };
 pub use listener::expect_free;
 pub use peer::PeerStatus;

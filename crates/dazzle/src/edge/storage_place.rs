@@ -1,6 +1,7 @@
 //! The directory of a file system: its settings file, and its targets' places.
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -42,9 +43,14 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)
 }
 
-/// Directories that were made for something that may yet fail. Unless they are kept, those that are still empty go with it.
+/// Directories that were made for something that may yet fail, and files in others. Unless they are kept, those that are still
+/// empty go with it.
 #[derive(Default)]
-pub struct Made(Vec<PathBuf>);
+pub struct Made {
+    directories: Vec<PathBuf>,
+    /// What lay in directories that were there before.
+    watched: Vec<(PathBuf, BTreeSet<OsString>)>,
+}
 
 impl Made {
     /// Makes a directory and those above it.
@@ -54,7 +60,7 @@ impl Made {
             !path.as_os_str().is_empty() && found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         };
         let missing: Vec<PathBuf> = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
-        self.0.extend(missing.into_iter().rev());
+        self.directories.extend(missing.into_iter().rev());
         make_directory(path)
     }
 
@@ -63,17 +69,38 @@ impl Made {
         if path.exists() { Ok(()) } else { self.make(path) }
     }
 
+    /// From now on files that come to lie in a directory count as made: to look at a target's makes them.
+    pub fn watch(&mut self, path: &Path) {
+        if let Ok(names) = names(path) {
+            self.watched.push((path.to_owned(), names));
+        }
+    }
+
     /// What they were made for has come to be.
     pub fn keep(mut self) {
-        self.0.clear();
+        (self.directories, self.watched) = Default::default();
     }
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // The last made lies deepest. What is not empty is somebody's.
-        self.0.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
+        // What is not empty is somebody's.
+        let is_empty_file = |path: &PathBuf| {
+            std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
+        };
+        for (directory, before) in &self.watched {
+            let now = names(directory).unwrap_or_default();
+            let made = now.difference(before).map(|name| directory.join(name)).filter(is_empty_file);
+            made.for_each(|path| drop(std::fs::remove_file(path)));
+        }
+        // The last made lies deepest.
+        self.directories.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
     }
+}
+
+/// What lies in a directory.
+fn names(path: &Path) -> io::Result<BTreeSet<OsString>> {
+    std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
 /// The disk at `path`: a directory, or else a device or plain file.
@@ -151,8 +178,16 @@ mod tests {
         made.make(&place.join("c")).unwrap();
         made.make(&place).unwrap();
         std::fs::write(place.join("c/precious"), "").unwrap();
+        std::fs::create_dir(place.join("old")).unwrap();
+        std::fs::write(place.join("old/empty"), "").unwrap();
+        made.watch(&place.join("old"));
+        made.watch(&place.join("nothing"));
+        std::fs::write(place.join("old/made"), "").unwrap();
+        std::fs::write(place.join("old/full"), "x").unwrap();
         drop(made);
         assert!(place.exists() && !place.join("a").exists() && place.join("c/precious").exists());
+        let left = ["empty", "made", "full"].map(|name| place.join("old").join(name).exists());
+        assert_eq!(left, [true, false, true], "what was there, and what holds something, stays");
         let mut made = Made::default();
         made.make(&place.join("a/b")).unwrap();
         made.keep();

@@ -21,6 +21,8 @@ use super::error::{JoinError, NetworkError};
 
 /// The version of the exchange.
 pub const JOIN_VERSION: u16 = 5;
+/// What stands in its place where a machine only asks what it would be like: who knows nothing of plans must not let it in.
+pub const PLAN_VERSION: u16 = 0x8000 | JOIN_VERSION;
 /// How long the exchange may take; the cluster agrees on the newcomer in between.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a machine that joins waits for a name to be found, then for a connection, then for TLS.
@@ -56,6 +58,19 @@ pub struct JoinRequest {
     /// A certificate signing request, in DER.
     pub request: Vec<u8>,
 }
+
+/// What a machine says that would join, and wants to know before what it would be like. Nothing is changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanRequest {
+    /// What it would say, with nothing to be signed.
+    pub join: JoinRequest,
+    /// For each of its targets, how many bytes are free there.
+    pub bytes_free: Vec<u64>,
+}
+
+/// The answer, in JSON: for programs it is printed as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planned(pub String);
 
 /// What a machine gets that is let in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +166,8 @@ fn versions_differ(theirs: u16, ours: u16) -> String {
 pub trait Admission: Send + Sync {
     /// Lets a machine in, or does not.
     fn admit(&self, request: JoinRequest) -> BoxFuture<'static, Result<Admitted, JoinRefusal>>;
+    /// Tells what it would be like, or why it would not be let in.
+    fn plan(&self, request: PlanRequest) -> BoxFuture<'static, Result<Planned, JoinRefusal>>;
 }
 
 /// What a machine has that was let in.
@@ -174,6 +191,15 @@ pub struct Newcomer {
     pub address: String,
     /// Whether it has disks.
     pub stores: bool,
+}
+
+impl Newcomer {
+    /// What it says, with nothing to be signed.
+    fn request(self, token: &Token, now: Date) -> JoinRequest {
+        let Newcomer { name, address, stores } = self;
+        let (invitation, proof, clock) = (token.invitation, token.proof, now.0);
+        JoinRequest { name, address, stores, invitation, proof, clock, request: Vec::new() }
+    }
 }
 
 impl JoinRequest {
@@ -205,11 +231,9 @@ impl JoinRequest {
 /// Joins the cluster that made `token`, by the node at `address`. Whether the token has expired, the clock of that node says.
 pub async fn join(address: &str, token: &Token, newcomer: Newcomer, now: Date) -> Result<Joined, JoinError> {
     let key = NodeKey::generate()?;
-    let Newcomer { name, address: own, stores } = newcomer;
-    let (invitation, proof, clock) = (token.invitation, token.proof, now.0);
-    let request = JoinRequest { name, address: own, stores, invitation, proof, clock, request: key.request()? };
+    let request = JoinRequest { request: key.request()?, ..newcomer.request(token, now) };
     let stream = reach(address, token).await?;
-    let asked = tokio::time::timeout(JOIN_PATIENCE, ask(address, stream, &request)).await;
+    let asked = timeout(JOIN_PATIENCE, ask::<Admitted>(address, stream, (JOIN_VERSION, &request))).await;
     let admitted = asked.unwrap_or(Err(JoinError::Undecided { address: address.to_owned() }))?;
     let authority_key = admitted.authority_key.as_ref();
     let authority = authority_key.map(|key| Authority::from_pem(&admitted.authority, &key.0)).transpose()?;
@@ -227,6 +251,25 @@ pub async fn join(address: &str, token: &Token, newcomer: Newcomer, now: Date) -
     })
 }
 
+/// Asks what it would be like to join, with targets that have so many bytes free. Nothing is changed, and the token stays good.
+pub async fn plan(
+    address: &str,
+    token: &Token,
+    (newcomer, bytes_free): (Newcomer, Vec<u64>),
+    now: Date,
+) -> Result<Planned, JoinError> {
+    let request = PlanRequest { join: newcomer.request(token, now), bytes_free };
+    let stream = reach(address, token).await?;
+    let asked = timeout(JOIN_PATIENCE, ask(address, stream, (PLAN_VERSION, &request))).await;
+    match asked.map_err(|_| NetworkError::TimedOut { address: address.to_owned() })? {
+        Err(JoinError::Refused(JoinRefusal::Version { theirs: PLAN_VERSION, .. })) => {
+            let old = "the Dazzle at this address tells no plans yet: upgrade it, or join without --plan";
+            Err(JoinRefusal::Other(old.into()).into())
+        }
+        answer => answer,
+    }
+}
+
 /// A connection to a machine of the cluster that made `token`, which has proven to be one.
 async fn reach(address: &str, token: &Token) -> Result<Dialled, JoinError> {
     let unresolved = || NetworkError::Unresolved { address: address.to_owned(), why: "no name server answers".into() };
@@ -242,10 +285,14 @@ async fn reach(address: &str, token: &Token) -> Result<Dialled, JoinError> {
     Ok(timeout(REACH_PATIENCE, encrypting).await.map_err(|_| silent())??)
 }
 
-async fn ask(address: &str, mut stream: Dialled, request: &JoinRequest) -> Result<Admitted, JoinError> {
+async fn ask<T: DeserializeOwned>(
+    address: &str,
+    mut stream: Dialled,
+    (version, request): (u16, &impl Serialize),
+) -> Result<T, JoinError> {
     let failed = |error: io::Error| JoinError::from(NetworkError::of(address, &error));
-    send(&mut stream, request).await.map_err(failed)?;
-    let answer = receive::<Result<Admitted, JoinRefusal>>(&mut stream, ANSWER_BYTES_MAX).await.map_err(failed)?;
+    send_as(&mut stream, version, request).await.map_err(failed)?;
+    let answer = receive::<Result<T, JoinRefusal>>(&mut stream, ANSWER_BYTES_MAX).await.map_err(failed)?;
     Ok(answer.flatten()?)
 }
 
@@ -263,22 +310,26 @@ impl Door {
 
     /// Hears one machine and answers it.
     pub(super) async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin, now: Duration) -> io::Result<()> {
-        let answer = match receive::<JoinRequest>(&mut stream, REQUEST_BYTES_MAX).await? {
-            Ok(request) => self.decide(request, now).await,
-            Err(refusal) => Err(refusal),
-        };
-        send(&mut stream, &answer).await?;
+        match hear(&mut stream).await? {
+            Ok(Heard::Join(request)) => send(&mut stream, &self.decide(now, self.consider(request)).await).await?,
+            Ok(Heard::Plan(request)) => send(&mut stream, &self.decide(now, self.foresee(request)).await).await?,
+            Err(refusal) => send(&mut stream, &Err::<Admitted, _>(refusal)).await?,
+        }
         // Whoever asked closes first, so that the answer is not lost with the connection.
         let _ = stream.read(&mut [0]).await;
         Ok(())
     }
 
-    async fn decide(&self, request: JoinRequest, now: Duration) -> Result<Admitted, JoinRefusal> {
+    async fn decide<T>(
+        &self,
+        now: Duration,
+        considering: impl Future<Output = Result<T, JoinRefusal>>,
+    ) -> Result<T, JoinRefusal> {
         let attempts = || self.attempts.lock().expect("no panic while attempts are counted");
         if !attempts().allow(now) {
             return Err(JoinRefusal::Busy);
         }
-        let answer = self.consider(request).await;
+        let answer = considering.await;
         // Machines that come with what they need may come as fast as they like.
         if answer.is_err() {
             attempts().note(now);
@@ -294,6 +345,21 @@ impl Door {
             None => Err(JoinRefusal::NotHere),
         }
     }
+
+    async fn foresee(&self, request: PlanRequest) -> Result<Planned, JoinRefusal> {
+        request.join.verify()?;
+        request.join.verify_clock(Date::now())?;
+        match &self.admission {
+            Some(admission) => admission.plan(request).await,
+            None => Err(JoinRefusal::NotHere),
+        }
+    }
+}
+
+/// What a machine wants that comes with a token.
+pub(super) enum Heard {
+    Join(JoinRequest),
+    Plan(PlanRequest),
 }
 
 /// When machines were refused.
@@ -314,22 +380,46 @@ impl Attempts {
     }
 }
 
-pub(super) async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
+async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
+    send_as(stream, JOIN_VERSION, message).await
+}
+
+async fn send_as(stream: &mut (impl AsyncWrite + Unpin), version: u16, message: &impl Serialize) -> io::Result<()> {
     let message = postcard::to_stdvec(message).expect("messages have no form that cannot be encoded");
     stream.write_all(&(message.len() as u32).to_le_bytes()).await?;
-    stream.write_all(&JOIN_VERSION.to_le_bytes()).await?;
+    stream.write_all(&version.to_le_bytes()).await?;
     stream.write_all(&message).await?;
     stream.flush().await
 }
 
+/// What a machine wants, or why that is nothing.
+pub(super) async fn hear(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Result<Heard, JoinRefusal>> {
+    let message =
+        receive_as(stream, REQUEST_BYTES_MAX, |version| [JOIN_VERSION, PLAN_VERSION].contains(&version)).await?;
+    Ok(message.and_then(|(version, message)| match version {
+        PLAN_VERSION => decode(&message).map(Heard::Plan),
+        _ => decode(&message).map(Heard::Join),
+    }))
+}
+
 /// One message of at most `bytes_max`, or why it is none.
-pub(super) async fn receive<T: DeserializeOwned>(
+async fn receive<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
     bytes_max: usize,
 ) -> io::Result<Result<T, JoinRefusal>> {
+    let message = receive_as(stream, bytes_max, |version| version == JOIN_VERSION).await?;
+    Ok(message.and_then(|(_, message)| decode(&message)))
+}
+
+/// One message of a version that is spoken, with that.
+async fn receive_as(
+    stream: &mut (impl AsyncRead + Unpin),
+    bytes_max: usize,
+    is_spoken: impl Fn(u16) -> bool,
+) -> io::Result<Result<(u16, Vec<u8>), JoinRefusal>> {
     let length = stream.read_u32_le().await? as usize;
     let version = stream.read_u16_le().await?;
-    if version != JOIN_VERSION {
+    if !is_spoken(version) {
         // Who asked an end of another version reads no further than that either, and says the same the other way about.
         return Ok(Err(JoinRefusal::Version { theirs: version, ours: JOIN_VERSION }));
     }
@@ -338,7 +428,11 @@ pub(super) async fn receive<T: DeserializeOwned>(
     }
     let mut message = vec![0; length];
     stream.read_exact(&mut message).await?;
-    Ok(postcard::from_bytes(&message).map_err(|_| JoinRefusal::Garbled))
+    Ok(Ok((version, message)))
+}
+
+fn decode<T: DeserializeOwned>(message: &[u8]) -> Result<T, JoinRefusal> {
+    postcard::from_bytes(message).map_err(|_| JoinRefusal::Garbled)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::edge::network::dialling;
 use crate::edge::network::frame::{Header, Kind};
 use crate::edge::network::{
     Admission, Admitted, AuthorityKey, CLOCKS_APART_MAX, JOIN_VERSION, JoinError, JoinRefusal, JoinRequest,
-    NetworkError, Newcomer, join,
+    NetworkError, Newcomer, PlanRequest, Planned, join, plan,
 };
 use crate::edge::trust::{Authority, Date, Purpose, Token, TokenError, TrustError, Validity, joiner};
 
@@ -31,7 +31,7 @@ impl Porter {
 
     fn check(&self, request: &JoinRequest) -> Result<(), TokenError> {
         self.authority.expect_invited(request.invitation, &request.proof, now())?;
-        if self.used.lock().unwrap().insert(request.invitation.number) { Ok(()) } else { Err(TokenError::Used) }
+        if self.used.lock().unwrap().contains(&request.invitation.number) { Err(TokenError::Used) } else { Ok(()) }
     }
 }
 
@@ -42,6 +42,7 @@ impl Admission for Entrance {
         let porter = self.0.clone();
         Box::pin(async move {
             porter.check(&request).map_err(JoinRefusal::Token)?;
+            porter.used.lock().unwrap().insert(request.invitation.number);
             let nodes = &mut *porter.nodes.lock().unwrap();
             let (node, peers) = (nodes.len() as u32 + 1, nodes.clone());
             let validity = Validity::of_node(now());
@@ -51,6 +52,14 @@ impl Admission for Entrance {
             let authority = porter.authority.pem().to_owned();
             let authority_key = request.stores.then(|| AuthorityKey(porter.authority.key_pem()));
             Ok(Admitted { node, cluster: CLUSTER, certificate, authority, authority_key, class: 1.into(), peers })
+        })
+    }
+
+    fn plan(&self, request: PlanRequest) -> BoxFuture<'static, Result<Planned, JoinRefusal>> {
+        let porter = self.0.clone();
+        Box::pin(async move {
+            porter.check(&request.join).map_err(JoinRefusal::Token)?;
+            Ok(Planned(format!("{} would come with {:?}", request.join.name, request.bytes_free)))
         })
     }
 }
@@ -89,6 +98,28 @@ async fn a_machine_with_a_token_becomes_a_node() {
     joined.peers.into_iter().for_each(|(node, address)| two.machine.know(node, address));
     assert_eq!(two.ask(1, Ask::Who).await, Ok(Tell::Node(2)));
     assert_eq!(one.ask(2, Ask::Who).await, Ok(Tell::Node(1)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_what_it_would_be_like_is_told_and_comes_by_the_same_token_later() {
+    let (one, porter) = open_node().await;
+    let token = porter.issue(1, tomorrow());
+    let ask = async |token: &Token, bytes_free| {
+        let newcomer = Newcomer { name: "rack-1".into(), address: "127.0.0.1:1".into(), stores: true };
+        plan(&one.address(), token, (newcomer, bytes_free), now()).await
+    };
+    for _ in 0..2 {
+        assert_eq!(ask(&token, vec![7, 8]).await, Ok(Planned("rack-1 would come with [7, 8]".into())));
+    }
+    assert_eq!(porter.nodes.lock().unwrap().len(), 1, "nobody was let in");
+    assert!(try_join(&one, &token).await.is_ok());
+    assert_eq!(ask(&token, vec![]).await, Err(JoinError::Refused(JoinRefusal::Token(TokenError::Used))));
+    // Who only mounts says so.
+    let client = try_join_as(&one, &porter.issue(2, tomorrow()), false).await.unwrap();
+    let client = Node::start(client.identity, None).await;
+    let newcomer = Newcomer { name: "rack-3".into(), address: "127.0.0.1:3".into(), stores: true };
+    let there = plan(&client.address(), &porter.issue(3, tomorrow()), (newcomer, vec![]), now()).await;
+    assert_eq!(there, Err(JoinError::Refused(JoinRefusal::NotHere)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
