@@ -170,6 +170,34 @@ expect() {
     fi
 }
 
+# What the maps say of machines, targets and groups, as the machine of DIR knows them: maps_of DIR.
+maps_of() {
+    "$dazzle" status "$1" --json | python3 -c '
+import json, sys
+status = json.load(sys.stdin)
+print([[node[name] for name in ("id", "name", "draining")] for node in status["nodes"]])
+print([[target[name] for name in ("id", "name", "state", "draining", "empty")] for target in status["targets"]])
+print([group for group in status["groups"] if group["current"]])'
+}
+
+# planned DIR CODE WORDS COMMAND...: a plan ends with CODE and says WORDS, and the maps of the machine of DIR are as before.
+planned() {
+    local before
+    before=$(maps_of "$1") || return 1
+    expect "$2" "$3" "${@:4}" || return 1
+    [ "$(maps_of "$1")" = "$before" ] || { echo "a plan has changed something: ${*:4}"; return 1; }
+}
+
+# moves COMMAND...: a plan in JSON names bytes, and how long they take, and is not refused.
+moves() {
+    "$@" --json | python3 -c '
+import json, sys
+plan = json.load(sys.stdin)
+bytes = plan["bytes_to_move"] + plan.get("bytes_to_make", 0)
+right = bytes > 0 and plan["seconds"] > 0 and plan["bound"] in ("rebuild", "links", "unknown") and plan.get("refused") is None
+sys.exit(0 if right else "no plan of what moves: %s" % plan)'
+}
+
 bad_input() {
     local bad=$work/bad
     mkdir -p "$work/not-a-fs" && echo precious >"$work/not-a-fs/file" || return 1
@@ -507,7 +535,10 @@ bad_addresses() {
     [ ! -e "$work/m6/dazzle.toml" ] || { echo "a file system was made that nobody can call"; return 1; }
     beside silent "$work/m1" refused 1 "says nothing for 4 s" "$(machine 6)" "$token" || return 1
     beside web "$work/m1" refused 1 "does not speak as a node of Dazzle" "$(machine 6)" "$token" || return 1
-    # The token is as good as new.
+    # The token is as good as new, whatever was asked by it.
+    planned "$work/m1" 0 "votes then: 1" "$dazzle" join "$(machine 1)" "$token" "$work/m2" --name two \
+        --address "$(machine 2)" --plan || return 1
+    [ ! -e "$work/m2" ] || { echo "a plan has left a directory"; return 1; }
     "$dazzle" join "$(machine 1)" "$token" "$work/m2" --name two --address "$(machine 2)" || return 1
     echo "$token" >"$work/used"
 }
@@ -520,6 +551,7 @@ bad_tokens() {
     refused 2 "this is no token" "$(machine 1)" secret || return 1
     refused 1 "not of the cluster that made the token" "$(machine 9)" "$token" || return 1
     refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" || return 1
+    refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" --plan || return 1
     called=two refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" || return 1
     refused 1 "was used before" "$(machine 2)" "$(cat "$work/used")" || return 1
     "$dazzle" down "$work/m2" && "$dazzle" up "$work/m2" || return 1
@@ -545,6 +577,7 @@ bad_machines() {
     local token sum
     token=$("$dazzle" token create "$work/m1") || return 1
     called=two refused 1 "is called two already" "$(machine 1)" "$token" || return 1
+    called=two refused 1 "is called two already" "$(machine 1)" "$token" --plan || return 1
     "$dazzle" down "$work/m2" || return 1
     own="$(machine 2)" refused 1 "has the address $(machine 2) already" "$(machine 1)" "$token" || return 1
     "$dazzle" up "$work/m2" || return 1
@@ -626,6 +659,7 @@ no_quorum() {
     token=$("$dazzle" token create "$work/m1") || return 1
     expect 1 "more than half of those that vote must run" timeout 20 "$dazzle" node drain "$work/m1" two &
     drain=$!
+    refused 1 "cannot take machines in now" "$(machine 1)" "$token" --plan || return 1
     expect 1 "The same command may be given again" timeout 20 "$dazzle" target add "$work/m1" "$work/m1/more" || return 1
     refused 1 "more than half of those that vote must run" "$(machine 1)" "$token" && wait "$drain" || return 1
     grep -q "waits: more than half" <<<"$(timeout 5 "$dazzle" status "$work/m1")" || { echo "status does not tell"; return 1; }
@@ -824,6 +858,14 @@ waits_for_others() {
     ! wait "$starting" || { echo "it started alone"; return 1; }
 }
 
+# What it would be like to join: the second machine makes the first expendable, for which all that lies there alone is laid anew.
+grows_as_planned() {
+    local join=("$dazzle" join "$(machine 1)" "$1" "$work/grown-$2" --name "host-$2" --address "$(machine "$2")" --targets 2 --plan)
+    planned "$work/grown" 0 "redundancy with it: 1 machine(s)" "${join[@]}" || return 1
+    [ "$2" != 2 ] || moves "${join[@]}" || return 1
+    [ ! -e "$work/grown-$2" ] || { echo "a plan has left a directory"; return 1; }
+}
+
 # One machine opens its file system to others later: what was there is there, and becomes safer than it was.
 grows() {
     local token expected other
@@ -837,6 +879,7 @@ grows() {
     expect 0 "other machines can join" "$dazzle" up "$work/grown" --address "$(machine 1)" --name first || return 1
     for other in 2 3; do
         token=$("$dazzle" token create "$work/grown") || return 1
+        grows_as_planned "$token" "$other" || return 1
         "$dazzle" join "$(machine 1)" "$token" "$work/grown-$other" --name "host-$other" --address "$(machine "$other")" \
             --mount "$work/grown-$other-mount" || return 1
     done
@@ -948,8 +991,13 @@ lab_drain() {
 drain_one() {
     local lab=$1 host told
     told=$("$dazzle" node remove "$lab/host-1" host-4 2>&1) && { echo "a host in use was removed"; return 1; }
-    "$dazzle" node drain "$lab/host-1" host-4 --plan && "$dazzle" node drain "$lab/host-2" host-4 || return 1
-    "$dazzle" lab stop "$lab" 4 && "$dazzle" node remove "$lab/host-3" host-4 || return 1
+    planned "$lab/host-2" 1 "it would be refused: ${told#dazzle: }" "$dazzle" node remove "$lab/host-1" host-4 --plan || return 1
+    planned "$lab/host-2" 0 "votes then: 3" "$dazzle" node drain "$lab/host-1" host-4 --plan || return 1
+    moves "$dazzle" node drain "$lab/host-1" host-4 --plan && "$dazzle" node drain "$lab/host-2" host-4 || return 1
+    planned "$lab/host-2" 0 "nothing lies there" "$dazzle" target remove "$lab/host-1" host-4:target-0 --plan || return 1
+    "$dazzle" lab stop "$lab" 4 && until "$dazzle" status "$lab/host-1" | grep -q 'host-4 is gone'; do sleep 0.2; done
+    planned "$lab/host-2" 0 "to move    nothing" "$dazzle" node remove "$lab/host-3" host-4 --plan || return 1
+    "$dazzle" node remove "$lab/host-3" host-4 || return 1
     for host in 1 2 3; do
         [ "$(digest "$lab/mnt-$host/crates")" = "$2" ] || { echo "bytes differ on host $host"; return 1; }
     done
@@ -963,6 +1011,8 @@ replace_one() {
     local lab=$1 host
     "$dazzle" lab kill "$lab" 3 && umount -l "$lab/mnt-3" && rm -r "$lab/host-3" "$lab/host-4" || return 1
     until "$dazzle" status "$lab/host-1" | grep -q 'host-3 is gone'; do sleep 0.2; done
+    planned "$lab/host-2" 0 "lost       nothing" "$dazzle" node remove "$lab/host-1" host-3 --plan || return 1
+    moves "$dazzle" node remove "$lab/host-1" host-3 --plan || return 1
     "$dazzle" node remove "$lab/host-2" host-3 && "$dazzle" lab up "$lab" || return 1
     for host in 1 2 3 4; do
         [ "$(digest "$lab/mnt-$host/crates")" = "$2" ] || { echo "bytes differ on host $host"; return 1; }
@@ -1049,7 +1099,10 @@ supplied() {
     [ "$(digest "$dir-mount")" = "$expected" ] || { echo "bytes differ"; return 1; }
     kill_daemon "$dir" && "$dazzle" up "$dir" && [ "$(digest "$dir-mount")" = "$expected" ] || return 1
     # A removed one makes room for another in its place.
-    "$dazzle" target drain "$dir" target-2 && "$dazzle" target remove "$dir" target-2 && rm -r "$dir/target-2/"* || return 1
+    planned "$dir" 1 "target-2 is in use" "$dazzle" target remove "$dir" target-2 --plan || return 1
+    moves "$dazzle" target drain "$dir" target-2 --plan && "$dazzle" target drain "$dir" target-2 || return 1
+    planned "$dir" 0 "nothing lies there" "$dazzle" target remove "$dir" target-2 --plan || return 1
+    "$dazzle" target remove "$dir" target-2 && rm -r "$dir/target-2/"* || return 1
     "$dazzle" target add "$dir" "$dir/target-2" && "$dazzle" down "$dir" && "$dazzle" up "$dir" || return 1
     [ "$(digest "$dir-mount")" = "$expected" ] && "$dazzle" check "$dir" --thorough && end grown || return 1
     rm -r "$dir/"target-* "$dir/later" "$dir-file" && expect 1 "Bring back all but 1 of them" "$dazzle" up "$dir"
