@@ -54,6 +54,12 @@ impl Envelope {
         opened.map_err(|message| Envelope { message, is_urgent })
     }
 
+    /// Another one with the same message, if that is of this type: for the simulator, which doubles.
+    pub fn copied<T: Any + Send + Clone>(&self) -> Option<Envelope> {
+        let message = self.message.downcast_ref::<T>()?.clone();
+        Some(Envelope { message: Box::new(message), is_urgent: self.is_urgent })
+    }
+
     /// Looks at the message without taking it: for the edge, which encodes, and the simulator, which counts.
     pub fn peek(&self) -> &(dyn Any + Send) {
         &*self.message

@@ -60,7 +60,7 @@ mod world;
 
 pub use dice::Dice;
 pub use disk::{DiskCounters, DiskFaults, DiskOptions, SimDisk};
-pub use network::{NetworkCounters, NetworkOptions, Passing, Verdict, Way};
+pub use network::{LAG_MAX, NetworkCounters, NetworkOptions, Passing, Verdict, Way};
 pub use node::Stop;
 pub use world::{Crashed, World};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use host::sim::{self, NetworkOptions, Stop, Verdict, Way, World};
+use host::sim::{self, LAG_MAX, NetworkOptions, Stop, Verdict, Way, World};
 use host::{Address, BoxFuture, Envelope, Handler, Host, NodeId, Port, Unreachable};
 
 const PORT: Port = Port(7);
@@ -204,6 +204,143 @@ fn a_judge_loses_or_delays_what_the_test_names() {
         world.dismiss_judge();
         assert_eq!(call(&host).await, Ok(3));
     });
+}
+
+/// From now on the requests of this file can be doubled.
+fn copy_all(world: &World) {
+    world.copy_requests(|passing| passing.message.copied::<&str>());
+}
+
+#[test]
+fn a_doubled_request_is_handled_twice_and_answered_once() {
+    let mut overtaken = 0;
+    for seed in 0..50 {
+        overtaken += sim::run(seed, async |world, host| {
+            let calls = server(&world, Duration::ZERO);
+            copy_all(&world);
+            world.set_network(NetworkOptions { doubled_ppm: 1_000_000, ..NetworkOptions::default() });
+            let answer = call(&host).await.expect("nothing is lost");
+            world.sleep(2 * LAG_MAX).await;
+            assert_eq!(calls.load(Ordering::Relaxed), 2);
+            let counters = world.network_counters();
+            assert_eq!((counters.calls, counters.answers, counters.doubled), (1, 1, 1));
+            world.set_network(NetworkOptions::default());
+            assert_eq!(call(&host).await, Ok(3));
+            assert_eq!(call(&world.host(SERVER)).await, Ok(4));
+            answer - 1
+        });
+    }
+    assert!(overtaken > 0 && overtaken < 50, "{overtaken} of 50 were behind their copies");
+}
+
+#[test]
+fn a_copy_comes_long_after_its_call_where_a_test_wants_it() {
+    sim::run(1, async |world, host| {
+        let calls = server(&world, Duration::ZERO);
+        copy_all(&world);
+        world.judge_messages(|passing| match passing.way {
+            Way::Request => Verdict::Double(Duration::from_secs(60)),
+            Way::Answer => Verdict::Pass,
+        });
+        assert_eq!(call(&host).await, Ok(1));
+        world.dismiss_judge();
+        world.sleep(Duration::from_secs(59)).await;
+        assert_eq!(call(&host).await, Ok(2));
+        world.sleep(Duration::from_secs(2)).await;
+        assert_eq!(calls.load(Ordering::Relaxed), 3);
+    });
+}
+
+#[test]
+fn only_what_can_be_copied_is_doubled() {
+    sim::run(1, async |world, host| {
+        let calls = server(&world, Duration::ZERO);
+        world.copy_requests(|passing| passing.message.copied::<u64>());
+        world.set_network(NetworkOptions { doubled_ppm: 1_000_000, ..NetworkOptions::default() });
+        assert_eq!(call(&host).await, Ok(1));
+        world.sleep(2 * LAG_MAX).await;
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_copy_meets_cuts_losses_and_the_ends_of_lives() {
+    let after = |harm: fn(&World, &Host)| {
+        sim::run(1, async |world, host| {
+            let calls = server(&world, Duration::ZERO);
+            copy_all(&world);
+            world.judge_messages(|passing| match passing.way {
+                Way::Request => Verdict::Double(Duration::from_secs(2)),
+                Way::Answer => Verdict::Pass,
+            });
+            assert_eq!(call(&host).await, Ok(1));
+            harm(&world, &host);
+            world.sleep(Duration::from_secs(5)).await;
+            calls.load(Ordering::Relaxed)
+        })
+    };
+    assert_eq!(after(|_, _| ()), 2);
+    assert_eq!(after(|world, host| world.cut_one_way(host.node(), SERVER)), 1);
+    assert_eq!(after(|world, host| world.cut_one_way(SERVER, host.node())), 2, "nobody waits for its answer");
+    assert_eq!(after(|world, _| world.crash(SERVER, Stop::Kill)), 1);
+    assert_eq!(after(|world, host| world.crash(host.node(), Stop::Kill)), 2, "what the dead have sent arrives");
+    let again = |world: &World, host: &Host| {
+        world.crash(host.node(), Stop::Kill);
+        world.restart(host.node());
+    };
+    assert_eq!(after(again), 1, "the next life has spoken");
+    sim::run(1, async |world, host| {
+        server(&world, Duration::ZERO);
+        copy_all(&world);
+        world.judge_messages(|_| Verdict::Double(Duration::from_secs(2)));
+        world.set_network(NetworkOptions { loss_ppm: 1_000_000, ..NetworkOptions::default() });
+        assert!(call(&host).await.is_err());
+        world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(world.network_counters().doubled, 0);
+    });
+}
+
+#[test]
+fn a_copy_for_a_frozen_node_waits_and_one_for_a_new_life_is_gone() {
+    sim::run(1, async |world, host| {
+        let calls = server(&world, Duration::ZERO);
+        copy_all(&world);
+        world.judge_messages(|_| Verdict::Double(Duration::from_secs(2)));
+        world.cut_one_way(SERVER, host.node());
+        assert!(call(&host).await.is_err());
+        world.pause(SERVER);
+        world.sleep(Duration::from_secs(3)).await;
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        world.resume(SERVER);
+        world.sleep(Duration::from_secs(1)).await;
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+        world.dismiss_judge();
+        world.heal_all();
+        world.judge_messages(|_| Verdict::Double(Duration::from_secs(2)));
+        assert_eq!(call(&host).await, Ok(3));
+        world.crash(SERVER, Stop::Kill);
+        let calls = serve(&world.restart(SERVER), Duration::ZERO);
+        world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn where_nothing_is_doubled_a_world_is_the_same_whether_it_could_be() {
+    let told = |copies: bool| {
+        sim::run(3, async |world, host| {
+            world.set_network(NetworkOptions { loss_ppm: 100_000, ..NetworkOptions::default() });
+            server(&world, Duration::ZERO);
+            if copies {
+                copy_all(&world);
+            }
+            for _ in 0..50 {
+                let _ = call(&host).await;
+            }
+            world.trace_hash()
+        })
+    };
+    assert_eq!(told(false), told(true));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use crate::{Envelope, Moment};
 
 use super::executor::Core;
+use super::network::Double;
 
 /// Something that the world does at its moment, whether or not a task still waits for it.
 pub(super) enum Event {
@@ -18,6 +19,8 @@ pub(super) enum Event {
     Disk { disk: usize, operation: u64 },
     /// A request arrives.
     Request { call: u64 },
+    /// A copy of a request arrives.
+    Double { double: Double },
     /// An answer arrives.
     Answer { call: u64, answer: Envelope },
     /// The caller learns that no answer will come.

@@ -216,10 +216,10 @@ impl Core {
         state.ended = true;
         let tasks = std::mem::take(&mut state.tasks);
         let handlers: Vec<_> = state.nodes.values_mut().map(|node| std::mem::take(&mut node.handlers)).collect();
-        let judge = state.network.judge.take();
+        let judges = (state.network.judge.take(), state.network.copier.take());
         let left = (state.calendar.take_all(), state.network.take_calls(), disk::take_operations(&mut state.disks));
         drop(state);
-        drop((tasks, handlers, left, judge));
+        drop((tasks, handlers, left, judges));
     }
 
     fn happen(self: &Arc<Self>, event: Event) {
@@ -227,6 +227,7 @@ impl Core {
             Event::Wake(waker) => waker.wake(),
             Event::Disk { disk, operation } => disk::finish(self, disk, operation),
             Event::Request { call } => network::arrive(self, call),
+            Event::Double { double } => network::double(self, double),
             Event::Answer { call, answer } => network::answered(self, call, answer),
             Event::GiveUp { call } => network::give_up(self, call),
             Event::Check { call } => network::check(self, call),

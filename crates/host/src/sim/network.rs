@@ -1,7 +1,7 @@
 //! The simulated network: calls that take time, get lost, are cut off, and whose other end dies.
 //!
 //! The rules of its faults:
-//! 1. A request arrives after a random latency, so that calls overtake each other. It arrives at most once.
+//! 1. A request arrives after a random latency, so that calls overtake each other. Its call brings it there at most once.
 //! 2. A request or an answer that is lost, or meets a cut link when it leaves or arrives, is gone. The caller gets
 //!    `Unreachable` after the timeout. The handler of a request whose answer is lost has run, or will.
 //! 3. A call to a node whose daemon does not run is refused after a latency; if the machine has no power, after the
@@ -9,9 +9,15 @@
 //! 4. A call that waits while its link is cut or its other end is paused fails when that lasts for the timeout. A slow
 //!    handler alone fails no call.
 //! 5. What a node sent before it died still arrives. A caller that stops waiting takes nothing back.
+//! 6. A request may be doubled, where the world can copy it ([`World::copy_requests`](super::World::copy_requests)). Its copy is
+//!    handled by itself: before the request or behind it, one in four up to [`LAG_MAX`] behind. Its answer is for nobody. Cuts
+//!    and losses meet each by itself. What comes of a copy in another life of either end than it was sent in, is gone.
 //!
-//! Answers go only by rule 1 to 4: the network knows no handler's deadline. A message is never changed or doubled: the
-//! real transport's checksums and sequence numbers see to that.
+//! Answers go only by rule 1 to 4: the network knows no handler's deadline. A message is never changed: the real transport's
+//! checksums see to that. Nor does that transport send a call twice, straight or around. A caller does, that was told that no
+//! answer came; and of what it called first the machine may hold a part yet, on a connection that its other end believes in. So
+//! what is handled twice is what callers ask again, and the call is the asking that is waited for: its answer is the one that
+//! counts. A life of either end that is over has left no such connection: a new one says so before it asks anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +30,9 @@ use super::executor::{Core, Life, State};
 use super::promise::{Awaited, Promise, promise};
 use super::{Dice, Stop};
 
+/// How late a copy comes at most: the called end holds a silent connection for five seconds, and asks half a second more.
+pub const LAG_MAX: Duration = Duration::from_secs(5);
+
 /// How the network behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkOptions {
@@ -33,6 +42,8 @@ pub struct NetworkOptions {
     pub latency_max: Duration,
     /// How many messages of a million are lost.
     pub loss_ppm: u32,
+    /// How many requests of a million are doubled, of those that can be copied.
+    pub doubled_ppm: u32,
     /// After which time a caller gives up a call of which nothing can come.
     pub timeout: Duration,
 }
@@ -43,6 +54,7 @@ impl Default for NetworkOptions {
             latency_min: Duration::from_micros(50),
             latency_max: Duration::from_micros(500),
             loss_ppm: 0,
+            doubled_ppm: 0,
             timeout: Duration::from_secs(1),
         }
     }
@@ -79,10 +91,15 @@ pub enum Verdict {
     Lose,
     /// It takes so much longer than it would.
     Delay(Duration),
+    /// It passes, and a copy takes so much longer. Requests only, and such as can be copied.
+    Double(Duration),
 }
 
 /// Decides about each message between nodes.
 pub(super) type Judge = Arc<dyn Fn(Passing<'_>) -> Verdict + Send + Sync>;
+
+/// Copies what may be doubled.
+pub(super) type Copier = Arc<dyn Fn(Passing<'_>) -> Option<Envelope> + Send + Sync>;
 
 /// What the network has carried since the world began. Calls within a node do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,6 +110,8 @@ pub struct NetworkCounters {
     pub answers: u64,
     /// Calls whose caller got `Unreachable`.
     pub failures: u64,
+    /// Copies of requests that were handled.
+    pub doubled: u64,
 }
 
 /// Links, and calls under way.
@@ -104,7 +123,16 @@ pub(super) struct Network {
     pub(super) cuts: BTreeSet<(NodeId, NodeId)>,
     pub(super) calls_by_port: BTreeMap<Port, u64>,
     pub(super) judge: Option<Judge>,
+    pub(super) copier: Option<Copier>,
     calls: BTreeMap<u64, Call>,
+}
+
+/// A copy of a request, under way.
+pub(super) struct Double {
+    from: Life,
+    to: Life,
+    port: Port,
+    request: Envelope,
 }
 
 /// A call whose caller does not know its end yet.
@@ -158,6 +186,23 @@ impl State {
         !lost && !self.is_cut(from, to)
     }
 
+    /// A copy leaves; if it does not get on its way it is handed back, to be dropped outside the lock.
+    fn send_double(&mut self, double: Double, lag: Duration) -> Option<Double> {
+        let departs = self.lives(double.from) && self.departs(double.from.node, double.to.node);
+        if !departs {
+            return Some(double);
+        }
+        self.plan_after_latency(Event::Double { double }, lag);
+        None
+    }
+
+    /// Whether a copy that arrives now finds the lives that it belongs to, and its way open.
+    fn reaches(&self, double: &Double) -> bool {
+        let is_followed =
+            self.nodes.get(&double.from.node).is_none_or(|node| node.incarnation != double.from.incarnation);
+        self.lives(double.to) && !is_followed && !self.is_cut(double.from.node, double.to.node)
+    }
+
     /// Has the calls checked that `concerned` picks, once the timeout is over.
     pub(super) fn doubt_calls(&mut self, concerned: impl Fn(NodeId, NodeId) -> bool) {
         let calls: Vec<u64> = self
@@ -191,7 +236,9 @@ impl State {
 
 /// A request leaves.
 pub(super) fn send(core: &Core, from: Life, to: Address, request: Envelope) -> Awaited<Result<Envelope, Unreachable>> {
-    let verdict = core.judge(Passing { caller: from.node, called: to, way: Way::Request, message: &request });
+    let passing = Passing { caller: from.node, called: to, way: Way::Request, message: &request };
+    let verdict = core.judge(passing);
+    let double = core.double(from, passing, verdict);
     let (promise, awaited) = promise();
     let mut state = core.lock();
     let departs = state.lives(from) && state.departs(from.node, to.node);
@@ -204,7 +251,25 @@ pub(super) fn send(core: &Core, from: Life, to: Address, request: Envelope) -> A
         Some(delay) => state.plan_after_latency(Event::Request { call }, delay),
         None => state.plan_after_timeout(Event::GiveUp { call }),
     }
+    let lost = double.and_then(|(double, lag)| state.send_double(double, lag));
+    drop(state);
+    drop(lost);
     awaited
+}
+
+/// A copy arrives, and is handled.
+pub(super) fn double(core: &Core, double: Double) {
+    let mut state = core.lock();
+    let is_heard = state.reaches(&double);
+    let handler = state.nodes.get(&double.to.node).and_then(|node| node.handlers.get(&double.port)).cloned();
+    let Some(handler) = handler.filter(|_| is_heard) else {
+        drop(state);
+        return drop(double);
+    };
+    state.network.counters.doubled += 1;
+    drop(state);
+    let Double { from, to, request, .. } = double;
+    core.spawn(to, Box::pin(async move { drop(handler.handle(from.node, request).await) }));
 }
 
 /// A request arrives: its handler runs as a task of the node that was called.
@@ -259,13 +324,36 @@ impl Core {
         let judge = self.lock().network.judge.clone();
         judge.map_or(Verdict::Pass, |judge| judge(passing))
     }
+
+    /// The copy of a request, if it is doubled and can be, and how much longer it takes. The copier too is asked outside the
+    /// lock.
+    ///
+    /// # Panics
+    /// When the judge wants a copy of what cannot be copied.
+    fn double(&self, from: Life, passing: Passing<'_>, verdict: Verdict) -> Option<(Double, Duration)> {
+        let mut state = self.lock();
+        let doubled_ppm = state.network.options.doubled_ppm;
+        let lag = match verdict {
+            Verdict::Double(lag) => lag,
+            Verdict::Lose => return None,
+            Verdict::Pass | Verdict::Delay(_) if !state.dice.chance(doubled_ppm) => return None,
+            Verdict::Pass | Verdict::Delay(_) if state.dice.below(4) > 0 => Duration::ZERO,
+            Verdict::Pass | Verdict::Delay(_) => Duration::from_nanos(state.dice.below(LAG_MAX.as_nanos() as u64)),
+        };
+        let (to, copier) = (state.life(passing.called.node), state.network.copier.clone());
+        drop(state);
+        let request = copier.and_then(|copier| copier(passing));
+        let wanted = matches!(verdict, Verdict::Double(_));
+        assert!(request.is_some() || !wanted, "what is to be doubled cannot be copied: {passing:?}");
+        Some((Double { from, to: to?, port: passing.called.port, request: request? }, lag))
+    }
 }
 
 impl Verdict {
     /// What is added to the latency; none if it is lost.
     fn delay(self) -> Option<Duration> {
         match self {
-            Verdict::Pass => Some(Duration::ZERO),
+            Verdict::Pass | Verdict::Double(_) => Some(Duration::ZERO),
             Verdict::Lose => None,
             Verdict::Delay(delay) => Some(delay),
         }

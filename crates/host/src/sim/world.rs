@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::{BoxFuture, Host, Moment, NodeId, Port};
+use crate::{BoxFuture, Envelope, Host, Moment, NodeId, Port};
 
 use super::Dice;
 use super::calendar::Sleep;
@@ -207,6 +207,12 @@ impl World {
     /// No message is judged any more.
     pub fn dismiss_judge(&self) {
         let before = self.core().lock().network.judge.take();
+        drop(before);
+    }
+
+    /// From now on requests may be doubled that `copier` copies: such as callers ask again when no answer came.
+    pub fn copy_requests(&self, copier: impl Fn(Passing<'_>) -> Option<Envelope> + Send + Sync + 'static) {
+        let before = self.core().lock().network.copier.replace(Arc::new(copier));
         drop(before);
     }
 
