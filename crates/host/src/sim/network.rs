@@ -9,9 +9,9 @@
 //! 4. A call that waits while its link is cut or its other end is paused fails when that lasts for the timeout. A slow
 //!    handler alone fails no call.
 //! 5. What a node sent before it died still arrives. A caller that stops waiting takes nothing back.
-//! 6. A request may be doubled, where the world can copy it ([`World::copy_requests`](super::World::copy_requests)). Its copy is
-//!    handled by itself: before the request or behind it, one in four up to [`LAG_MAX`] behind. Its answer is for nobody. Cuts
-//!    and losses meet each by itself. What comes of a copy in another life of either end than it was sent in, is gone.
+//! 6. A request may be doubled, where the world can copy it ([`World::copy_requests`](super::World::copy_requests)). Its copy
+//!    is handled by itself: before the request or behind it, one in four up to [`LAG_MAX`] behind. Its answer is for nobody.
+//!    Cuts and losses meet each by itself. What comes of a copy in another life of either end than it was sent in, is gone.
 //!
 //! Answers go only by rule 1 to 4: the network knows no handler's deadline. A message is never changed: the real transport's
 //! checksums see to that. Nor does that transport send a call twice, straight or around. A caller does, that was told that no
