@@ -15,6 +15,7 @@
 //! | `pace`, `probe` | how long it takes to move bytes; how fast a link is |
 //! | `meter` | how fast bytes move |
 //! | `succession`, `versions` | restarts that programs do not notice; which program can take the place of this one |
+//! | `vouching` | the word to the guard of the mount that this daemon runs |
 //! | `edge/` | the only code that touches sockets, disks, clocks and the operating system |
 //!
 //! *Never*: any policy of a file system; that is decided in the parts.
@@ -43,6 +44,7 @@ mod succession;
 mod supply;
 mod targets;
 mod versions;
+mod vouching;
 
 pub use command::{Arguments, run};
 pub use edge::control::{Line, Question, Whom};

@@ -30,6 +30,7 @@ use crate::meter::{Meter, Traffic};
 use crate::oracle::NodeOracle;
 use crate::succession::{Inheritance, Will};
 use crate::targets::open_disks;
+use crate::vouching;
 
 /// The number of the node that makes a file system.
 pub(crate) const NODE: NodeId = NodeId(1);
@@ -113,6 +114,9 @@ impl Node {
             }
         };
         runtime.spawn(measure(parts.clone()));
+        if let Some(mount) = &mount {
+            runtime.spawn(vouching::vouch(parts.clone(), mount.clone()));
+        }
         let stop = Arc::new(Notify::new());
         let oracle = Arc::new(NodeOracle { parts: parts.clone(), mount: mount.clone(), stop: stop.clone() });
         let listening = control::listen(&control_path(dir), oracle)

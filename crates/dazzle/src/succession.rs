@@ -24,7 +24,7 @@ const HOLD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of what is left: raised with every change of what belongs to it, also in `client::Heritage` and `fuse::FaceHeritage`.
 /// A program of another version is not let in its place (`versions`), and would begin anew.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// What one process leaves to the next.
 #[derive(Debug)]
@@ -70,7 +70,14 @@ impl Inheritance {
         let left: (Heritage, Option<(LeftMount, FaceHeritage)>) =
             postcard::from_bytes(bytes).map_err(std::io::Error::other)?;
         let (heritage, mount) = left;
-        Ok(Inheritance { heritage, mount: mount.map(|(mount, face)| (mount.claim(devices), face)) })
+        let mount = match mount {
+            Some((mount, face)) => {
+                let few = || std::io::Error::other("of what belongs to the mount something was not left");
+                Some((mount.claim(devices).ok_or_else(few)?, face))
+            }
+            None => None,
+        };
+        Ok(Inheritance { heritage, mount })
     }
 
     /// What the roles go on with, and where the mount will be found then.

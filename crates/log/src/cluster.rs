@@ -55,8 +55,8 @@ pub struct Cluster {
 
 /// The lease of this node, as it knows it itself (DESIGN §6, the one lease).
 pub trait Lease: Send + Sync {
-    /// Whether it holds now, and for so much longer unless it is given up: until then nobody else can be given what is ours.
-    fn holds_for(&self, longer: Duration) -> bool;
+    /// For how long it holds yet unless it is given up: until then nobody else can be given what is ours.
+    fn left(&self) -> Duration;
     /// Whether it will never hold again. Until then nobody else has been given anything.
     fn is_over(&self) -> bool;
     /// Returns when it does not hold.
@@ -133,7 +133,15 @@ impl Cluster {
 
     /// Whether nobody can be given what is ours before so long from now, unless it is given up.
     pub fn is_trusted_for(&self, longer: Duration) -> bool {
-        self.lease.get().is_none_or(|lease| lease.holds_for(longer) || self.maps().nodes.len() == 1)
+        self.trusted_for() > longer
+    }
+
+    /// For how long yet nobody can be given what is ours, unless it is given up; for ever where there is nobody else.
+    pub fn trusted_for(&self) -> Duration {
+        match self.lease.get() {
+            Some(lease) if self.maps().nodes.len() > 1 => lease.left(),
+            _ => Duration::MAX,
+        }
     }
 
     /// Returns when others may soon be given what is ours.

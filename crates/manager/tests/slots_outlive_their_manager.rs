@@ -406,8 +406,8 @@ async fn take_over_slowly(world: &World, count: u64) -> (Duration, usize) {
 struct Switch(Arc<AtomicBool>);
 
 impl Lease for Switch {
-    fn holds_for(&self, _longer: Duration) -> bool {
-        self.0.load(Ordering::SeqCst)
+    fn left(&self) -> Duration {
+        if self.0.load(Ordering::SeqCst) { Duration::MAX } else { Duration::ZERO }
     }
 
     fn is_over(&self) -> bool {

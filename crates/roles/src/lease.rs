@@ -38,8 +38,8 @@ pub(crate) async fn begin(cluster: &Cluster, address: String, keeps: Option<LogI
 struct OwnLease(Session, Host);
 
 impl Lease for OwnLease {
-    fn holds_for(&self, longer: Duration) -> bool {
-        self.0.holds(self.1.now() + longer)
+    fn left(&self) -> Duration {
+        if self.0.is_over() { Duration::ZERO } else { self.0.until() - self.1.now() }
     }
 
     fn is_over(&self) -> bool {

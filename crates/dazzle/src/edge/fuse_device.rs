@@ -31,6 +31,7 @@ use super::gate::{Gate, Passage};
 use super::guard;
 use super::mount::{self, MountError, UnmountError, Users};
 use super::telling;
+use super::word::{Tick, Word};
 
 /// Most requests end in memory on the thread that read them; the others are there for those that wait for a disk.
 const SERVING_THREADS: usize = 8;
@@ -111,13 +112,15 @@ pub struct Mount {
     ended: AtomicBool,
     /// Every descriptor of the device, for the next process.
     descriptors: Vec<RawFd>,
+    /// What its guard goes by.
+    word: Word,
 }
 
 /// A mount that another process of this daemon has left.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LeftMount {
     path: PathBuf,
-    /// Those of the device, and behind them that of the memory for requests over io_uring.
+    /// Those of the device, behind them that of the memory for requests over io_uring, and last that of the guard's word.
     #[serde(skip)]
     descriptors: Vec<RawFd>,
     session: Session,
@@ -130,6 +133,7 @@ pub struct ClaimedMount {
     devices: Vec<OwnedFd>,
     session: Session,
     rings: Option<(Shape, OwnedFd)>,
+    word: Word,
 }
 
 impl LeftMount {
@@ -138,10 +142,11 @@ impl LeftMount {
         &self.descriptors
     }
 
-    /// The same mount with its descriptors, in the process that has them now.
-    pub fn claim(self, mut devices: Vec<OwnedFd>) -> ClaimedMount {
+    /// The same mount with its descriptors, in the process that has them now; nothing if there are too few.
+    pub fn claim(self, mut devices: Vec<OwnedFd>) -> Option<ClaimedMount> {
+        let word = Word::inherit(devices.pop()?);
         let rings = self.rings.and_then(|shape| Some((shape, devices.pop()?)));
-        ClaimedMount { path: self.path, devices, session: self.session, rings }
+        Some(ClaimedMount { path: self.path, devices, session: self.session, rings, word })
     }
 }
 
@@ -170,14 +175,15 @@ impl Mount {
         let refused = |reason: String| MountError::Refused(path.clone(), reason);
         let session = shake_hands(&device, &wishes).map_err(refused)?;
         mount::raise_read_ahead(&path, READ_AHEAD_KIB);
+        let word = Word::new().map_err(|error| refused(format!("no room for its guard's word: {error}")))?;
         if rustix::process::geteuid().is_root() {
-            guard::start(&path).map_err(|error| refused(format!("its guard cannot be started: {error}")))?;
+            guard::start(&path, &word).map_err(|error| refused(format!("its guard cannot be started: {error}")))?;
         }
         // Whom only fusermount3 lets at the device shares one queue among all threads.
         let clones: Vec<_> = (1..SERVING_THREADS).map_while(|_| clone_device(&device).ok()).collect();
         let devices = [device].into_iter().chain(clones).collect();
         let memory = memory.filter(|_| session.has_rings());
-        let mount = Mount::begin(path, (devices, session), memory, (face, runtime))?;
+        let mount = Mount::begin((path, word), (devices, session), memory, (face, runtime))?;
         mount.begin_rings()?;
         Ok(mount)
     }
@@ -185,21 +191,21 @@ impl Mount {
     /// Serves a mount on, with what the process before has not answered.
     pub fn adopt(claimed: ClaimedMount, face: Arc<dyn Face>, runtime: Handle) -> Result<Mount, MountError> {
         // Before anything is read here: the kernel would send again what is being answered, too, and that would be done twice.
-        let ClaimedMount { path, devices, session, rings } = claimed;
+        let ClaimedMount { path, devices, session, rings, word } = claimed;
         if let Some(device) = devices.first().filter(|_| session.can_resend()) {
             reply(device, &Notification::Resend.encode());
         }
         let memory = rings.map(|(shape, memory)| EntryMemory::adopt(shape, memory)).transpose();
         let memory =
             memory.map_err(|error| MountError::Refused(path.clone(), format!("its requests are lost: {error}")))?;
-        let mount = Mount::begin(path, (devices, session), memory, (face, runtime))?;
+        let mount = Mount::begin((path, word), (devices, session), memory, (face, runtime))?;
         mount.begin_rings()?;
         mount.rings.iter().for_each(Rings::fetch_waiting);
         Ok(mount)
     }
 
     fn begin(
-        path: PathBuf,
+        (path, word): (PathBuf, Word),
         (devices, session): (Vec<OwnedFd>, Session),
         memory: Option<EntryMemory>,
         (face, runtime): (Arc<dyn Face>, Handle),
@@ -239,6 +245,7 @@ impl Mount {
             leaving,
             ended,
             descriptors,
+            word,
         })
     }
 
@@ -289,10 +296,19 @@ impl Mount {
     pub fn bequeath(&self) -> (LeftMount, FaceHeritage) {
         let Mount { path, session, .. } = self;
         let rings = self.rings.as_ref().map(Rings::bequeath);
-        let descriptors = self.descriptors.iter().copied().chain(rings.map(|(_, memory)| memory)).collect();
+        let descriptors = self.descriptors.iter().copied().chain(rings.map(|(_, memory)| memory));
+        let descriptors = descriptors.chain([self.word.descriptor()]).collect();
         let left =
             LeftMount { path: path.clone(), descriptors, session: *session, rings: rings.map(|(shape, _)| shape) };
         (left, self.face.bequeath())
+    }
+
+    /// Gives the guard the word that until then, counted from a moment that has been, this daemon takes care of what the kernel
+    /// has in memory.
+    pub fn vouch(&self, from: Tick, time: Duration) {
+        if let Err(error) = self.word.give(from, time) {
+            warn!(%error, "the guard of the mount was not told that this daemon runs");
+        }
     }
 
     /// Unmounts. A mount in use stays, unless its users are to be dismissed.

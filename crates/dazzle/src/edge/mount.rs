@@ -149,11 +149,10 @@ pub fn device(path: &Path) -> Option<String> {
     mounts().into_iter().rev().find(|mounted| mounted.point == path).map(|mounted| mounted.device)
 }
 
-/// The kernel's numbers of all mounts of the file system that is mounted on exactly `path`.
-pub fn numbers(path: &Path) -> Vec<String> {
-    let device = device(path);
-    let same = mounts().into_iter().filter(|mounted| Some(&mounted.device) == device.as_ref());
-    same.map(|mounted| mounted.number).collect()
+/// The kernel's numbers of all mounts of the file system with this number, as a process sees them.
+pub fn numbers(device: &str, process: i32) -> Vec<String> {
+    let mounts = Mounted::table(&std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default());
+    mounts.into_iter().filter(|mounted| mounted.device == device).map(|mounted| mounted.number).collect()
 }
 
 /// Whether something is mounted on exactly `path`.

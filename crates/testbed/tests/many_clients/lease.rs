@@ -60,16 +60,16 @@ impl TestLease {
     }
 
     fn holds(&self) -> bool {
-        self.holds_for(Duration::ZERO)
+        !self.left().is_zero()
     }
 }
 
 impl Lease for TestLease {
-    fn holds_for(&self, longer: Duration) -> bool {
+    fn left(&self) -> Duration {
         match self.state() {
-            State::Holds => longer <= LEFT_MIN,
-            State::Until(end) => self.0.host.now() + longer < end,
-            State::Over => false,
+            State::Holds => LEFT_MIN + Duration::from_nanos(1),
+            State::Until(end) => end - self.0.host.now(),
+            State::Over => Duration::ZERO,
         }
     }
 
