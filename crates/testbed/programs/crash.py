@@ -30,6 +30,7 @@ class Worker(threading.Thread):
         self.random = random.Random(seed)
         self.promised = {}  # path -> list of contents it may have, the newest last
         self.done = 0
+        self.os = os  # who calls the kernel
         os.makedirs(self.root, exist_ok=True)
 
     def run(self):
@@ -59,9 +60,7 @@ class Worker(threading.Thread):
         path, more = self.path("append"), self.bytes(3 * PAGE)
 
         def change():
-            with open(path, "ab", buffering=0) as file:
-                write_all(file, more)
-                os.fsync(file.fileno())
+            self.write_file(path, os.O_APPEND, more, syncs=True)
 
         # An append that was cut short may have grown the file in part; see `verify`.
         self.promise(path, self.known(path) + more, change)
@@ -72,14 +71,14 @@ class Worker(threading.Thread):
         page, fresh = self.random.randrange(16) * PAGE, self.random.randbytes(PAGE)
 
         def change():
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            file = self.os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                if os.fstat(file).st_size == 0:
-                    os.pwrite(file, old, 0)
-                os.pwrite(file, fresh, page)
-                os.fsync(file)
+                if self.os.fstat(file).st_size == 0:
+                    self.os.pwrite(file, old, 0)
+                self.os.pwrite(file, fresh, page)
+                self.os.fsync(file)
             finally:
-                os.close(file)
+                self.os.close(file)
 
         self.promise(path, old[:page] + fresh + old[page + PAGE :], change)
 
@@ -87,30 +86,45 @@ class Worker(threading.Thread):
         path, content = self.path("replace"), self.bytes(40 * PAGE)
 
         def change():
-            with open(path + ".new", "wb", buffering=0) as file:
-                write_all(file, content)
-                os.fsync(file.fileno())
-            os.rename(path + ".new", path)
-            directory = os.open(self.root, os.O_RDONLY)
-            os.fsync(directory)
-            os.close(directory)
+            self.write_file(path + ".new", os.O_TRUNC, content, syncs=True)
+            self.os.rename(path + ".new", path)
+            directory = self.os.open(self.root, os.O_RDONLY)
+            self.os.fsync(directory)
+            self.os.close(directory)
 
         self.promise(path, content, change)
 
     def litter(self):
         for _ in range(self.random.randrange(20)):
-            with open(self.path("litter"), "wb", buffering=0) as file:
-                write_all(file, self.bytes(30 * PAGE))
+            self.write_file(self.path("litter"), os.O_TRUNC, self.bytes(30 * PAGE), syncs=False)
 
     def remove(self):
         path = self.path("litter")
-        if os.path.exists(path):
-            os.unlink(path)
+        if self.exists(path):
+            self.os.unlink(path)
         name = self.path("directory")
-        if os.path.isdir(name):
-            os.rmdir(name)
+        if self.exists(name):
+            self.os.rmdir(name)
         else:
-            os.mkdir(name)
+            self.os.mkdir(name)
+
+    def exists(self, path):
+        try:
+            self.os.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def write_file(self, path, flag, content, syncs):
+        file = self.os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o644)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[self.os.write(file, view) :]
+            if syncs:
+                self.os.fsync(file)
+        finally:
+            self.os.close(file)
 
     def verify(self):
         for path, allowed in self.promised.items():
@@ -138,12 +152,6 @@ class Worker(threading.Thread):
                 with open(path, "rb") as file:
                     content = file.read()
             self.promised[path] = [content]
-
-
-def write_all(file, content):
-    view = memoryview(content)
-    while view:
-        view = view[file.write(view) :]
 
 
 def page_wise(found, old, new):

@@ -6,7 +6,7 @@
 
 LAB is the directory of a laboratory that is up. On every host that mounts the file system, workers write, append,
 overwrite, rename and remove, and note what fsync acknowledged; beside them a pulse makes small calls all the time and
-notes the longest. In every round one host's daemon is killed, or stopped by a signal, or its links are cut; or
+notes the longest; so do they. In every round one host's daemon is killed, or stopped by a signal, or its links are cut; or
 only that to one other host is, which nobody may notice, itself neither. On the others
 no call may fail, and none may take longer than --most; and work must go on. Then a killed host is started again; a frozen or a cut one goes on by
 itself, and must mount again. It gets its share of the slots, while the others work on; redundancy must come back by itself,
@@ -24,6 +24,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -34,6 +35,12 @@ from guests import SIZES, Guests
 
 # How long everything works before a host is struck, while it is away, and until it is seen to work again.
 HEALTHY, DEAD, PATIENCE = 2.0, 8.0, 60.0
+
+# How long writers wait behind each write whom the struck host watches.
+PAUSES = [0.001, 0.3, 0.5]
+
+# The same behind a change of a name: where nobody else changes names for some seconds the kernel keeps them for long.
+RENAME_PAUSE = 5.0
 
 # What is done to a host's daemon, and what ends that.
 BLOWS = {"kill": ("kill", "start"), "freeze": ("freeze", "thaw"), "cut": ("cut", "heal"), "part": ("cut", "heal")}
@@ -126,19 +133,36 @@ class Lab:
         return done.stdout
 
 
+class Calls:
+    """The functions of `os`, and how long the longest call took since that was asked last."""
+
+    def __init__(self):
+        self.longest = (0.0, "none")
+
+    def __getattr__(self, name):
+        function = getattr(os, name)
+
+        def timed(*arguments):
+            start = time.monotonic()
+            try:
+                return function(*arguments)
+            finally:
+                self.longest = max(self.longest, (time.monotonic() - start, name))
+
+        return timed
+
+    def take_longest(self):
+        longest, self.longest = self.longest, (0.0, "none")
+        return longest
+
+
 class Pulse(threading.Thread):
-    """Makes small calls all the time, on a file of its own and in its directory, and notes how long each took."""
+    """Makes small calls all the time, on a file of its own and in its directory."""
 
     def __init__(self, root, host):
         super().__init__(daemon=True)
-        self.path, self.host = os.path.join(root, f"pulse-{host}"), host
-        self.beats, self.longest, self.error, self.ending = 0, (0.0, "none"), None, False
-
-    def call(self, name, function, *arguments):
-        start = time.monotonic()
-        result = function(*arguments)
-        self.longest = max(self.longest, (time.monotonic() - start, name))
-        return result
+        self.path, self.host, self.os = os.path.join(root, f"pulse-{host}"), host, Calls()
+        self.beats, self.error, self.ending = 0, None, False
 
     def run(self):
         try:
@@ -150,17 +174,17 @@ class Pulse(threading.Thread):
             self.error = error
 
     def beat(self):
-        file = self.call("open", os.open, self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = self.os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            self.call("write", os.pwrite, file, b"%d" % self.beats, 0)
-            self.call("fsync", os.fsync, file)
-            self.call("read", os.pread, file, 20, 0)
+            self.os.pwrite(file, b"%d" % self.beats, 0)
+            self.os.fsync(file)
+            self.os.pread(file, 20, 0)
         finally:
-            self.call("close", os.close, file)
-        self.call("stat", os.stat, self.path)
-        self.call("list", os.listdir, os.path.dirname(self.path))
-        self.call("rename", os.rename, self.path, self.path + ".old")
-        self.call("unlink", os.unlink, self.path + ".old")
+            self.os.close(file)
+        self.os.stat(self.path)
+        self.os.listdir(os.path.dirname(self.path))
+        self.os.rename(self.path, self.path + ".old")
+        self.os.unlink(self.path + ".old")
 
 
 class Patient(Worker):
@@ -168,7 +192,7 @@ class Patient(Worker):
 
     def __init__(self, root, number, seed):
         super().__init__(root, number, seed)
-        self.error, self.ending = None, False
+        self.os, self.error, self.ending = Calls(), None, False
 
     def run(self):
         try:
@@ -180,25 +204,40 @@ class Patient(Worker):
 
 
 class Writer(threading.Thread):
-    """Counts up in a file; `written` is on every machine."""
+    """Counts up in a file, with a pause behind each; `written` is on every machine, and on disk."""
 
-    def __init__(self, mount, name):
+    def __init__(self, mount, name, pause):
         super().__init__(daemon=True)
+        self.pause, self.os = pause, Calls()
         self.file = os.open(os.path.join(mount, name), os.O_RDWR | os.O_CREAT, 0o644)
         self.written, self.error, self.ending = -1, None, False
         self.count()
 
     def count(self):
-        os.pwrite(self.file, b"%020d" % (self.written + 1), 0)
+        self.os.pwrite(self.file, b"%020d" % (self.written + 1), 0)
+        self.os.fsync(self.file)
         self.written += 1
 
     def run(self):
         try:
             while not self.ending:
                 self.count()
-                time.sleep(0.001)
+                time.sleep(self.pause)
         except OSError as error:
             self.error = error
+
+
+class Renamer(Writer):
+    """Counts up in the name of a file."""
+
+    def __init__(self, mount, name, pause):
+        self.directory = tempfile.mkdtemp(prefix=name, dir=mount)
+        super().__init__(self.directory, "-1", pause)
+
+    def count(self):
+        old, new = (os.path.join(self.directory, str(self.written + more)) for more in [0, 1])
+        self.os.rename(old, new)
+        self.written += 1
 
 
 class Watcher(threading.Thread):
@@ -224,39 +263,58 @@ class Watcher(threading.Thread):
                     os.close(file)
                     file = os.open(self.path, os.O_RDONLY)
                 self.read(file)
+                time.sleep(0.0005)
         except OSError as error:
             self.error = error
 
 
-class Watch:
-    """A writer on one host, and watchers on another that is to be struck."""
+class Looker(Watcher):
+    """Looks what the renamer counts."""
 
-    def __init__(self, run, mounts, victim, blow):
-        name = f"watched-{run}-{victim}"
+    def read(self, file):
+        written = self.writer.written
+        if os.path.exists(os.path.join(self.path, str(written - 1))) and self.stale is None:
+            self.stale = f"found the name {written - 1}, and it was renamed to {written} before it looked"
+        os.path.exists(os.path.join(self.path, str(written)))
+        self.reads += 1
+
+
+class Watch:
+    """Writers on one host, and watchers on another that is to be struck."""
+
+    def __init__(self, run, mounts, victim):
         self.victim = victim
-        self.writer = Writer(next(mount for host, mount in mounts.items() if host != victim), name)
-        # While a daemon alone is stopped, its kernel still answers from the pages of what is open.
-        keeps = [False] if blow == "freeze" else [False, True]
-        self.watchers = [Watcher(mounts[victim], name, self.writer, keeps_open) for keeps_open in keeps]
-        for thread in [self.writer, *self.watchers]:
+        other = next(mount for host, mount in mounts.items() if host != victim)
+        # What is written all the time the kernel of a watcher seldom has a page of; of the others it has one when it is struck.
+        pauses = {f"watched-{run}-{victim}-{number}": pause for number, pause in enumerate(PAUSES)}
+        self.writers = [Writer(other, name, pause) for name, pause in pauses.items()]
+        pairs = zip(pauses, self.writers)
+        self.watchers = [Watcher(mounts[victim], name, writer, keeps) for name, writer in pairs for keeps in [False, True]]
+        renamer = Renamer(other, f"watched-{run}-{victim}-", RENAME_PAUSE)
+        self.writers.append(renamer)
+        self.watchers.append(Looker(mounts[victim], os.path.basename(renamer.directory), renamer, keeps_open=True))
+        for thread in [*self.writers, *self.watchers]:
             thread.start()
 
     def look(self):
-        if self.writer.error is not None:
-            raise Broken(f"the writer that host {self.victim} watches: {self.writer.error!r}")
+        for writer in self.writers:
+            if writer.error is not None:
+                raise Broken(f"the writer that host {self.victim} watches: {writer.error!r}")
         for watcher in self.watchers:
             if watcher.stale is not None:
                 raise Broken(f"host {self.victim} saw the past: {watcher.stale}")
 
     def end(self):
         """How often was looked."""
-        self.writer.ending = True
-        for thread in [self.writer, *self.watchers]:
+        for writer in self.writers:
+            writer.ending = True
+        for thread in [*self.writers, *self.watchers]:
             thread.join(timeout=PATIENCE)
             if thread.is_alive():
                 raise Broken(f"host {self.victim}: a read hangs for {PATIENCE:.0f} s")
         self.look()
-        os.close(self.writer.file)
+        for writer in self.writers:
+            os.close(writer.file)
         looks = sum(watcher.reads for watcher in self.watchers)
         if looks == 0:
             raise Broken(f"nobody on host {self.victim} ever got to read what is written")
@@ -310,9 +368,11 @@ def wait_for_all(crews, before, when):
         time.sleep(0.05)
 
 
-def strike(lab, blow, victim, crews, guests, most):
-    """Strikes a host under load and has it come back; the longest call of the others until then, and while slots go back to it."""
+def strike(lab, blow, victim, crews, watch, guests, most):
+    """Strikes a host under load and has it come back; the longest calls of the others until then, and while it gets slots."""
     living = [crew for crew in crews if crew.host != victim or blow == "part"]
+    callers = callers_of(living, *watch.writers)
+    forget_longest(callers)
     begin, end = BLOWS[blow]
     other = next(crew.host for crew in reversed(crews) if crew.host != victim)
     act = functools.partial(lab.act_between, other=other) if blow == "part" else lab.act
@@ -327,20 +387,36 @@ def strike(lab, blow, victim, crews, guests, most):
     act(end, victim)
     lab.wait_until_mounted(victim)
     wait_for_all(living, [crew.counts() for crew in living], f"host {victim} is back")
-    longest = take_longest(living, f"with host {victim} {DONE[blow]}", most)
+    longest = take_longest(callers, f"with host {victim} {DONE[blow]}", most)
     lab.wait_until_shared()
     wait_for_all(living, [crew.counts() for crew in living], f"host {victim} has its slots")
-    return longest, take_longest(living, f"while host {victim} got slots", most)
+    return longest, take_longest(callers, f"while host {victim} got slots", most)
 
 
-def take_longest(crews, when, most):
-    """The longest call since this was asked last."""
-    longest = max((crew.pulse.longest for crew in crews), default=(0.0, "none"))
-    for crew in crews:
-        crew.pulse.longest = (0.0, "none")
-    if longest[0] > most:
-        raise Broken(f"{when}, a {longest[1]} took {longest[0]:.2f} s, more than {most} s")
-    return longest
+def callers_of(crews, *more):
+    """Whose calls are timed: the pulses, and those who work."""
+    return [crew.pulse for crew in crews], [*more, *(worker for crew in crews for worker in crew.workers)]
+
+
+def forget_longest(callers):
+    """What they waited for until now is nobody's stall."""
+    for caller in [*callers[0], *callers[1]]:
+        caller.os.take_longest()
+
+
+def take_longest(callers, when, most):
+    """The longest calls since this was asked last: of pulses, and of those who work."""
+    pulses, others = [max((caller.os.take_longest() for caller in some), default=(0.0, "none")) for some in callers]
+    seconds, name = max(pulses, others)
+    if seconds > most:
+        raise Broken(f"{when}, a {name} took {seconds:.2f} s, more than {most} s")
+    return pulses, others
+
+
+def told(longest):
+    """The longest calls as words."""
+    pulse, other = (f"{seconds:.2f} s ({name})" for seconds, name in longest)
+    return f"{pulse} of a pulse, {other} of a worker"
 
 
 def verify_through(mount, crew):
@@ -364,12 +440,12 @@ def rounds(arguments):
         blow = arguments.blows[number % len(arguments.blows)]
         mounts = lab.mounted()
         crews = [Crew(arguments.seed, host, mount, dice, promised) for host, mount in mounts.items()]
-        watch = Watch(arguments.seed, mounts, victim, blow)
+        watch = Watch(arguments.seed, mounts, victim)
         guests.start({host: mount for host, mount in mounts.items() if host != victim})
         time.sleep(HEALTHY)
         wait_for_all(crews, [crew.counts() for crew in crews], "before any host is killed")
-        healthy = max(crew.pulse.longest for crew in crews)
-        stall, move = strike(lab, blow, victim, crews, guests, arguments.most)
+        healthy = max(crew.pulse.os.longest for crew in crews)
+        stall, move = strike(lab, blow, victim, crews, watch, guests, arguments.most)
         stalls.append(stall)
         moves.append(move)
         looks = watch.end()
@@ -387,17 +463,14 @@ def rounds(arguments):
             for mount in mounts.values():
                 verify_through(mount, crew)
             promised.update({(crew.host, n): worker.promised for n, worker in enumerate(crew.workers)})
-        (seconds, name), (calm, _) = stalls[-1], healthy
         print(
-            f"round {number + 1} of {arguments.rounds}: host {victim} {DONE[blow]}; longest call elsewhere {seconds:.2f} s "
-            f"({name}), before {calm:.2f} s, while it got slots {move[0]:.2f} s ({move[1]}); it looked {looks} times; "
-            f"{operations} operations so far",
+            f"round {number + 1} of {arguments.rounds}: host {victim} {DONE[blow]}; longest call elsewhere {told(stall)}, "
+            f"before {healthy[0]:.2f} s, while it got slots {told(move)}; it looked {looks} times; {operations} operations",
             flush=True,
         )
-    longest = max(stalls)
     print(
         f"hosts: {arguments.rounds} blows, {operations} operations{guests.told()}, seed {arguments.seed}, every promise kept; "
-        f"longest call {longest[0]:.2f} s ({longest[1]}), {max(moves)[0]:.2f} s while slots were handed over"
+        f"longest call {told(map(max, zip(*stalls)))}, while slots were handed over {told(map(max, zip(*moves)))}"
     )
 
 

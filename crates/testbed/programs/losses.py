@@ -16,7 +16,7 @@ import sys
 import time
 
 from daemon import Broken
-from hosts import DEAD, HEALTHY, Crew, Lab, take_longest, verify_through, wait_for_all
+from hosts import DEAD, HEALTHY, Crew, Lab, callers_of, forget_longest, take_longest, told, verify_through, wait_for_all
 
 
 # Seconds between two turns of work while hosts stay away.
@@ -35,7 +35,9 @@ class Load:
         self.crews = [Crew(self.seed, host, mount, self.dice, self.promised) for host, mount in mounts.items()]
         time.sleep(HEALTHY)
         self.work_goes_on(self.crews, when)
-        take_longest(self.crews, when, HEALTHY)
+        pulses, workers = callers_of(self.crews)
+        take_longest((pulses, []), when, HEALTHY)
+        forget_longest(([], workers))
 
     @staticmethod
     def work_goes_on(crews, when):
@@ -79,7 +81,7 @@ def work_and_rest(load, victims, seconds):
 
 
 def lose_some(lab, load, victims, away, most):
-    """Kills hosts at once, for `away` seconds more than it takes to look; the longest call of the others."""
+    """Kills hosts at once, for `away` seconds more than it takes to look; the longest calls of the others."""
     load.begin()
     for victim in victims:
         lab.act("kill", victim)
@@ -90,7 +92,7 @@ def lose_some(lab, load, victims, away, most):
             crew.look(f"with {victims} killed")
         time.sleep(0.05)
     load.work_goes_on(living, f"with {victims} killed")
-    longest = take_longest(living, f"with {victims} killed", most)
+    longest = take_longest(callers_of(living), f"with {victims} killed", most)
     load.end(victims)
     load.verify(crew.mount for crew in living)
     work_and_rest(load, victims, away)
@@ -132,10 +134,10 @@ def rounds(arguments):
     lab.wait_until_shared()
     for number in range(arguments.rounds):
         victims = sorted(load.dice.sample(everyone, arguments.lost))
-        seconds, name = lose_some(lab, load, victims, arguments.away, arguments.most)
+        longest = lose_some(lab, load, victims, arguments.away, arguments.most)
         print(
             f"round {number + 1} of {arguments.rounds}: hosts {victims} of {len(everyone)} killed; longest call elsewhere "
-            f"{seconds:.2f} s ({name}); {load.operations} operations so far",
+            f"{told(longest)}; {load.operations} operations so far",
             flush=True,
         )
     mounted, safe = lose_all(lab, load)

@@ -22,7 +22,7 @@ import sys
 import time
 
 from daemon import Broken
-from hosts import Crew, Lab, Watch, take_longest, verify_through, wait_for_all
+from hosts import Crew, Lab, Watch, callers_of, take_longest, told, verify_through, wait_for_all
 
 # How long everything works before a daemon is restarted, and how long a program may take to begin or to let go.
 HEALTHY, PATIENCE = 1.0, 30.0
@@ -122,17 +122,17 @@ def rounds(arguments):
     for number in range(arguments.rounds):
         keepers = [Keeper(mount, f"{arguments.seed}-{number}") for mount in mounts.values()]
         for host in mounts:
-            watch = Watch(f"{arguments.seed}-{number}", mounts, host, "restart")
+            watch = Watch(f"{arguments.seed}-{number}", mounts, host)
             time.sleep(HEALTHY)
-            take_longest(crews, "before a restart", arguments.most)
+            take_longest(callers_of(crews), "before a restart", arguments.most)
             restarts.append(restart(lab, host, crews))
-            stalls.append(take_longest(crews, f"while host {host} was restarted", arguments.most))
+            stalls.append(take_longest(callers_of(crews), f"while host {host} was restarted", arguments.most))
             looks = watch.end()
             for watcher in watch.watchers:
                 if watcher.error is not None:
                     raise Broken(f"a reader on host {host}: {watcher.error!r}")
             print(
-                f"host {host} restarted in {restarts[-1]:.2f} s; longest call {stalls[-1][0]:.2f} s ({stalls[-1][1]}); "
+                f"host {host} restarted in {restarts[-1]:.2f} s; longest call {told(stalls[-1])}; "
                 f"{looks} looks at what another host writes",
                 flush=True,
             )
@@ -148,7 +148,7 @@ def rounds(arguments):
     operations = sum(sum(crew.counts()) for crew in crews)
     print(
         f"restarts: {len(restarts)} of {len(mounts)} daemons, {operations} operations, seed {arguments.seed}, nobody noticed but by "
-        f"waiting; longest call {max(stalls)[0]:.2f} s ({max(stalls)[1]}), longest restart {max(restarts):.2f} s"
+        f"waiting; longest call {told(map(max, zip(*stalls)))}; longest restart {max(restarts):.2f} s"
     )
 
 
