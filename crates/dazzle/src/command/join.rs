@@ -21,9 +21,9 @@ use crate::targets::open_unowned;
 /// Makes this machine part of the file system that the machine at ADDRESS belongs to.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Get a token with `dazzle token create DIR` on any machine of the cluster that stores. With --plan the machine at \
-                  ADDRESS is asked what it would be like: nothing is changed, and the token stays good. From when it has \
-                  joined this machine is started with `dazzle up DIR`."
+    after_help = "Get a token with `dazzle token create DIR` on any machine of the cluster that stores. With --plan the \
+                  machine at ADDRESS is asked what it would be like: nothing is changed, and the token stays good. From when \
+                  it has joined this machine is started with `dazzle up DIR`."
 )]
 pub(super) struct Join {
     /// Where that machine, any one that stores, is reached: host and port.

@@ -110,7 +110,8 @@ impl Authority {
         Token { fingerprint: self.fingerprint(), invitation, proof: self.prove(invitation) }
     }
 
-    /// Whether the CA's key made `proof`, and the invitation is good at `now`. How long it takes tells nothing of where proofs differ.
+    /// Whether the CA's key made `proof`, and the invitation is good at `now`. How long it takes tells nothing of where proofs
+    /// differ.
     pub fn expect_invited(&self, invitation: Invitation, proof: &Proof, now: Date) -> Result<(), TokenError> {
         aws_lc_rs::constant_time::verify_slices_are_equal(&self.prove(invitation), proof)
             .map_err(|_| TokenError::Wrong)?;
