@@ -509,6 +509,7 @@ beside() {
 }
 
 # Machines that come with the wrong words, to the wrong place, at the wrong time: each is told so in time, and changes nothing.
+# Two machines are asked, for after ten refusals within a minute each looks at nobody.
 bad_clusters() {
     local dir
     "$dazzle" up "$work/m1" --name one --address "$(machine 1)" --mount "$work/m1-mount" &&
@@ -551,7 +552,7 @@ bad_tokens() {
     refused 2 "this is no token" "$(machine 1)" secret || return 1
     refused 1 "not of the cluster that made the token" "$(machine 9)" "$token" || return 1
     refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" || return 1
-    refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" --plan || return 1
+    refused 1 "was used before" "$(machine 2)" "$(cat "$work/used")" --plan || return 1
     called=two refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" || return 1
     refused 1 "was used before" "$(machine 2)" "$(cat "$work/used")" || return 1
     "$dazzle" down "$work/m2" && "$dazzle" up "$work/m2" || return 1
@@ -568,7 +569,7 @@ bad_clocks() {
     token=$("$dazzle" token create "$work/m1") || return 1
     for off in +3h -3h; do
         LD_PRELOAD=$library FAKETIME=$off FAKETIME_DONT_FAKE_MONOTONIC=1 \
-            refused 1 "set the clock that is wrong" "$(machine 1)" "$token" || return 1
+            refused 1 "set the clock that is wrong" "$(machine 2)" "$token" || return 1
     done
 }
 
@@ -577,7 +578,7 @@ bad_machines() {
     local token sum
     token=$("$dazzle" token create "$work/m1") || return 1
     called=two refused 1 "is called two already" "$(machine 1)" "$token" || return 1
-    called=two refused 1 "is called two already" "$(machine 1)" "$token" --plan || return 1
+    called=two refused 1 "is called two already" "$(machine 2)" "$token" --plan || return 1
     "$dazzle" down "$work/m2" || return 1
     own="$(machine 2)" refused 1 "has the address $(machine 2) already" "$(machine 1)" "$token" || return 1
     "$dazzle" up "$work/m2" || return 1
