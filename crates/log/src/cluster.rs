@@ -1,5 +1,6 @@
 //! The registry's maps, cached, and the way to the targets. This file awaits; it decides nothing.
 
+use std::future::pending;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,7 +10,7 @@ use event_listener::{Event, EventListener};
 use futures_util::future::{Either, select};
 use host::{Address, BoxFuture, Envelope, Host, NodeId, Port};
 use protocol::id::{LogId, TargetId};
-use protocol::maps::Maps;
+use protocol::maps::{Maps, NodeEntry, NodeState};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 use protocol::storage::{
     STORAGE_PORT, StorageAnswer, StorageError, StorageReply, StorageRequest, StoredFragment, ToTarget,
@@ -22,6 +23,8 @@ use crate::seal::Turns;
 const WRITE_PATIENCE: Duration = Duration::from_secs(20);
 /// How long anything else may take.
 const READ_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a target of a machine that is gone may take to show that it is there all the same.
+const SIGN_PATIENCE: Duration = Duration::from_millis(300);
 /// How long a registry may take: longer than it looks for a leader itself.
 const REGISTRY_PATIENCE: Duration = Duration::from_secs(12);
 /// How long the newest maps are waited for, and how long of one registry: longer than most elections take. Another one may
@@ -275,14 +278,29 @@ impl Cluster {
     }
 
     /// Asks a target, wherever it lives. One that does not answer in time is a failed target: nobody waits for a hung
-    /// disk (DESIGN §13, promise 3). An answer at the first poll costs no timer.
+    /// disk (DESIGN §13, promise 3), nor for a machine that is known to be dead. An answer at the first poll costs no timer.
     pub async fn ask(&self, target: TargetId, request: StorageRequest) -> StorageAnswer {
         let Some(node) = self.node_of(target) else { return Err(StorageError::NoTarget(target)) };
+        let is_write = matches!(request, StorageRequest::Append(_) | StorageRequest::Replace(_) | StorageRequest::Sync);
+        let patience = if is_write { WRITE_PATIENCE } else { READ_PATIENCE };
+        let asking = self.ask_for(node, target, request, patience);
+        if is_write || !self.is_gone(node) {
+            return asking.await;
+        }
+        match select(pin!(asking), pin!(self.gives_no_sign(node, target))).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => Err(StorageError::Silent("its machine is gone, and gives no sign".into())),
+        }
+    }
+
+    async fn ask_for(
+        &self,
+        node: NodeId,
+        target: TargetId,
+        request: StorageRequest,
+        patience: Duration,
+    ) -> StorageAnswer {
         let to = Address { node, port: Port(STORAGE_PORT) };
-        let patience = match request {
-            StorageRequest::Append(_) | StorageRequest::Replace(_) | StorageRequest::Sync => WRITE_PATIENCE,
-            _ => READ_PATIENCE,
-        };
         let asked = Envelope::new(ToTarget { target, request });
         let asked = if self.is_urgent { asked.urgent() } else { asked };
         let call = pin!(self.host.send::<StorageAnswer>(to, asked));
@@ -291,6 +309,24 @@ impl Cluster {
             Either::Left((Err(unreachable), _)) => Err(StorageError::Silent(unreachable.to_string())),
             Either::Right(_) => Err(StorageError::Silent(format!("no answer for {} s", patience.as_secs()))),
         }
+    }
+
+    /// Returns when a target has not said for a short time how full it is, which it says at once; never, if it
+    /// has. A machine that is gone is dead most often: whoever takes over from it asks its targets several times.
+    async fn gives_no_sign(&self, node: NodeId, target: TargetId) {
+        let to = Address { node, port: Port(STORAGE_PORT) };
+        let asked = Envelope::new(ToTarget { target, request: StorageRequest::Stat }).urgent();
+        let call = pin!(self.host.send::<StorageAnswer>(to, asked));
+        if let Either::Left((Ok(_), _)) = select(call, pin!(self.host.sleep(SIGN_PATIENCE))).await {
+            pending::<()>().await;
+        }
+    }
+
+    /// Whether the session of another node is over, as far as is known.
+    fn is_gone(&self, node: NodeId) -> bool {
+        let known = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = |entry: &NodeEntry| entry.session > 0 && entry.state == NodeState::Gone;
+        node != self.host.node() && known.nodes.get(&node.0).is_some_and(is_over)
     }
 
     /// Whether a target is this machine's.
