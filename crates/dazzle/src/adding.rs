@@ -47,7 +47,7 @@ pub(crate) async fn plan_to_add(parts: &Parts, path: &Path, limit: Option<Size>)
     let usage = place.disk.usage().map_err(|error| format!("{name}: {error}"))?;
     let stats = probe::stats(&parts.roles.cluster, &maps).await;
     let own = (parts.roles.cluster.host().node().0, parts.roles.session(), name.clone());
-    Ok(joined(json!({"name": name}), Gain::of(&maps, own, usage.bytes_free, stats)?.in_json()))
+    Ok(joined(json!({"name": name}), Gain::of(&maps, own, usage, stats)?.in_json()))
 }
 
 /// Adds a target, and waits until it is written to. Who hangs up ends the waiting alone.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use host::DiskUsage;
 use log::exposure::Safety;
 use log::leaving::Left;
 use log::stripes::StripeState;
@@ -26,12 +27,12 @@ pub(crate) struct Gain {
 }
 
 impl Gain {
-    /// Of one called `name` on this `node` in its session, with room for so many bytes. `stats` is what the others that
+    /// Of one called `name` on this `node` in its session, on a disk with so much room. `stats` is what the others that
     /// answer say of themselves.
     pub(crate) fn of(
         maps: &Maps,
         (node, session, name): (u32, u64, String),
-        bytes_free: u64,
+        disk: DiskUsage,
         mut stats: BTreeMap<TargetId, TargetStat>,
     ) -> Result<Gain, String> {
         let (added, outcome) = change::apply(maps, RegistryRequest::AddTarget { node, session, name });
@@ -39,15 +40,18 @@ impl Gain {
             return Err(outcome.err().map_or_else(String::new, |error| error.to_string()));
         };
         let added = added.unwrap_or_else(|| maps.clone());
-        let (serves, _) = change::apply(&added, RegistryRequest::SetTarget(target, TargetState::Behind));
-        let serves = serves.unwrap_or(added);
+        let (sized, _) = change::apply(&added, RegistryRequest::TargetSizes(vec![(target, disk.bytes_total)]));
+        let sized = sized.unwrap_or(added);
+        let (serves, _) = change::apply(&sized, RegistryRequest::SetTarget(target, TargetState::Behind));
+        let serves = serves.unwrap_or(sized);
         let (whole, _) = change::apply(&serves, RegistryRequest::TargetWhole(target, serves.epoch));
         let whole = whole.unwrap_or(serves);
         let room = |maps: &Maps, stats: &BTreeMap<TargetId, TargetStat>| {
             client::usable(maps, stats, |stat| stat.bytes_free.saturating_sub(stat.bytes_reserved))
         };
         let now = room(maps, &stats);
-        stats.insert(target, TargetStat { bytes_total: bytes_free, bytes_free, ..TargetStat::default() });
+        let DiskUsage { bytes_total, bytes_free, .. } = disk;
+        stats.insert(target, TargetStat { bytes_total, bytes_free, ..TargetStat::default() });
         let safety = (Safety::of_current(maps), Safety::of_current(&whole));
         Ok(Gain { room: (now, room(&whole, &stats)), safety })
     }
@@ -157,7 +161,8 @@ mod tests {
         let stat = TargetStat { bytes_total: 100 << 20, bytes_free: 50 << 20, ..TargetStat::default() };
         let gain = |maps: &Maps, session| {
             let stats = maps.targets.keys().map(|&target| (target, stat)).collect();
-            Gain::of(maps, (1, session, "new".into()), 200 << 20, stats)
+            let disk = DiskUsage { bytes_total: 200 << 20, bytes_free: 200 << 20, is_shared: false };
+            Gain::of(maps, (1, session, "new".into()), disk, stats)
         };
         let targets = (0..3).map(|id| (TargetId(id), TargetEntry::new(1, String::new()))).collect();
         let alone = gain(&change::new_cluster(1, targets, 1, 1), 1).expect("it can be added");

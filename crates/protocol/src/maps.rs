@@ -388,6 +388,14 @@ pub struct TargetEntry {
     /// Whether it has been emptied: whoever asked all found that nothing lies there, and nothing can come to lie there as long
     /// as this is so.
     pub empty: bool,
+    /// How many bytes of fragments fit there in all, about: of that much is made what it is used for. None: it has not told.
+    pub size: Option<u64>,
+}
+
+/// Whether sizes of targets differ by so much that they are used differently: by more than an eighth of the larger one.
+pub fn differ(one: u64, other: u64) -> bool {
+    let (less, more) = (one.min(other), one.max(other));
+    more - less > more / 8
 }
 
 /// Whether a target is being emptied, so that it can be taken away. Until then it serves, and counts for what it holds.
@@ -420,7 +428,14 @@ pub enum TargetState {
 impl TargetEntry {
     /// A new one, whole and to stay.
     pub fn new(node: u32, name: String) -> TargetEntry {
-        TargetEntry { node, name, state: TargetState::Whole, drain: Drain::No, since: MapEpoch(0), empty: false }
+        let since = MapEpoch(0);
+        TargetEntry { node, name, state: TargetState::Whole, drain: Drain::No, since, empty: false, size: None }
+    }
+
+    /// Whether a size that it tells is news: machines that are alike tell theirs one after the other, and are taken for alike
+    /// all the while.
+    pub fn is_news(&self, size: u64) -> bool {
+        self.size.is_none_or(|known| known.abs_diff(size) > known / 16)
     }
 
     /// Whether it should answer.

@@ -231,6 +231,8 @@ pub enum RegistryRequest {
     TargetWhole(TargetId, MapEpoch),
     /// On targets that are being emptied nothing lies any more, as the asker found with the maps of this epoch.
     TargetsEmpty(Vec<TargetId>, MapEpoch),
+    /// How many bytes of fragments fit on targets in all. What differs little from what is known changes nothing.
+    TargetSizes(Vec<(TargetId, u64)>),
 }
 
 /// What the registry answers.

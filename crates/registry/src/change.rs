@@ -41,6 +41,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         }
         RegistryRequest::AddTargets { node, names } => nodes::add_targets(&mut next, node, names),
         RegistryRequest::AddTarget { node, session, name } => nodes::add_target(&mut next, (node, session), name),
+        RegistryRequest::TargetSizes(sizes) => nodes::size_targets(&mut next, &sizes),
         RegistryRequest::RenameTarget(target, name) => nodes::rename_target(&mut next, target, name),
         RegistryRequest::RenameNode(node, name) => nodes::rename(&mut next, node, name),
         RegistryRequest::Begin { node, after, address, keeps } => {
@@ -221,11 +222,13 @@ fn form_group(maps: &mut Maps, group: GroupEntry) -> Reply {
     if !members.into_iter().all(is_there) {
         return Err(RegistryError::Unknown("target".into()));
     }
-    Ok(Outcome::Group(find_or_form(maps, GroupEntry::new(group.targets, group.geometry, group.current))))
+    let group = GroupEntry::new(group.targets, group.geometry, group.current);
+    Ok(Outcome::Group(find_or_form(maps, group, &BTreeSet::new())))
 }
 
-pub(crate) fn find_or_form(maps: &mut Maps, group: GroupEntry) -> GroupId {
-    if let Some((id, _)) = maps.groups.iter().find(|(_, old)| old.lies_as(&group)) {
+/// A group that lies as this one, and is none of those that are `taken`.
+pub(crate) fn find_or_form(maps: &mut Maps, group: GroupEntry, taken: &BTreeSet<GroupId>) -> GroupId {
+    if let Some((id, _)) = maps.groups.iter().find(|(id, old)| old.lies_as(&group) && !taken.contains(id)) {
         return *id;
     }
     let id = maps.next_group;

@@ -129,7 +129,7 @@ fn serving(maps: &Maps, most: Drain) -> Machines {
     let whole = maps.targets.iter().filter(|(_, target)| target.state == TargetState::Whole && target.drain <= most);
     for (&id, target) in whole {
         if maps.nodes.get(&target.node).is_some_and(|node| node.state == NodeState::Alive) {
-            machines.entry(target.node).or_default().push(id);
+            machines.entry(target.node).or_default().push((id, target.size));
         }
     }
     machines

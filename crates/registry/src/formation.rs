@@ -6,20 +6,26 @@
 //!
 //! Where machines are the domains, no group has two targets of one machine.
 //!
-//! *Equal machines* stand in a ring (`ring`, `docs/decisions/0040-equal-machines-stand-in-a-ring.md`). Each target is in as
-//! many groups as a stripe is wide, once with each part. Logs go through the groups in this order, and begin in different
-//! ones: as many as there are machines are at each machine equally often, at every moment and in all. And each machine meets
-//! each other one about as often, so that what a lost one had is read from the others alike, and made again on them.
+//! *Equal machines*, with equally many targets of about the same size, stand in a ring (`ring`,
+//! `docs/decisions/0040-equal-machines-stand-in-a-ring.md`). Each target is in as many groups as a stripe is wide, once with
+//! each part. Logs go through the groups in this order, and begin in different ones: as many as there are machines are at each
+//! machine equally often, at every moment and in all. And each machine meets each other one about as often, so that what a
+//! lost one had is read from the others alike, and made again on them.
 //!
-//! *Machines with more targets* than others are in more groups, in proportion, as far as a machine can: it is in no group
-//! twice. Which machines meet is scrambled, so that each meets each other one, and leaves each out. Each is in each place of a
+//! *Machines that hold more* than others are in more groups, in proportion, and so are the larger ones of a machine's targets
+//! among these: all are full at about the same time (`docs/decisions/0047-targets-are-used-by-their-size.md`). A machine is in
+//! no group twice, so one that has more than its part of the width of a stripe is in every group, and some of its room stays
+//! empty. Which machines meet is scrambled, so that each meets each other one, and leaves each out. Each is in each place of a
 //! stripe about equally often: who reads or writes some stripes in a row finds all machines with about their share.
+//!
+//! Voters must agree on all of this: integers alone decide.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::fragment::Geometry;
 use protocol::id::TargetId;
-use protocol::maps::{Class, GroupEntry};
+use protocol::maps::{self, Class, GroupEntry};
 
 use crate::ring;
 
@@ -30,42 +36,85 @@ const DATA_MAX_CODED: usize = 8;
 /// targets, and every map names them all.
 const MEMBERSHIPS_MAX: usize = 400;
 
-/// So many groups are formed at most so that machines meet often: every map and every log names them.
+/// So many groups are formed at most so that machines meet often, and the smallest target has its share: every map and every
+/// log names them.
 const SPREAD_MAX: usize = 100;
+/// In so many groups the smallest target is to be, so that its share is no matter of rounding.
+const MEMBERSHIPS_LEAST: u128 = 6;
 /// So often a group that is formed already is drawn again.
 const DRAWS_MAX: u64 = 16;
 
-/// The targets of each machine that groups may be laid over.
-pub type Machines = BTreeMap<u32, Vec<TargetId>>;
+/// The targets of each machine that groups may be laid over, with the bytes that each can hold; nothing: not told, and taken
+/// for one like the others.
+pub type Machines = BTreeMap<u32, Vec<(TargetId, Option<u64>)>>;
 
 /// The groups over the targets of `machines` for stripes that survive the loss of as many domains as the class says. With
-/// too few domains for it the parity shrinks: the volume goes on degraded, and `status` says so.
+/// too few domains for it the parity shrinks: the volume goes on degraded, and `status` says so. Two groups may be the same:
+/// their targets are in as many more.
 pub fn groups(machines: &Machines, class: Class, fragment_size: u32) -> Vec<GroupEntry> {
-    let targets = ordered(machines.values().flatten());
+    let machines = weighed(machines);
+    let targets = ordered(&machines);
     if targets.is_empty() {
         return Vec::new();
     }
-    let apart = are_domains(machines, class.parity);
-    let domains = if apart { occupied(machines).count() } else { targets.len() };
-    let (data, parity) = shape(domains, class);
+    let apart = machines_are_domains(machines.len(), class.parity);
+    let (data, parity) = shape(if apart { machines.len() } else { targets.len() }, class);
     let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size };
     let width = data + parity;
-    let members = match equal(machines) {
-        _ if !apart || width == targets.len() => in_turn(&targets, width),
-        Some(machines) if targets.len() <= MEMBERSHIPS_MAX => in_ring(&machines, width),
-        _ => across(machines, width),
+    let are_alike = machines.iter().flat_map(|machine| &machine.targets).all(|(_, size)| *size == ALIKE);
+    let members = match equal(&machines) {
+        _ if width == targets.len() => vec![targets],
+        _ if !apart && are_alike => in_turn(&targets, width),
+        _ if !apart => across(&machines.iter().flat_map(Domain::apart).collect::<Vec<_>>(), width),
+        Some(machines) if are_alike && targets.len() <= MEMBERSHIPS_MAX => in_ring(&machines, width),
+        _ => across(&machines, width),
     };
     members.into_iter().map(|targets| GroupEntry::new(targets, geometry, true)).collect()
 }
 
-/// Whether machines are the failure domains, and not disks.
-pub fn are_domains(machines: &Machines, parity: u8) -> bool {
-    let count = occupied(machines).count();
-    count >= usize::from(parity) + 2 || (parity == 1 && count == 2)
+/// What may be lost as a whole, a machine or a disk: its targets in order, with their sizes.
+struct Domain {
+    number: u32,
+    targets: Vec<(TargetId, u64)>,
 }
 
-fn occupied(machines: &Machines) -> impl Iterator<Item = (u32, &Vec<TargetId>)> {
-    machines.iter().filter(|(_, targets)| !targets.is_empty()).map(|(&node, targets)| (node, targets))
+impl Domain {
+    fn size(&self) -> u128 {
+        self.targets.iter().map(|(_, size)| u128::from(*size)).sum()
+    }
+
+    /// Each of its disks by itself.
+    fn apart(&self) -> impl Iterator<Item = Domain> {
+        self.targets.iter().map(|&(target, size)| Domain { number: target.0, targets: vec![(target, size)] })
+    }
+}
+
+/// The size of each target where all are about as large.
+const ALIKE: u64 = 1;
+
+/// The machines that have targets. Sizes that differ by little are one, and what was not told is the mean of the others.
+fn weighed(machines: &Machines) -> Vec<Domain> {
+    let all = || machines.values().flatten().filter_map(|(_, size)| *size);
+    let (least, most) = (all().min().unwrap_or(ALIKE), all().max().unwrap_or(ALIKE));
+    let mean = all().map(u128::from).sum::<u128>() / (all().count() as u128).max(1);
+    let size = |told: Option<u64>| match maps::differ(least, most) {
+        true => told.unwrap_or(mean as u64).max(1),
+        false => ALIKE,
+    };
+    let domain = |(&number, targets): (&u32, &Vec<(TargetId, Option<u64>)>)| {
+        let sizes: BTreeMap<TargetId, u64> = targets.iter().map(|&(target, told)| (target, size(told))).collect();
+        Domain { number, targets: sizes.into_iter().collect() }
+    };
+    machines.iter().filter(|(_, targets)| !targets.is_empty()).map(domain).collect()
+}
+
+/// Whether machines are the failure domains, and not disks.
+pub fn are_domains(machines: &Machines, parity: u8) -> bool {
+    machines_are_domains(machines.values().filter(|targets| !targets.is_empty()).count(), parity)
+}
+
+fn machines_are_domains(count: usize, parity: u8) -> bool {
+    count >= usize::from(parity) + 2 || (parity == 1 && count == 2)
 }
 
 /// k and m for so many domains.
@@ -84,18 +133,19 @@ fn count(targets: usize, width: usize) -> usize {
     (targets * memberships).div_ceil(width)
 }
 
-/// Every target is a domain: groups are runs of targets, beginning at each in turn.
+/// Every target is a domain, and all are alike: groups are runs of targets, beginning at each in turn.
 fn in_turn(targets: &[TargetId], width: usize) -> Vec<Vec<TargetId>> {
-    let begins = if width == targets.len() { 1 } else { count(targets.len(), width) };
+    let begins = count(targets.len(), width);
     let begin = |group: usize| group * targets.len() / begins;
     let member = |at: usize| targets[at % targets.len()];
     (0..begins).map(|group| (0..width).map(|n| member(begin(group) + n)).collect()).collect()
 }
 
 /// The targets of each machine, if these are equally many.
-fn equal(machines: &Machines) -> Option<Vec<Vec<TargetId>>> {
-    let machines: Vec<Vec<TargetId>> = occupied(machines).map(|(_, targets)| ordered(targets.iter())).collect();
-    machines.windows(2).all(|two| two[0].len() == two[1].len()).then_some(machines)
+fn equal(machines: &[Domain]) -> Option<Vec<Vec<TargetId>>> {
+    let targets = |machine: &Domain| machine.targets.iter().map(|(target, _)| *target).collect();
+    let are_equal = machines.windows(2).all(|two| two[0].targets.len() == two[1].targets.len());
+    are_equal.then(|| machines.iter().map(targets).collect())
 }
 
 /// Every machine is a domain, and all are equal: machines stand in a ring, and a figure, turned by the same pace from each
@@ -126,24 +176,94 @@ fn in_ring(machines: &[Vec<TargetId>], width: usize) -> Vec<Vec<TargetId>> {
     rounds.concat()
 }
 
-/// Every machine is a domain, and some have more targets: each group takes the machines that have had the least of their
-/// share, and of each the target that is in the fewest groups.
-fn across(machines: &Machines, width: usize) -> Vec<Vec<TargetId>> {
-    let mut taken: BTreeMap<u32, usize> = occupied(machines).map(|(node, _)| (node, 0)).collect();
-    let mut used: BTreeMap<TargetId, usize> = BTreeMap::new();
+/// Some domains hold more than others: each group takes those that lag most behind their share, and of each the target that
+/// does.
+fn across(domains: &[Domain], width: usize) -> Vec<Vec<TargetId>> {
+    let mut drawn = Drawn::new(domains, width);
     let mut formed: Vec<BTreeSet<TargetId>> = Vec::new();
-    for group in 0..count_across(machines, width) as u64 {
-        let draw = |lot| draw_across(machines, width, group * DRAWS_MAX + lot, (&taken, &used));
-        let new = (0..DRAWS_MAX).map(draw).find(|members| !formed.contains(members));
-        let members = new.clone().unwrap_or_else(|| draw(0));
-        for target in &members {
-            let node = occupied(machines).find(|(_, targets)| targets.contains(target)).expect("drawn from there").0;
-            *taken.get_mut(&node).expect("it has a share") += 1;
-            *used.entry(*target).or_default() += 1;
-        }
-        formed.extend(new);
+    for group in 0..count_across(domains, width) {
+        let draw = |lot| drawn.draw(group, lot);
+        let members = (0..DRAWS_MAX).map(draw).find(|members| !formed.contains(&drawn.targets(members)));
+        let members = members.unwrap_or_else(|| draw(0));
+        formed.push(drawn.targets(&members));
+        drawn.take(&members);
     }
     in_places(&formed, width)
+}
+
+/// How far groups are drawn.
+struct Drawn<'a> {
+    domains: &'a [Domain],
+    width: usize,
+    shares: Shares,
+    /// In how many groups each domain is so far, and each of its targets.
+    taken: Vec<Vec<u128>>,
+}
+
+impl<'a> Drawn<'a> {
+    fn new(domains: &'a [Domain], width: usize) -> Drawn<'a> {
+        let taken = domains.iter().map(|domain| vec![0; domain.targets.len()]).collect();
+        Drawn { domains, width, shares: Shares::of(domains, width), taken }
+    }
+
+    /// The members of a group, by their places, drawn by `lot` among those that lag as much.
+    fn draw(&self, group: usize, lot: u64) -> Vec<(usize, usize)> {
+        let lot = group as u64 * DRAWS_MAX + lot;
+        let lag = |at: usize| self.shares.lag(at, (group + 1) as u128, self.taken[at].iter().sum());
+        let mut order: Vec<usize> = (0..self.domains.len()).collect();
+        order.sort_by_cached_key(|&at| (Reverse(lag(at)), scramble(lot, self.domains[at].number)));
+        order.truncate(self.width);
+        order.into_iter().map(|at| (at, self.target(at))).collect()
+    }
+
+    /// The target of a domain whose share is the least used, when one more is counted half.
+    fn target(&self, at: usize) -> usize {
+        let targets = &self.domains[at].targets;
+        let used = |target: usize| (2 * self.taken[at][target] + 1, u128::from(targets[target].1));
+        let less = |&one: &usize, &other: &usize| {
+            let (one, other) = (used(one), used(other));
+            (one.0 * other.1).cmp(&(other.0 * one.1))
+        };
+        (0..targets.len()).min_by(less).expect("a domain has targets")
+    }
+
+    fn take(&mut self, members: &[(usize, usize)]) {
+        members.iter().for_each(|&(at, target)| self.taken[at][target] += 1);
+    }
+
+    fn targets(&self, members: &[(usize, usize)]) -> BTreeSet<TargetId> {
+        members.iter().map(|&(at, target)| self.domains[at].targets[target].0).collect()
+    }
+}
+
+/// In what part of the groups each domain is to be: so many of `whole`.
+struct Shares {
+    parts: Vec<u128>,
+    whole: u128,
+}
+
+impl Shares {
+    /// By size, but no domain is in a group twice: those for which that would be too much are in all of them, and the others
+    /// share the rest.
+    fn of(domains: &[Domain], width: usize) -> Shares {
+        let sizes: Vec<u128> = domains.iter().map(Domain::size).collect();
+        let mut in_all = BTreeSet::new();
+        loop {
+            let left = || (0..sizes.len()).filter(|at| !in_all.contains(at));
+            let (whole, places) = (left().map(|at| sizes[at]).sum::<u128>(), (width - in_all.len()) as u128);
+            let beyond: Vec<usize> = left().filter(|&at| sizes[at] * places >= whole).collect();
+            if beyond.is_empty() {
+                let part = |at| if in_all.contains(&at) { whole.max(1) } else { sizes[at] * places };
+                return Shares { parts: (0..sizes.len()).map(part).collect(), whole: whole.max(1) };
+            }
+            in_all.extend(beyond);
+        }
+    }
+
+    /// How far a domain lags behind its share when it is in `taken` of so many groups, in halves: within one, the lot decides.
+    fn lag(&self, at: usize, groups: u128, taken: u128) -> i128 {
+        (2 * (groups * self.parts[at]) as i128 - 2 * (taken * self.whole) as i128).div_euclid(self.whole as i128)
+    }
 }
 
 /// Orders the members of each group. A log that goes through the groups lays part p of the stripe over group g at the member
@@ -166,33 +286,21 @@ fn in_places(formed: &[BTreeSet<TargetId>], width: usize) -> Vec<Vec<TargetId>> 
     formed.iter().enumerate().map(&mut place).collect()
 }
 
-/// The members of a group, drawn by `lot` among those that have had as little.
-fn draw_across(
-    machines: &Machines,
-    width: usize,
-    lot: u64,
-    (taken, used): (&BTreeMap<u32, usize>, &BTreeMap<TargetId, usize>),
-) -> BTreeSet<TargetId> {
-    // Shares are compared as fractions of a number that all counts of targets up to some dozen divide.
-    let share = |node: u32| (taken[&node] * 720_720) / machines[&node].len();
-    let mut nodes: Vec<u32> = taken.keys().copied().collect();
-    nodes.sort_by_cached_key(|&node| (share(node), scramble(lot, node)));
-    nodes.truncate(width);
-    let least = |target: &&TargetId| (used.get(*target).copied().unwrap_or(0), **target);
-    let member = |node: &u32| *machines[node].iter().min_by_key(least).expect("an occupied machine has targets");
-    nodes.iter().map(member).collect()
+/// How many groups are wanted where domains differ: so many that each is in three times as many as there are others, and the
+/// smallest target in some. There may not be so many.
+fn count_across(domains: &[Domain], width: usize) -> usize {
+    let total: usize = domains.iter().map(|domain| domain.targets.len()).sum();
+    let spread = domains.len() * (3 * (domains.len() - 1)).div_ceil(width);
+    let sizes = || domains.iter().flat_map(|domain| &domain.targets).map(|(_, size)| u128::from(*size));
+    let (all, least) = (sizes().sum::<u128>(), sizes().min().unwrap_or(1));
+    let for_least = (MEMBERSHIPS_LEAST * all).div_ceil(least * width as u128);
+    let spread = spread.max(usize::try_from(for_least).unwrap_or(usize::MAX));
+    count(total, width).max(spread.min(SPREAD_MAX / domains.len() * domains.len()))
 }
 
-/// How many groups are wanted where machines are the domains: so many that each machine is in three times as many as there are
-/// others. There may not be so many.
-fn count_across(machines: &Machines, width: usize) -> usize {
-    let (count_machines, total) = (occupied(machines).count(), machines.values().map(Vec::len).sum());
-    let spread = count_machines * (3 * (count_machines - 1)).div_ceil(width);
-    count(total, width).max(spread.min(SPREAD_MAX / count_machines * count_machines))
-}
-
-fn ordered<'a>(targets: impl Iterator<Item = &'a TargetId>) -> Vec<TargetId> {
-    let targets: BTreeSet<_> = targets.copied().collect();
+fn ordered(machines: &[Domain]) -> Vec<TargetId> {
+    let targets: BTreeSet<_> =
+        machines.iter().flat_map(|machine| &machine.targets).map(|(target, _)| *target).collect();
     targets.into_iter().collect()
 }
 
@@ -212,8 +320,16 @@ mod tests {
     /// Machines with so many targets each, numbered through.
     fn machines(counts: &[u32]) -> Machines {
         let mut next = 0..;
-        let targets = |count: u32| next.by_ref().take(count as usize).map(TargetId).collect();
+        let targets = |count: u32| next.by_ref().take(count as usize).map(|target| (TargetId(target), None)).collect();
         (1..).zip(counts.iter().copied().map(targets)).collect()
+    }
+
+    /// Machines with targets of these sizes, numbered through.
+    fn sized(sizes: &[Vec<u64>]) -> Machines {
+        let mut next = (0..).map(TargetId);
+        let mut machine =
+            |sizes: &Vec<u64>| sizes.iter().map(|&size| (next.next().expect("endless"), Some(size))).collect();
+        (1..).zip(sizes.iter().map(&mut machine)).collect()
     }
 
     fn formed(counts: &[u32], parity: u8) -> Vec<GroupEntry> {
@@ -283,7 +399,8 @@ mod tests {
                     continue;
                 }
                 for group in groups(&machines, parity.into(), FRAGMENT_SIZE) {
-                    let of = |target| machines.iter().find(|(_, targets)| targets.contains(target)).unwrap().0;
+                    let has = |(_, targets): &(&u32, &Vec<_>), target| targets.iter().any(|(own, _)| own == target);
+                    let of = |target| machines.iter().find(|machine| has(machine, target)).unwrap().0;
                     let nodes: BTreeSet<_> = group.targets.iter().map(of).collect();
                     assert_eq!(nodes.len(), group.geometry.width(), "{counts:?}");
                 }
@@ -366,6 +483,91 @@ mod tests {
         // A machine is in no group twice, so one with most of the disks cannot have all its share.
         let memberships = memberships(&formed(&[8, 1, 1], 1));
         assert_eq!(memberships.len(), 10);
+    }
+
+    /// Random numbers up to so many, from a seed.
+    fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut throw = 0;
+        move |sides| {
+            throw += 1;
+            1 + scramble(throw, seed as u32) % sides
+        }
+    }
+
+    /// In what part of the groups a machine is to be by its size: in no more than all.
+    fn share(sizes: &[u128], at: usize, width: usize) -> f64 {
+        let mut order: Vec<usize> = (0..sizes.len()).collect();
+        order.sort_by_key(|&at| Reverse(sizes[at]));
+        let (mut left, mut places) = (sizes.iter().sum::<u128>() as f64, width as f64);
+        for largest in order {
+            let part = (places * sizes[largest] as f64 / left).min(1.0);
+            if largest == at {
+                return part;
+            }
+            if part == 1.0 {
+                (left, places) = (left - sizes[largest] as f64, places - 1.0);
+            }
+        }
+        unreachable!("each has its turn");
+    }
+
+    #[test]
+    fn machines_and_their_targets_are_used_by_their_size() {
+        let (mut worst_machine, mut worst_target): (f64, f64) = (0.0, 0.0);
+        for (count, seed) in (2..=20).flat_map(|count| (0..12).map(move |seed| (count, seed))) {
+            let mut roll = dice(1000 * count + seed);
+            let sizes: Vec<Vec<u64>> =
+                (0..count).map(|_| (0..roll(3)).map(|_| (1 << 36) * roll(16)).collect()).collect();
+            let parity = 1 + (seed % 2) as u8;
+            let machines = sized(&sizes);
+            if !are_domains(&machines, parity) {
+                continue;
+            }
+            let groups = groups(&machines, parity.into(), FRAGMENT_SIZE);
+            let (width, memberships) = (groups[0].geometry.width(), memberships(&groups));
+            if weighed(&machines).iter().all(|machine| machine.targets.len() == 1) && width == machines.len() {
+                continue;
+            }
+            assert!(groups.len() <= MEMBERSHIPS_MAX, "{} groups", groups.len());
+            let of_machines: Vec<u128> = weighed(&machines).iter().map(Domain::size).collect();
+            for (at, targets) in machines.values().enumerate() {
+                let times = |target: &TargetId| memberships.get(target).copied().unwrap_or(0) as f64;
+                let used: f64 = targets.iter().map(|(target, _)| times(target)).sum();
+                worst_machine = worst_machine.max((used - groups.len() as f64 * share(&of_machines, at, width)).abs());
+                for (target, size) in targets {
+                    let of_target = used * size.expect("told") as f64 / of_machines[at] as f64;
+                    worst_target = worst_target.max((times(target) - of_target).abs());
+                }
+            }
+        }
+        assert!(worst_machine <= 1.0, "a machine is in {worst_machine} groups more or less than its share");
+        assert!(worst_target < 1.0, "a target is in {worst_target} groups more or less than its share");
+    }
+
+    #[test]
+    fn disks_of_one_machine_are_used_by_their_size() {
+        let disks = sized(&[vec![4 << 40, 4 << 40, 2 << 40, 1 << 40, 1 << 40]]);
+        let groups = groups(&disks, Class { parity: 1, data_max: Some(2) }, FRAGMENT_SIZE);
+        let memberships: Vec<usize> = memberships(&groups).into_values().collect();
+        assert_eq!((groups.len(), memberships), (24, vec![24, 24, 12, 6, 6]));
+    }
+
+    #[test]
+    fn sizes_that_differ_by_little_change_nothing() {
+        for (counts, parity) in
+            [(&[1; 8][..], 1), (&[2; 6], 1), (&[1; 12], 2), (&[6], 1), (&[1, 2, 3, 1, 1], 1), (&[10; 50], 1)]
+        {
+            let mut machines = machines(counts);
+            let unknown = groups(&machines, parity.into(), FRAGMENT_SIZE);
+            let mut roll = dice(7);
+            machines.values_mut().flatten().for_each(|(_, size)| *size = Some((1 << 40) - roll(1 << 37)));
+            let near = groups(&machines, parity.into(), FRAGMENT_SIZE);
+            assert_eq!(near, unknown, "{counts:?}");
+            machines.values_mut().next().expect("a machine")[0].1 = None;
+            assert_eq!(groups(&machines, parity.into(), FRAGMENT_SIZE), unknown, "{counts:?}, and one has not told");
+            machines.values_mut().next().expect("a machine")[0].1 = Some(1 << 38);
+            assert_ne!(groups(&machines, parity.into(), FRAGMENT_SIZE), unknown, "{counts:?}, and one is smaller");
+        }
     }
 
     #[test]

@@ -156,6 +156,23 @@ pub(crate) fn add_target(maps: &mut Maps, (node, session): (u32, u64), name: Str
     Ok(Outcome::Targets(target))
 }
 
+/// How much fits on targets. Groups are formed by that, and stay where it is no news.
+pub(crate) fn size_targets(maps: &mut Maps, sizes: &[(TargetId, u64)]) -> Reply {
+    let mut is_news = false;
+    for &(target, size) in sizes {
+        let entry = maps.targets.get_mut(&target).filter(|entry| entry.state != TargetState::Removed);
+        let entry = entry.ok_or_else(|| RegistryError::Unknown("target".into()))?;
+        if entry.is_news(size) {
+            entry.size = Some(size);
+            is_news = true;
+        }
+    }
+    if is_news {
+        form(maps);
+    }
+    Ok(Outcome::Maps)
+}
+
 /// What people call a target from now on.
 pub(crate) fn rename_target(maps: &mut Maps, target: TargetId, name: String) -> Reply {
     if name.len() > NAME_SIZE_MAX {
@@ -270,9 +287,11 @@ pub(crate) fn form(maps: &mut Maps) {
     for group in maps.groups.values_mut() {
         group.current = false;
     }
+    let mut formed = BTreeSet::new();
     for group in wanted {
-        let id = find_or_form(maps, group);
+        let id = find_or_form(maps, group, &formed);
         maps.groups.get_mut(&id).expect("just formed or found").current = true;
+        formed.insert(id);
     }
 }
 
@@ -288,7 +307,7 @@ fn fail_targets(maps: &mut Maps, node: u32) {
 mod tests {
     use super::*;
     use crate::change::{new_cluster, step};
-    use protocol::id::SLOT_COUNT;
+    use protocol::id::{GroupId, SLOT_COUNT};
     use protocol::registry::RegistryRequest;
 
     fn begin(maps: &mut Maps, node: u32) -> u64 {
@@ -318,6 +337,47 @@ mod tests {
             begin(&mut maps, node);
         }
         maps
+    }
+
+    #[test]
+    fn what_is_no_news_of_sizes_changes_nothing() {
+        let mut maps = cluster(4);
+        let tell = |maps: &mut Maps, sizes: &[(u32, u64)]| {
+            let sizes = sizes.iter().map(|&(target, size)| (TargetId(target), size)).collect();
+            step(maps, RegistryRequest::TargetSizes(sizes))
+        };
+        let current = |maps: &Maps| -> Vec<(GroupId, Vec<TargetId>)> {
+            let current = maps.groups.iter().filter(|(_, group)| group.current);
+            current.map(|(&id, group)| (id, group.targets.clone())).collect()
+        };
+        let equal = current(&maps);
+        for target in 0..8 {
+            tell(&mut maps, &[(target, 1000 + u64::from(target) * 17)]).expect("it is there");
+            assert_eq!(current(&maps), equal, "they are alike, whoever has told");
+        }
+        let before = maps.clone();
+        assert_eq!((tell(&mut maps, &[(0, 1062), (1, 960)]), &maps), (Ok(Outcome::Maps), &before), "it is no news");
+        tell(&mut maps, &[(0, 4000), (1, 4000)]).expect("they have grown");
+        assert_eq!(maps.targets[&TargetId(0)].size, Some(4000));
+        let grown = current(&maps);
+        let has = |targets: &Vec<TargetId>, node: u32| targets.iter().any(|target| maps.targets[target].node == node);
+        assert!(grown.iter().all(|(_, targets)| has(targets, 1)), "as often as can be");
+        assert_eq!(maps.verify(), Ok(()));
+        assert!(matches!(tell(&mut maps, &[(9, 1)]), Err(RegistryError::Unknown(_))));
+        tell(&mut maps, &[(0, 1000), (1, 1000)]).expect("they are as they were");
+        assert_eq!(current(&maps), equal, "groups are found again");
+    }
+
+    #[test]
+    fn what_is_wanted_twice_is_two_groups() {
+        let targets = (0..3).map(|n| {
+            let size = Some([3, 1, 4][n as usize] << 40);
+            (TargetId(n), TargetEntry { size, ..TargetEntry::new(1 + n / 2, n.to_string()) })
+        });
+        let maps = new_cluster(1, targets.collect(), 1, 1);
+        let of = |target| maps.groups.values().filter(|group| group.targets.contains(&TargetId(target))).count();
+        assert_eq!(of(0), 3 * of(1), "two machines, and of one a disk is three times as large as the other");
+        assert_eq!(of(2), of(0) + of(1));
     }
 
     fn in_groups(maps: &Maps) -> Vec<u32> {

@@ -19,7 +19,7 @@ use registry::{Registry, Replica};
 use tracing::{info, warn};
 
 use crate::Roles;
-use crate::targets::{called, mark};
+use crate::targets::{called, mark, tell_sizes};
 
 /// A smaller disk holds hardly more than what is kept about the cluster.
 const ROOM_MIN: u64 = 64 << 20;
@@ -143,6 +143,11 @@ impl Roles {
             .map_err(|error| format!("target {} cannot be opened: {error}", target.0))?;
         self.absent.lock().unwrap_or_else(PoisonError::into_inner).retain(|absent| absent.target != target);
         info!(target = target.0, "a disk was taken in");
+        // Before it is whole: groups are formed then, by its size.
+        let taken_in: Vec<_> = self.storage.target(target).into_iter().collect();
+        if let Err(error) = tell_sizes(&self.cluster, &taken_in).await {
+            warn!(error, "it is told later");
+        }
         if let Err(error) = mark(&self.cluster, target, TargetState::Behind).await {
             warn!(error, "it serves, and the registry is told as soon as it can be");
         }

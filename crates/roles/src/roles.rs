@@ -27,10 +27,12 @@ use tracing::{error, info, warn};
 
 use crate::lease;
 use crate::succession::Inherited;
-use crate::targets::{Absent, Lost, absent_targets, mark, replace_blank, settle_targets, until_known};
+use crate::targets::{Absent, Lost, absent_targets, mark, replace_blank, settle_targets, tell_sizes, until_known};
 
 /// How often targets are looked at whether they have failed, and the session whether it is over.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked whether they hold more or less than the registry knows.
+const SIZES_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a part that stops is waited for once this machine's lease has run out: the others are gone, or going.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// How long it is waited for in any case. Machines that stop at the same time may wait for each other: each is given slots of
@@ -98,6 +100,10 @@ impl Roles {
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
         expect_known(&cluster, registry.as_deref(), &storage)?;
+        // Before this life begins: its groups are formed by that.
+        if let Err(error) = tell_sizes(&cluster, &storage.targets()).await {
+            warn!(error, "it is told later");
+        }
         let kept = inherited.as_ref().map(|inherited| inherited.heritage.log());
         let session = lease::begin(&cluster, options.address, kept).await?;
         cluster.follow();
@@ -256,15 +262,23 @@ fn expect_known(cluster: &Cluster, registry: Option<&Registry>, storage: &Storag
 }
 
 /// Tells the registry when a target fails while it serves: new stripes are laid without it, and `status` says so. And when
-/// one serves that it takes for failed or new, in this life of the node, or one whose disk hung and answers again.
+/// one serves that it takes for failed or new, in this life of the node, or one whose disk hung and answers again; and of what
+/// fits on them now and then.
 async fn watch(cluster: Cluster, storage: Storage, session: u64) {
     // A target that was replaced, or serves again, may fail again.
     let mut known: BTreeMap<TargetId, Weak<Target>> = BTreeMap::new();
+    let mut sizes_due = cluster.host().now() + SIZES_INTERVAL;
     loop {
         cluster.host().sleep(WATCH_INTERVAL).await;
         let maps = cluster.maps();
         if registry::nodes::current(&maps, cluster.host().node().0, session).is_err() {
             continue;
+        }
+        if cluster.host().now() >= sizes_due {
+            sizes_due = cluster.host().now() + SIZES_INTERVAL;
+            if let Err(error) = tell_sizes(&cluster, &storage.targets()).await {
+                warn!(error, "it is told later");
+            }
         }
         for target in storage.targets() {
             let id = target.id();

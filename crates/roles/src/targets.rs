@@ -1,6 +1,7 @@
 //! The targets of this machine at the start: which disks are there, whose they are, which lack something.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use host::{Disk, DiskError};
@@ -8,7 +9,8 @@ use log::Cluster;
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetState};
 use protocol::registry::RegistryRequest;
-use storage::{OpenError, TargetOptions};
+use protocol::storage::{StorageReply, StorageRequest};
+use storage::{OpenError, Target, TargetOptions};
 use tracing::warn;
 
 /// How long a start waits for maps that know all targets that its settings name.
@@ -136,6 +138,27 @@ pub async fn settle_targets(cluster: &Cluster, serving: &[TargetId], outdated: &
 pub async fn mark(cluster: &Cluster, target: TargetId, state: TargetState) -> Result<(), String> {
     let marked = cluster.registry(RegistryRequest::SetTarget(target, state)).await;
     marked.map(drop).map_err(|error| format!("target {} could not be marked {state:?}: {error}", target.0))
+}
+
+/// Tells the registry how much fits on targets of this machine, where that is news: what lies beneath a target may have
+/// grown, or been taken by others' files.
+pub async fn tell_sizes(cluster: &Cluster, targets: &[Arc<Target>]) -> Result<(), String> {
+    let maps = cluster.maps();
+    let mut news = Vec::new();
+    for target in targets {
+        let id = target.id();
+        let Some((_, entry)) = maps.present().find(|(present, _)| *present == id) else { continue };
+        // One that fails is told of by who watches it.
+        let Ok(StorageReply::Stat(stat)) = target.serve(StorageRequest::Stat).await else { continue };
+        if entry.is_news(stat.bytes_total) {
+            news.push((id, stat.bytes_total));
+        }
+    }
+    if news.is_empty() {
+        return Ok(());
+    }
+    let told = cluster.registry(RegistryRequest::TargetSizes(news)).await;
+    told.map(drop).map_err(|error| format!("the registry was not told how large targets are: {error}"))
 }
 
 /// What people call a target: by its name, and where there are several machines also by the one that has it.
