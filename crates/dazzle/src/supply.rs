@@ -181,6 +181,28 @@ mod tests {
     }
 
     #[test]
+    fn of_unequal_targets_about_all_can_be_written() {
+        let gib = [100, 400, 400, 200, 300];
+        let entry = |node: u32| TargetEntry {
+            size: Some(gib[node as usize - 1] << 30),
+            ..TargetEntry::new(node, String::new())
+        };
+        let targets = (1..=5).map(|node| (TargetId(node), entry(node))).collect();
+        let class = protocol::maps::Class { parity: 1, data_max: Some(2) };
+        let maps = change::new_cluster(1, targets, 1, class);
+        let stat = |gib: &u64| TargetStat { bytes_total: gib << 30, bytes_free: gib << 30, ..TargetStat::default() };
+        let stats: BTreeMap<TargetId, TargetStat> = (1..).map(TargetId).zip(gib.iter().map(stat)).collect();
+        let room = client::usable(&maps, &stats, |stat| stat.bytes_free);
+        let all = gib.iter().sum::<u64>() << 30;
+        assert!(room <= all * 2 / 3 && room >= all * 2 / 3 * 19 / 20, "{room} of {all}, less a third for parity");
+        let mut unsized_maps = maps.clone();
+        unsized_maps.targets.values_mut().for_each(|entry| entry.size = None);
+        let targets = unsized_maps.targets.into_iter().collect();
+        let even = client::usable(&change::new_cluster(1, targets, 1, class), &stats, |stat| stat.bytes_free);
+        assert!(even < room * 9 / 10, "{even}: it is their sizes that make it so");
+    }
+
+    #[test]
     fn a_plan_to_replace_says_what_is_made_again_and_what_cannot_be() {
         let (mut maps, mut state) = cluster(4);
         let plan = |maps: &Maps, state: &StripeState| Refill::of(maps, std::slice::from_ref(state), TargetId(4), PACE);
