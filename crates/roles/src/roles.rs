@@ -100,10 +100,6 @@ impl Roles {
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
         expect_known(&cluster, registry.as_deref(), &storage)?;
-        // Before this life begins: its groups are formed by that.
-        if let Err(error) = tell_sizes(&cluster, &storage.targets()).await {
-            warn!(error, "it is told later");
-        }
         let kept = inherited.as_ref().map(|inherited| inherited.heritage.log());
         let session = lease::begin(&cluster, options.address, kept).await?;
         cluster.follow();
@@ -111,6 +107,10 @@ impl Roles {
         let serving: Vec<_> = storage.targets().into_iter().map(|target| target.id()).collect();
         let outdated = registry.as_ref().map(|registry| registry.outdated()).unwrap_or_default();
         settle_targets(&cluster, &serving, &outdated).await?;
+        // Before anything is written by this life.
+        if let Err(error) = tell_sizes(&cluster, &storage.targets()).await {
+            warn!(error, "it is told later");
+        }
         if !replaced.is_empty() {
             info!(?replaced, "empty targets take the place of lost ones");
         }
