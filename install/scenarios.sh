@@ -867,6 +867,18 @@ grows_as_planned() {
     [ ! -e "$work/grown-$2" ] || { echo "a plan has left a directory"; return 1; }
 }
 
+# What is set on one machine holds on another, and is no more when that is said: set_for_all ONE OTHER.
+set_for_all() {
+    expect 2 "there is no speed" "$dazzle" settings "$1" speed=9 || return 1
+    expect 2 "less than 1 MiB" "$dazzle" settings "$1" scrub_days=3 rebuild=5 || return 1
+    expect 0 "as dazzle.toml on this machine says" "$dazzle" settings "$2" || return 1
+    expect 0 "200 MiB a second   on all machines" "$dazzle" settings "$1" rebuild=200MiB scrub_days=3 || return 1
+    expect 0 '"value": 3' "$dazzle" settings "$2" --json || return 1
+    expect 0 "200 MiB a second   on all machines" "$dazzle" settings "$2" rebuild_minutes=30 || return 1
+    expect 0 "30                 on all machines" "$dazzle" settings "$1" || return 1
+    "$dazzle" settings "$2" rebuild=default rebuild_minutes=default scrub_days=default | grep -c "as dazzle.toml" | grep -qx 3
+}
+
 # One machine opens its file system to others later: what was there is there, and becomes safer than it was.
 grows() {
     local token expected other
@@ -890,6 +902,7 @@ grows() {
     for other in 2 3; do
         [ "$(digest "$work/grown-$other-mount")" = "$expected" ] || { echo "bytes differ on machine $other"; return 1; }
     done
+    set_for_all "$work/grown-2" "$work/grown-3" || return 1
     expect 1 "is open to others already" "$dazzle" up "$work/grown" --address "$(machine 4)" || return 1
     "$dazzle" up "$work/grown" || return 1
     until "$dazzle" status "$work/grown" | grep -q 'healthy, any 1 machine(s) may be lost$'; do sleep 0.2; done

@@ -317,7 +317,7 @@ impl Cleaner {
     fn expose(&self, work: &mut Work, maps: &Maps) {
         let now = self.cluster.host().now();
         work.absences.observe(maps, now);
-        let given_up = work.absences.given_up(now, self.options.patience);
+        let given_up = work.absences.given_up(now, maps.settings.patience_or(self.options.patience));
         work.exposed.observe(exposure::to_lay_anew(maps, &given_up));
     }
 
@@ -437,7 +437,7 @@ impl Cleaner {
         let stripe = work.copier.stripe_bytes().await?;
         let short = space.bytes_free_min < stripe * STRIPES_SPARE;
         let usual = match goal {
-            Goal::Safe => self.options.bytes_per_second_exposed.min(SAFE_BATCH_MAX).max(self.options.batch_bytes),
+            Goal::Safe => self.rate(goal).min(SAFE_BATCH_MAX).max(self.options.batch_bytes),
             _ => self.options.batch_bytes,
         };
         Ok(if short { stripe } else { usual.max(stripe) })
@@ -446,12 +446,18 @@ impl Cleaner {
     /// Leaves the disks and the network to others for what the budget leaves of the time since the copying was `begun`; when
     /// room is nearly gone, programs wait for it anyway.
     async fn pause(&self, (goal, order): (Goal, Order), begun: Moment, copied: u64) {
-        let options = &self.options;
-        let rate = if goal == Goal::Safe { options.bytes_per_second_exposed } else { options.bytes_per_second };
-        let budget = Duration::from_secs_f64(copied as f64 / rate.max(1) as f64);
+        let budget = Duration::from_secs_f64(copied as f64 / self.rate(goal).max(1) as f64);
         let rest = budget.saturating_sub(self.cluster.host().now().since(begun));
         let wait = if order == Order::Emptiest { PAUSE } else { rest.max(PAUSE) };
         self.cluster.host().sleep(wait).await;
+    }
+
+    /// How many bytes it may copy in a second.
+    fn rate(&self, goal: Goal) -> u64 {
+        match goal {
+            Goal::Safe => self.cluster.maps().settings.rebuild_or(self.options.bytes_per_second_exposed),
+            _ => self.options.bytes_per_second,
+        }
     }
 
     fn proceed(&self) -> Result<(), CleanError> {

@@ -20,6 +20,7 @@ mod lab;
 mod registry;
 mod repair;
 mod restart;
+mod settings;
 mod status;
 mod target;
 mod token;
@@ -67,6 +68,8 @@ enum Command {
     Target(target::TargetCommand),
     /// Machines: drain them, keep them after all, remove them.
     Node(drain::NodeCommand),
+    /// What holds on all machines: how fast and how soon redundancy is brought back, how often all is read.
+    Settings(settings::Settings),
     /// How it is: targets, slots, logs, memory, space, rates.
     Status(status::Status),
     /// Where a file's bytes are and why: inode, slot, extents, log addresses, targets.
@@ -130,6 +133,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Restart(restart) => restart.run(),
         Command::Target(target) => target.run(),
         Command::Node(node) => node.run(),
+        Command::Settings(settings) => settings.run(),
         Command::Status(status) => status.run(),
         Command::Why(why) => why.run(),
         Command::Check(check) => check.run(),

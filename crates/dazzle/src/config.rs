@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use protocol::maps::Class;
+use protocol::settings::{REBUILD_MIN, Settings};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::edge::storage_place;
@@ -25,12 +26,6 @@ const METADATA_MAX: u64 = 8 << 30;
 /// as are left.
 const DATA_MAX: u8 = 8;
 
-/// Ten years.
-const SCRUB_DAYS_MAX: u32 = 3650;
-
-/// Thirty days.
-const REBUILD_MINUTES_MAX: u32 = 43_200;
-
 /// What stands above the settings in the file.
 const EXPLANATION: &str = "\
 # The settings of a Dazzle file system; they are read when its daemon starts.
@@ -45,7 +40,8 @@ const EXPLANATION: &str = "\
 # metadata   memory for inodes, names and maps of files: some 140 bytes a file, else they are read from the targets again;
 #            a new file system gets about a sixteenth of the machine's memory, from 512 MiB to 8 GiB
 #            beside cache and metadata the daemon takes up to 128 MiB, and a quarter of metadata: docs/limits.md
-# scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never
+# scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never;
+#            `dazzle settings` sets this, rebuild and rebuild_minutes for all machines at once, and then what is here counts for nothing
 # rebuild    so many bytes a second each machine reads to bring lost redundancy back: to make targets whole that come
 #            back, and to lay anew what lies on too few machines
 # io_uring   programs' requests come by io_uring where the kernel has that for FUSE (Linux 6.14) and the daemon runs as root,
@@ -236,6 +232,12 @@ impl Config {
         Class { parity: self.parity, data_max: self.data }
     }
 
+    /// What holds on this machine where nothing is set for all.
+    pub fn own_settings(&self) -> Settings {
+        let (rebuild, minutes, days) = (self.rebuild.0, self.rebuild_minutes, self.scrub_days);
+        Settings { rebuild: Some(rebuild), rebuild_minutes: Some(minutes), scrub_days: Some(days) }
+    }
+
     /// Whether the settings make sense together.
     pub fn verify(&self) -> Result<(), String> {
         if self.targets.is_empty() && self.cluster.is_none() {
@@ -261,13 +263,8 @@ impl Config {
         at_least("cache", self.cache, 32 << 20)?;
         at_least("dirty", self.dirty, 16 << 20)?;
         at_least("metadata", self.metadata, 16 << 20)?;
-        at_least("rebuild", self.rebuild, 1 << 20)?;
-        if self.rebuild_minutes > REBUILD_MINUTES_MAX {
-            return Err(format!("rebuild_minutes = {} is more than {REBUILD_MINUTES_MAX}", self.rebuild_minutes));
-        }
-        if self.scrub_days > SCRUB_DAYS_MAX {
-            return Err(format!("scrub_days = {} is more than {SCRUB_DAYS_MAX}; 0 turns it off", self.scrub_days));
-        }
+        at_least("rebuild", self.rebuild, REBUILD_MIN)?;
+        self.own_settings().verify().map_err(|error| error.to_string())?;
         if self.dirty.0.saturating_add(READ_MIN) > self.cache.0 {
             let (dirty, cache, least) = (self.dirty, self.cache, Size(READ_MIN));
             return Err(format!(

@@ -300,7 +300,7 @@ async fn plan_of(
 
 /// How fast bytes may move, as the settings say.
 pub(crate) fn pace(parts: &Parts) -> Pace {
-    Pace { budget: parts.config.rebuild.0, link: None }
+    Pace { budget: parts.roles.cluster.maps().settings.rebuild_or(parts.config.rebuild.0), link: None }
 }
 
 /// The same, with what this machine's link carries just now.

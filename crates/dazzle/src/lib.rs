@@ -39,6 +39,7 @@ mod probe;
 mod promotion;
 mod rebuild;
 mod redundancy;
+mod settings;
 mod starting;
 mod succession;
 mod supply;

@@ -250,7 +250,7 @@ pub(crate) struct Gate {
 pub(crate) struct Yard {
     pub(crate) cluster: Cluster,
     pub(crate) registry: Option<Arc<Registry>>,
-    /// How many bytes a second each machine lays anew.
+    /// How many bytes a second each machine lays anew, unless that is set for all.
     pub(crate) budget: u64,
 }
 
@@ -294,7 +294,8 @@ impl Gate {
         let stats = probe::stats(cluster, &maps).await;
         let arrival = Arrival::of((&maps, &states), comer, stats, &voters).map_err(refused)?;
         let link = if arrival.moves() { probe::link(cluster).await } else { None };
-        Ok(Planned(arrival.in_json(Pace { budget: *budget, link }).to_string()))
+        let budget = maps.settings.rebuild_or(*budget);
+        Ok(Planned(arrival.in_json(Pace { budget, link }).to_string()))
     }
 
     /// By what a machine comes, if it was invited.

@@ -370,7 +370,7 @@ fn options(config: &Config) -> RolesOptions {
         },
         cleaner: CleanerOptions { bytes_per_second_exposed: bytes_per_second, patience, ..Default::default() },
         rebuild: RebuildOptions { bytes_per_second, patience },
-        scrub: (!pass.is_zero()).then_some(ScrubOptions { pass }),
+        scrub: ScrubOptions { pass },
         ..RolesOptions::default()
     }
 }

@@ -29,6 +29,7 @@ use crate::edge::process;
 use crate::node::Parts;
 use crate::promotion;
 use crate::redundancy;
+use crate::settings;
 
 /// What there is to say where the lease does not hold: maps and all that follows from them may be old.
 const CUT_OFF: &str = "waits: more than half of the machines that vote do not answer this one. Calls wait until they do; what \
@@ -78,6 +79,7 @@ impl Oracle for NodeOracle {
                     }
                     Ok(planned)
                 }
+                Question::Settings { changes } => settings::settings(&parts, changes).await,
                 Question::Token => parts.invite(),
                 Question::Stop { force } => {
                     let users = if force { Users::Dismiss } else { Users::Respect };
@@ -167,7 +169,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
     let voters = parts.roles.registry.as_ref().map(|registry| registry.voters().into_iter().collect());
     let (cleaner, rebuild) = (parts.roles.cleaner.status(), parts.roles.rebuilder.status());
     let redundancy = redundancy::in_json((&maps, &tally), voters.as_ref(), &cleaner, &rebuild);
-    let scrubbed = parts.roles.scrubber.as_ref().map(|scrubber| scrubber.status()).unwrap_or_default();
+    let scrubbed = parts.roles.scrubber.status();
     let is_trusted = parts.roles.cluster.is_trusted();
     let health = match is_trusted {
         true => redundancy::health(&maps, &tally, scrubbed.fragments_lost, voters.as_ref()),
@@ -197,11 +199,12 @@ fn memory(parts: &Parts) -> Value {
 
 /// How far the reading of everything stored is; null when the settings turn it off.
 fn scrub(parts: &Parts, status: &ScrubStatus) -> Value {
-    if parts.roles.scrubber.is_none() {
+    let days = parts.roles.cluster.maps().settings.scrub_days.unwrap_or(parts.config.scrub_days);
+    if days == 0 {
         return Value::Null;
     }
     json!({
-        "days": parts.config.scrub_days, "passes": status.passes, "stripes": status.stripes,
+        "days": days, "passes": status.passes, "stripes": status.stripes,
         "stripes_done": status.stripes_done, "mended": status.fragments_mended, "lost": status.fragments_lost,
     })
 }

@@ -39,7 +39,7 @@ const LOOK_SHARE: u32 = 20;
 /// How long it rests when a pass made nothing better, and at least between two looks whether something is empty.
 const REST: Duration = Duration::from_secs(30);
 
-/// How a rebuilder works.
+/// How a rebuilder works, where nothing else is set for all machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RebuildOptions {
     /// How many bytes of stripes each machine reads in a second.
@@ -108,7 +108,7 @@ impl Rebuilder {
 
     /// Whether a target lacks something, in all its groups or in some, or is to take the place of another.
     fn is_due(&self, maps: &Maps, absences: &Absences) -> bool {
-        let given_up = absences.given_up(self.cluster.host().now(), self.options.patience);
+        let given_up = absences.given_up(self.cluster.host().now(), self.patience());
         let serves = |target| maps.targets.get(target).is_some_and(TargetEntry::serves);
         maps.targets.values().any(|entry| entry.state == TargetState::Behind)
             || maps.groups.values().flat_map(|group| &group.newcomers).any(serves)
@@ -118,7 +118,7 @@ impl Rebuilder {
     /// Rebuilds what is lacking now, and says which targets are whole. Returns whether anything became better.
     async fn pass(&self, absences: &Absences) -> bool {
         let Ok(maps) = self.cluster.refresh().await else { return false };
-        let given_up = absences.given_up(self.cluster.host().now(), self.options.patience);
+        let given_up = absences.given_up(self.cluster.host().now(), self.patience());
         let mut better = self.replace(&maps, &given_up).await;
         let Ok(look) = Look::take(&self.cluster).await else { return better };
         let called = look.call_whole(&self.cluster, &given_up).await;
@@ -181,7 +181,8 @@ impl Rebuilder {
                 status.fragments_mended += u64::from(mended);
             }
             better |= mended > 0;
-            let share = self.options.bytes_per_second.max(1) as f64 / AT_ONCE as f64;
+            let rate = self.cluster.maps().settings.rebuild_or(self.options.bytes_per_second);
+            let share = rate.max(1) as f64 / AT_ONCE as f64;
             let budget = Duration::from_secs_f64(f64::from(state.length) / share);
             self.sleep(budget.saturating_sub(self.cluster.host().now().since(begun))).await;
         }
@@ -197,6 +198,11 @@ impl Rebuilder {
             Either::Left((answer, _)) => answer.ok(),
             Either::Right(_) => None,
         }
+    }
+
+    /// How long a target may be away before nobody waits for it any more.
+    fn patience(&self) -> Duration {
+        self.cluster.maps().settings.patience_or(self.options.patience)
     }
 
     async fn sleep(&self, time: Duration) {

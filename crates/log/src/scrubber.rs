@@ -1,7 +1,7 @@
 //! Reads everything stored, again and again, and makes again what was damaged (DESIGN §4): bits rot where nobody looks, and
 //! with m parity fragments damage must be found before the next m targets are lost.
 //!
-//! A pass takes as long as it is told to, however much is stored, so that it costs the disks little; it begins anywhere,
+//! A pass takes as long as it is told to, by what is set for all or by its own options, however much is stored, so that it costs the disks little; it begins anywhere,
 //! so that what lies last has its turn on a node that is often started anew. This file awaits; [`pause`] decides.
 
 use std::pin::pin;
@@ -21,9 +21,10 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_EMPTY: Duration = Duration::from_secs(60);
 
 /// How a scrubber works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubOptions {
-    /// In this time everything is read once: longer, when that would be more than ten stripes a second.
+    /// In this time everything is read once, unless another is set for all machines: longer, when that would be more than ten
+    /// stripes a second. Zero: never.
     pub pass: Duration,
 }
 
@@ -86,12 +87,11 @@ impl Scrubber {
         }
         let first = self.cluster.host().random() % ended.len() as u64;
         ended.rotate_left(first as usize);
-        let pause = pause(self.options, ended.len() as u64);
-        (self.noted().stripes, self.noted().stripes_done) = (ended.len() as u64, 0);
+        let count = ended.len() as u64;
+        (self.noted().stripes, self.noted().stripes_done) = (count, 0);
         let mut lost = 0;
         for StripeState { log, number, length, .. } in ended {
-            self.sleep(pause).await;
-            if self.is_stopping() {
+            if !self.rest_before_one_of(count).await {
                 return;
             }
             let found = stripes::repair(&self.cluster, log, number, length).await;
@@ -107,6 +107,30 @@ impl Scrubber {
         let mut status = self.noted();
         status.passes += 1;
         status.fragments_lost = lost;
+    }
+
+    /// In what time everything is read once, as of now. Zero: never.
+    fn pass_time(&self) -> Duration {
+        self.cluster.maps().settings.scrub_pass_or(self.options.pass)
+    }
+
+    /// Waits for as long as the disks belong to programs before each of so many stripes. False: the pass has ended, for this
+    /// stops, or nothing is to be read any more.
+    async fn rest_before_one_of(&self, stripes: u64) -> bool {
+        let begun = self.cluster.host().now();
+        loop {
+            let news = self.cluster.newer_maps();
+            let pass = self.pass_time();
+            let rest = pause(pass, stripes).saturating_sub(self.cluster.host().now().since(begun));
+            if self.is_stopping() || pass.is_zero() {
+                return false;
+            }
+            if rest.is_zero() {
+                return true;
+            }
+            // It may be told to take another time.
+            select(pin!(self.sleep(rest)), news).await;
+        }
     }
 
     async fn sleep(&self, time: Duration) {
@@ -130,7 +154,7 @@ const LOOK: Duration = Duration::from_secs(10);
 
 async fn run(scrubber: Arc<Scrubber>) {
     while !scrubber.is_stopping() {
-        if scrubber.cluster.leads() {
+        if scrubber.cluster.leads() && !scrubber.pass_time().is_zero() {
             scrubber.pass().await;
         } else {
             scrubber.cluster.host().sleep(LOOK).await;
@@ -138,9 +162,9 @@ async fn run(scrubber: Arc<Scrubber>) {
     }
 }
 
-/// How long to wait before each of so many stripes.
-fn pause(options: ScrubOptions, stripes: u64) -> Duration {
-    let even = options.pass.as_nanos() / u128::from(stripes.max(1));
+/// How long to wait before each of so many stripes, so that all take so long.
+fn pause(pass: Duration, stripes: u64) -> Duration {
+    let even = pass.as_nanos() / u128::from(stripes.max(1));
     Duration::from_nanos(u64::try_from(even).unwrap_or(u64::MAX)).max(PAUSE_MIN)
 }
 
@@ -156,10 +180,10 @@ mod tests {
 
     #[test]
     fn a_pass_takes_its_time_and_never_hurries() {
-        let options = ScrubOptions { pass: Duration::from_secs(1000) };
-        assert_eq!(pause(options, 1), Duration::from_secs(1000));
-        assert_eq!(pause(options, 500), Duration::from_secs(2));
-        assert_eq!(pause(options, u64::MAX), PAUSE_MIN);
-        assert_eq!(pause(ScrubOptions { pass: Duration::MAX }, 1), Duration::from_nanos(u64::MAX));
+        let pass = Duration::from_secs(1000);
+        assert_eq!(pause(pass, 1), pass);
+        assert_eq!(pause(pass, 500), Duration::from_secs(2));
+        assert_eq!(pause(pass, u64::MAX), PAUSE_MIN);
+        assert_eq!(pause(Duration::MAX, 1), Duration::from_nanos(u64::MAX));
     }
 }

@@ -9,6 +9,8 @@ use log::{
 };
 use protocol::fragment::FragmentId;
 use protocol::id::{FenceEpoch, TargetId};
+use protocol::registry::RegistryRequest;
+use protocol::settings::Setting;
 use protocol::storage::{StorageRequest, ToTarget};
 
 use crate::support::{Fakes, a_closed_log, a_sealed_log};
@@ -108,6 +110,36 @@ fn every_disk_may_rot_if_there_is_a_pass_in_between() {
         for state in stripes::list(&cluster, None).await {
             assert_eq!(stripes::verify(&cluster, state.log, state.number).await, Ok(vec![]));
         }
+    });
+}
+
+#[test]
+fn how_long_a_pass_takes_is_set_for_all_while_one_is_under_way() {
+    run(12, async |world, host| {
+        let fakes = Fakes::new(&world, 6, 1, 16 << 10);
+        a_closed_log(&fakes, &host).await;
+        let cluster = fakes.cluster(&host).await;
+        let hour = Duration::from_secs(3600);
+        let scrubber = Scrubber::start(cluster.clone(), ScrubOptions::default());
+        let set = async |days| {
+            fakes.change(RegistryRequest::Set(vec![Setting::ScrubDays(days)]));
+            cluster.refresh().await.expect("the registry never fails");
+        };
+        world.sleep(hour).await;
+        assert_eq!(scrubber.status(), ScrubStatus::default(), "it is told never to");
+        set(Some(300)).await;
+        world.sleep(2 * hour).await;
+        let ScrubStatus { stripes, stripes_done, .. } = scrubber.status();
+        assert!(stripes >= 5 && stripes_done == 0, "each of {stripes} stripes waits for days, and not {stripes_done}");
+        set(Some(1)).await;
+        world.sleep(8 * hour).await;
+        let done = scrubber.status().stripes_done;
+        assert!((1..stripes).contains(&done), "{done} of {stripes} in less than half a day");
+        set(None).await;
+        world.sleep(hour).await;
+        let ended = scrubber.status();
+        world.sleep(8 * hour).await;
+        assert_eq!(scrubber.status(), ended, "its own options say never");
     });
 }
 

@@ -38,7 +38,8 @@ impl Manager {
         let (maps, now) = (self.cluster.maps(), self.host().now());
         let mut absences = self.absences.lock().expect("nobody panics over absences");
         absences.observe(&maps, now);
-        let groups = exposure::to_lay_anew(&maps, &absences.given_up(now, self.options.patience)).into_keys().collect();
+        let given_up = absences.given_up(now, maps.settings.patience_or(self.options.patience));
+        let groups = exposure::to_lay_anew(&maps, &given_up).into_keys().collect();
         ExposedGroups { maps, groups }
     }
 

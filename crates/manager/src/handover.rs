@@ -215,7 +215,8 @@ impl Manager {
                     | RegistryError::Begun(..)
                     | RegistryError::Removed(_)
                     | RegistryError::InUse(_)
-                    | RegistryError::Used,
+                    | RegistryError::Used
+                    | RegistryError::Wrong(_),
                 ) => return Whose::Ours,
             }
         }

@@ -38,6 +38,7 @@ pub mod payload;
 pub mod rebuild;
 pub mod record;
 pub mod registry;
+pub mod settings;
 pub mod storage;
 pub mod token;
 

@@ -8,6 +8,7 @@ use crate::address::{LogAddress, Position};
 use crate::checksum::crc;
 use crate::fragment::{FRAGMENT_SIZE, Geometry};
 use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, SLOT_COUNT, StripeNumber, TargetId};
+use crate::settings::Settings;
 
 /// All maps as of one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +40,8 @@ pub struct Maps {
     pub wishes: BTreeMap<u16, SlotWish>,
     /// Invitations that nodes were added by, by their numbers, until they are long worth nothing.
     pub invitations: BTreeMap<u64, Invited>,
+    /// What holds on all machines, however each is set up for itself.
+    pub settings: Settings,
     /// A stop of all machines at once, from when it is asked for until one of them begins again.
     pub stop: Option<Stop>,
     /// The number that the next log gets.
@@ -120,6 +123,7 @@ impl Maps {
             slots: BTreeMap::new(),
             wishes: BTreeMap::new(),
             invitations: BTreeMap::new(),
+            settings: Settings::default(),
             stop: None,
             next_log: LogId(1),
             next_node: 1,

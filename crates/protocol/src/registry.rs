@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::address::{LogAddress, Position};
 use crate::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
 use crate::maps::{Drain, GroupEntry, Maps, SlotLog, StopPhase, TargetState, Writer};
+use crate::settings::Setting;
 
 /// By what a node may be added: it is good for one (`docs/format-network.md`, *Joining*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -233,6 +234,8 @@ pub enum RegistryRequest {
     TargetsEmpty(Vec<TargetId>, MapEpoch),
     /// How many bytes of fragments fit on targets in all. What differs little from what is known changes nothing.
     TargetSizes(Vec<(TargetId, u64)>),
+    /// Change what holds on all machines: all of this, or nothing.
+    Set(Vec<Setting>),
 }
 
 /// What the registry answers.
@@ -302,6 +305,9 @@ pub enum RegistryError {
     /// The replica of the node that was asked can neither tell nor change anything now, and has not: another one may.
     #[error("a replica of the registry waits: {0}")]
     Elsewhere(String),
+    /// What was to be set makes no sense.
+    #[error("{0}; nothing was changed")]
+    Wrong(String),
 }
 
 /// The registry's answer.

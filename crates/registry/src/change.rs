@@ -9,6 +9,7 @@ use protocol::maps::{
     Class, GroupEntry, LogEntry, LogState, Maps, NodeEntry, NodeState, Run, SlotEntry, TargetEntry, TargetState, Writer,
 };
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
+use protocol::settings::Setting;
 use serde::{Deserialize, Serialize};
 
 use crate::{drain, members, nodes, slots, stop};
@@ -42,6 +43,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::AddTargets { node, names } => nodes::add_targets(&mut next, node, names),
         RegistryRequest::AddTarget { node, session, name } => nodes::add_target(&mut next, (node, session), name),
         RegistryRequest::TargetSizes(sizes) => nodes::size_targets(&mut next, &sizes),
+        RegistryRequest::Set(changes) => set(&mut next, &changes),
         RegistryRequest::RenameTarget(target, name) => nodes::rename_target(&mut next, target, name),
         RegistryRequest::RenameNode(node, name) => nodes::rename(&mut next, node, name),
         RegistryRequest::Begin { node, after, address, keeps } => {
@@ -209,6 +211,14 @@ fn entry_of_writer(maps: &mut Maps, (log, version, epoch): Seen) -> Result<&mut 
         LogState::Open(own) | LogState::Sealing(own) if own == epoch => Ok(entry),
         _ => Err(RegistryError::Lost),
     }
+}
+
+/// What holds on all machines from now on: all that was asked for, or nothing of it.
+fn set(maps: &mut Maps, changes: &[Setting]) -> Reply {
+    let settings = changes.iter().fold(maps.settings, |settings, &change| settings.with(change));
+    settings.verify().map_err(|error| RegistryError::Wrong(error.to_string()))?;
+    maps.settings = settings;
+    Ok(Outcome::Maps)
 }
 
 /// Everybody who lays stripes or reads them relies on a group's being possible: a peer's rubbish ends here.
@@ -420,6 +430,24 @@ mod tests {
         let run = |maps: &mut Maps, groups| maps.logs.get_mut(&LogId(1)).unwrap().layout[0].groups = groups;
         assert_eq!(broken(&|maps| run(maps, vec![])), Err(MapsError::Run(LogId(1))));
         assert_eq!(broken(&|maps| run(maps, vec![GroupId(77)])), Err(MapsError::Run(LogId(1))));
+    }
+
+    #[test]
+    fn all_of_what_is_to_be_set_is_set_or_nothing() {
+        let mut maps = cluster(3);
+        let (soon, never) = (Setting::RebuildMinutes(Some(2)), Setting::ScrubDays(Some(0)));
+        step(&mut maps, RegistryRequest::Set(vec![soon, never])).expect("both make sense");
+        let set = maps.clone();
+        assert_eq!(
+            (set.settings.rebuild_minutes, set.settings.scrub_days, set.settings.rebuild),
+            (Some(2), Some(0), None)
+        );
+        let refused =
+            step(&mut maps, RegistryRequest::Set(vec![Setting::RebuildMinutes(None), Setting::Rebuild(Some(1))]));
+        assert!(matches!(refused, Err(RegistryError::Wrong(_))), "{refused:?}");
+        assert_eq!(maps, set);
+        step(&mut maps, RegistryRequest::Set(vec![Setting::RebuildMinutes(None)])).expect("it can be left to each");
+        assert_eq!((maps.settings.rebuild_minutes, maps.settings.scrub_days), (None, Some(0)));
     }
 
     #[test]

@@ -54,8 +54,8 @@ pub struct RolesOptions {
     pub cleaner: CleanerOptions,
     /// How it makes targets whole.
     pub rebuild: RebuildOptions,
-    /// How it reads what is stored again and again; nothing: not at all.
-    pub scrub: Option<ScrubOptions>,
+    /// How it reads what is stored again and again.
+    pub scrub: ScrubOptions,
 }
 
 /// All roles of one life of a machine.
@@ -78,8 +78,8 @@ pub struct Roles {
     pub cleaner: Arc<Cleaner>,
     /// What makes targets whole.
     pub rebuilder: Arc<Rebuilder>,
-    /// What reads everything again and again, unless the settings turn it off.
-    pub scrubber: Option<Arc<Scrubber>>,
+    /// What reads everything again and again, unless that is turned off.
+    pub scrubber: Arc<Scrubber>,
     /// Targets that do not serve since the start, and why.
     pub(crate) absent: Mutex<Vec<Absent>>,
 }
@@ -131,7 +131,7 @@ impl Roles {
         };
         let cleaner = Cleaner::start(cluster.clone(), reader, options.cleaner).await;
         let rebuilder = Rebuilder::start(cluster.clone(), options.rebuild);
-        let scrubber = options.scrub.map(|scrub| Scrubber::start(cluster.clone(), scrub));
+        let scrubber = Scrubber::start(cluster.clone(), options.scrub);
         cluster.host().spawn(watch(cluster.clone(), storage.clone(), session.number()));
         let leaving = AtomicBool::new(false);
         Ok(Roles {
@@ -179,9 +179,7 @@ impl Roles {
     /// Stores what the client holds, and ends what works beside it.
     pub(crate) async fn stop_client(&self, settling: impl Future<Output = ()>) -> Result<(), ClientError> {
         self.rebuilder.stop();
-        if let Some(scrubber) = &self.scrubber {
-            scrubber.stop();
-        }
+        self.scrubber.stop();
         self.in_time(settling).await;
         self.in_time(self.cleaner.stop()).await;
         let lonely = || Err(ClientError::Unreachable("the other machines do not answer".into()));

@@ -85,9 +85,7 @@ impl Parting<'_> {
         roles.client.settle().await.map_err(|error| NoWill::GoesOn(error.to_string()))?;
         roles.leave();
         roles.rebuilder.stop();
-        if let Some(scrubber) = &roles.scrubber {
-            scrubber.stop();
-        }
+        roles.scrubber.stop();
         roles.in_time(roles.cleaner.stop()).await;
         let heritage = roles.client.bequeath(&silence).await;
         roles.in_time(roles.manager.stop()).await;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use host::sim::{self, Dice, Stop, World};
 use log::stripes;
 use protocol::maps::TargetState;
+use protocol::registry::RegistryRequest;
+use protocol::settings::Setting;
 use testbed::{Machine, Machines};
 
 use crate::files::Files;
@@ -52,6 +54,31 @@ fn the_first_machine_may_be_lost_after_others_joined() {
             files.verify(&world, &machines.client(1, &all[1]).await).await;
         });
     }
+}
+
+#[test]
+fn how_long_one_is_waited_for_and_how_fast_it_is_made_up_for_is_set_for_all() {
+    sim::explore(0..3, async |world, _| {
+        let mut dice = world.dice();
+        // Each machine for itself would wait for a day.
+        let machines = Machines::create(&world, &[1, 1, 1, 1], PATIENCE).await;
+        let first = machines.start(0).await;
+        let mut all = vec![first];
+        for machine in 1..4 {
+            all.push(machines.join(machine).await);
+        }
+        let mut files = Files::default();
+        files.write(&machines.client(0, &all[0]).await, &mut dice, 12).await;
+        machines.until_safe(&all[0]).await;
+        machines.die(3, Stop::PowerLoss);
+        world.sleep(10 * MINUTE).await;
+        assert!(!machines.tally(&all[0]).await.bytes_exposed.is_empty(), "they wait");
+        let soon = vec![Setting::RebuildMinutes(Some(1)), Setting::Rebuild(Some(512 << 20))];
+        machines.ask(RegistryRequest::Set(soon)).expect("it makes sense");
+        machines.until_safe(&all[0]).await;
+        machines.die(0, Stop::PowerLoss);
+        files.verify(&world, &machines.client(1, &all[1]).await).await;
+    });
 }
 
 #[test]

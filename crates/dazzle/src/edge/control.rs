@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use host::BoxFuture;
+use protocol::settings::Setting;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -89,6 +90,11 @@ pub enum Question {
         /// Change nothing; tell what would be made again, moved and lost.
         #[serde(default)]
         plan: bool,
+    },
+    /// What holds on all machines and what on this one, after these changes.
+    Settings {
+        /// All of them are made, or none.
+        changes: Vec<Setting>,
     },
     /// A token, by which another machine can join.
     Token,

@@ -420,7 +420,7 @@ impl Rack {
             client: ClientOptions { cache_bytes: self.shape.cache, dirty_bytes: 1 << 20, kept, ..Default::default() },
             cleaner: CleanerOptions { patience, ..Default::default() },
             rebuild: RebuildOptions { patience, ..Default::default() },
-            scrub: Some(ScrubOptions { pass: Duration::from_secs(60) }),
+            scrub: ScrubOptions { pass: Duration::from_secs(60) },
         }
     }
 }
