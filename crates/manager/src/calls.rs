@@ -381,6 +381,7 @@ impl Manager {
         for (node, life) in lives.into_iter().filter(|&(_, log)| maps.is_over(log)) {
             self.in_life(node, life, || self.forget_uses(node));
         }
+        self.askings.forget(|log| maps.is_over(log));
     }
 
     fn forget_uses(&self, node: u32) {

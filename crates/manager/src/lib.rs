@@ -11,6 +11,7 @@
 //! | [`placement`] | where new directories go |
 //! | [`intention`], [`flight`] | operations over slots of several managers: what they lock, which are under way |
 //! | [`snapshot`], [`sight`] | what was fetched for one, and how an operation sees that or locked slots |
+//! | [`askings`] | calls that take effect once: which are carried out, which were refused |
 //! | [`attempt`], [`journal`] | one attempt at an operation: lock, run, append, apply; and the record it appends |
 //! | [`image`] | where images lie, and which stripes of manager logs they need |
 //! | [`runs`] | where the journal lies between images |
@@ -24,6 +25,7 @@
 //! *Never*: FUSE, NFS, client, storage; what a token-holding program looks like; a lock held while waiting.
 
 mod acl;
+mod askings;
 mod attempt;
 mod audit;
 mod auditor;

@@ -18,10 +18,12 @@ use protocol::file::Time;
 use protocol::id::{InodeId, LogId, MapEpoch, SlotId, StripeNumber};
 use protocol::manager::{Answer, Deltas, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest, has_content};
 use protocol::maps::{ManagerMapSum, Maps};
+use protocol::once::Once;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::Durability;
 use protocol::token::Grant;
 
+use crate::askings::{Askings, Begun};
 use crate::attempt::{Attempt, SlotTable};
 use crate::calls::{Moved, WAIT_MAX};
 use crate::flight::Flights;
@@ -135,6 +137,7 @@ pub struct Manager {
     pub(crate) greeting: async_lock::Mutex<()>,
     pub(crate) lives: Mutex<BTreeMap<u32, LogId>>,
     pub(crate) locks: FileLocks,
+    pub(crate) askings: Askings,
     evict_hand: AtomicUsize,
 }
 
@@ -177,6 +180,7 @@ impl Manager {
             greeting: async_lock::Mutex::new(()),
             lives: Mutex::default(),
             locks: FileLocks::default(),
+            askings: Askings::default(),
             evict_hand: AtomicUsize::new(0),
         }
     }
@@ -237,14 +241,7 @@ impl Manager {
                 self.commit(position, Durability::Disk).await?;
                 Ok(self.reply(Answer::Done))
             }
-            ManagerRequest::Once(once) => match once.request() {
-                Some(request) if self.is_arriving(&request) => Err(ManagerError::NotMine),
-                Some(request) => {
-                    let until = self.host().now() + once.patience();
-                    self.ask(node, Operation::Once(Call { name: once.name, until }, request)).await
-                }
-                None => Err(ManagerError::Unsupported),
-            },
+            ManagerRequest::Once(once) => self.answer_once(node, once).await,
             ManagerRequest::Census => self.census(node).await,
             ManagerRequest::Audit(id, request) => Ok(self.reply(self.answer_audit(id, request).await?)),
             ManagerRequest::Live(view, stripes) => {
@@ -268,6 +265,33 @@ impl Manager {
             }
             request => self.ask(node, Operation::Asked(request)).await,
         }
+    }
+
+    /// Answers what is to take effect once.
+    async fn answer_once(&self, node: u32, once: Once) -> ManagerAnswer {
+        let (name, now) = (once.name, self.host().now());
+        let (until, deadline) = (now + once.patience(), now + WAIT_MAX);
+        let request = once.request().ok_or(ManagerError::Unsupported)?;
+        let asking = loop {
+            if self.is_arriving(&request) {
+                return Err(ManagerError::NotMine);
+            }
+            let stay = self.table.with(name.slot, |state| state.stay).ok_or(ManagerError::NotMine)?;
+            match self.askings.begin(name, stay) {
+                Begun::Now(asking) => break asking,
+                Begun::Behind(_) if self.host().now() >= deadline => return Err(ManagerError::Held),
+                Begun::Behind(ended) => drop(select(ended, pin!(self.host().sleep_until(deadline))).await),
+                Begun::Refused(error) => return Err(error),
+            }
+        };
+        let answer = self.ask(node, Operation::Once(Call { name, until }, request)).await;
+        match &answer {
+            // Asked again, it may come out otherwise; and of what failed the client knows that it may take effect yet.
+            Ok(_)
+            | Err(ManagerError::NotMine | ManagerError::Held | ManagerError::Failed(_) | ManagerError::NoRoom) => {}
+            Err(error) => asking.refuse(error.clone()),
+        }
+        answer
     }
 
     /// Whoever deletes by what all managers say must have asked the right ones, and each must speak for all its slots.

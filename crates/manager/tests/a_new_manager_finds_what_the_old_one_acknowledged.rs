@@ -235,6 +235,26 @@ fn what_is_asked_twice_takes_effect_once() {
     });
 }
 
+/// A client asks to remove a name, on a connection that breaks, and asks again: there is no such name. Then another one makes
+/// it, and what was under way on the first connection arrives.
+#[test]
+fn what_was_refused_has_no_effect_though_it_comes_late() {
+    sim::explore(0..4, async |world, host| {
+        let site = Site::create(&world, &host).await;
+        let remove = ManagerRequest::RemoveDirectory { directory: InodeId::ROOT, name: "name".into() };
+        let name = OnceName { call: CallId { client: LogId(77), number: 0 }, below: 0, slot: InodeId::ROOT.slot() };
+        let asked = || ManagerRequest::Once(Once::new(name, PATIENCE, &remove));
+        let new = new(Kind::Directory);
+        let make = ManagerRequest::Create { directory: InodeId::ROOT, name: "name".into(), new, open: false };
+        let manager = site.start(&host).await;
+        assert_eq!(manager.answer(2, asked()).await.err(), Some(ManagerError::NotFound));
+        created(manager.answer(3, make).await).unwrap();
+        assert_eq!(manager.answer(2, asked()).await.err(), Some(ManagerError::NotFound), "as it was told before");
+        let look = ManagerRequest::Lookup { directory: InodeId::ROOT, name: "name".into() };
+        created(manager.answer(3, look).await).expect("nobody removed it who was not told otherwise");
+    });
+}
+
 /// Whoever asks again, or somebody else asks, while the first answer waits for the journal: nobody is told of what a new
 /// manager will not know.
 #[test]

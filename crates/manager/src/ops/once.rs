@@ -7,6 +7,7 @@
 //! 3. One that takes several steps may take some of them again, as long as it is not answered: the client that asks holds what
 //!    they change. Once it is answered, nobody who is still at it takes another one.
 //! 4. After the log of its client is sealed a request has no effect (`late`): others may hold what it is about.
+//! 5. One that was refused is not carried out again, though it could be by now: there is no record of that (`askings`).
 
 use host::Moment;
 use protocol::id::SlotId;
