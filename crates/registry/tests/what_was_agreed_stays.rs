@@ -1,6 +1,6 @@
-//! Nodes crash, lose power, freeze, are cut off, and lose messages, again and again, while all of them ask for changes. The
-//! danger: a change that was acknowledged and is gone, two winners of one compare-and-swap, maps that differ, and a node
-//! that believes in its lease after the registry gave what it had to others.
+//! Nodes crash, lose power, freeze, are cut off, lose messages and hear some twice, again and again, while all of them ask
+//! for changes. The danger: a change that was acknowledged and is gone, two winners of one compare-and-swap, maps that differ,
+//! and a node that believes in its lease after the registry gave what it had to others.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use host::sim::{self, Dice, NetworkOptions, Stop, World};
 use host::{Host, NodeId};
 use protocol::id::LogId;
 use protocol::maps::{Maps, NodeState, Writer};
-use protocol::registry::{DRIFT, LEASE, RegistryRequest};
+use protocol::registry::{ConsensusMessage, DRIFT, LEASE, RegistryRequest};
 
 use crate::cluster::Cluster;
 use crate::cluster::history::{Asked, History};
@@ -38,6 +38,9 @@ async fn hold(world: &World, host: &Host, count: u32, parity: u8) {
     cluster.await_voters(1, count as usize).await;
     let history = History::default();
     let mut dice = world.dice();
+    // The library and those who bring changes to the leader say the same again.
+    world.copy_requests(|passing| passing.message.copied::<ConsensusMessage>());
+    world.set_network(often_doubled(world));
     for node in cluster.nodes() {
         world.drift_clock(NodeId(node), dice.below(2 * DRIFT_PPM) as i32 - DRIFT_PPM as i32);
         ask_from(world, &cluster, &history, node);
@@ -54,6 +57,12 @@ async fn hold(world: &World, host: &Host, count: u32, parity: u8) {
     let maps = settle(world, &cluster, &history).await;
     history.check(&maps);
     assert!(history.acknowledged() > 20, "only {} requests were answered", history.acknowledged());
+}
+
+/// In half of the worlds requests are doubled: a die of its own leaves the rest of a story as it was.
+fn often_doubled(world: &World) -> NetworkOptions {
+    let doubled_ppm = [0, 0, 5_000, 50_000][Dice::new(!world.seed()).below(4) as usize];
+    NetworkOptions { doubled_ppm, ..NetworkOptions::default() }
 }
 
 /// A program on `node` that asks for changes as long as the node lives.
@@ -100,7 +109,7 @@ fn make_fault(world: &World, cluster: &Cluster, history: &History, dice: &mut Di
         10 => {
             world.heal_all();
             let loss_ppm = [0, 0, 10_000, 100_000][dice.below(4) as usize];
-            world.set_network(NetworkOptions { loss_ppm, ..NetworkOptions::default() });
+            world.set_network(NetworkOptions { loss_ppm, ..often_doubled(world) });
         }
         _ => world.heal_all(),
     }

@@ -168,6 +168,7 @@ async fn tell_a_story(
     check(&world, &rack, &mut dice).await;
     let mut known = told.lock();
     known.counts.replaced += rack.members_replaced();
+    known.counts.doubled += world.network_counters().doubled;
     known.check_cells();
     known.end_era();
     total.set(total.get() + known.counts);
@@ -204,6 +205,7 @@ async fn tell_of_a_promotion(world: World, host: Host, total: &Cell<Counts>) {
     look_at_all(&world, &rack, &told, &mut dice).await;
     check(&world, &rack, &mut dice).await;
     let mut known = told.lock();
+    known.counts.doubled += world.network_counters().doubled;
     known.check_cells();
     known.end_era();
     total.set(total.get() + known.counts);

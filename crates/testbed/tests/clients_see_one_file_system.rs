@@ -292,8 +292,8 @@ async fn tell_a_story(world: World, harm: Harm, calls: &Cell<u64>, failed: &Cell
     let told: Told = Arc::new(Mutex::new(story));
     if harm == Harm::Losses {
         let slow = Duration::from_micros(1 + dice.below(50_000));
-        world.set_network(NetworkOptions { latency_max: slow, ..NetworkOptions::default() });
         lose_some(&world, dice.below(50_000) as u32);
+        double_some(&world, NetworkOptions { latency_max: slow, ..NetworkOptions::default() });
     }
     for _ in 0..if harm == Harm::Nothing { 1 } else { 3 } {
         let mut programs = Vec::new();
@@ -363,8 +363,17 @@ fn lose_some(world: &World, loss_ppm: u32) {
     });
 }
 
-/// In half of the worlds, some of what clients and managers say gets lost, or is late: behind much that was said after it.
+/// In half of the worlds requests are doubled, from now on: a die of its own leaves the rest of a story as it was.
+fn double_some(world: &World, options: NetworkOptions) {
+    let doubled_ppm = [0, 0, 5_000, 50_000][Dice::new(!world.seed()).below(4) as usize];
+    world.copy_requests(testbed::doubles::copy);
+    world.set_network(NetworkOptions { doubled_ppm, ..options });
+}
+
+/// In half of the worlds, some of what clients and managers say gets lost, or is late: behind much that was said after it. In
+/// half of all, some of what they ask arrives twice.
 fn disturb(world: &World, dice: &mut Dice) {
+    double_some(world, NetworkOptions::default());
     if dice.coin() {
         return;
     }

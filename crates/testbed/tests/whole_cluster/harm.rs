@@ -4,8 +4,8 @@
 //!    sync stays there.
 //! 2. All machines lose power at one moment: what is not synced may be gone. One alone loses power, or a disk fails for good,
 //!    only when nothing else is missing: so never more is lost than the parity makes up for.
-//! 3. Machines stand still, links are cut, one way too, messages are lost and late, disks are slow, or answer nothing for a
-//!    while, one or all of a machine, at any moment.
+//! 3. Machines stand still, links are cut, one way too, messages are lost and late, and in half of the worlds doubled
+//!    (`doubles.rs`), disks are slow, or answer nothing for a while, one or all of a machine, at any moment.
 //! 4. Daemons are restarted with what is open kept, at any moment; some are killed over it.
 //! 5. All disks of a machine are full at any moment, of somebody else's bytes, and have room again at another.
 //! 6. Clocks differ by at most what the lease allows for.
@@ -24,6 +24,7 @@ use log::stripes;
 use protocol::manager::MANAGER_PORT;
 use protocol::token::CLIENT_PORT;
 use roles::NoWill;
+use testbed::doubles;
 
 use super::changes::Changes;
 use super::rack::Rack;
@@ -31,6 +32,8 @@ use super::story::Told;
 
 /// How fast or slow a clock may run, in millionths: two such differ by as much as a lease allows for.
 pub const DRIFT_PPM: u64 = 10_000;
+/// What makes the die for doubling another one than the world's.
+const DOUBLED: u64 = 0x646f_7562_6c65_6421;
 /// How long nothing was wrong before something may be lost for good.
 const CALM: Duration = Duration::from_secs(5);
 /// How long a daemon that is restarted is waited for before it is killed.
@@ -61,6 +64,8 @@ pub struct Harm {
     /// Disks that answer nothing, by their machines.
     hung: Vec<(usize, usize)>,
     is_cut: bool,
+    /// How many requests of a million arrive twice.
+    doubled_ppm: u32,
     changes: Option<Changes>,
 }
 
@@ -70,6 +75,10 @@ impl Harm {
         for index in 0..rack.count() {
             world.drift_clock(rack.node(index), dice.below(2 * DRIFT_PPM) as i32 - DRIFT_PPM as i32);
         }
+        // In half of the worlds, so that others go on as before: from a die of its own.
+        let doubled_ppm = [0, 0, 2_000, 50_000][Dice::new(world.seed() ^ DOUBLED).below(4) as usize];
+        world.copy_requests(doubles::copy);
+        world.set_network(NetworkOptions { doubled_ppm, ..NetworkOptions::default() });
         let changes = dice.coin().then(|| Changes::new(world, rack, told, Dice::new(dice.roll())));
         let (world, rack, told, troubled) = (world.clone(), rack.clone(), told.clone(), world.now());
         Harm {
@@ -84,6 +93,7 @@ impl Harm {
             full: Vec::new(),
             hung: Vec::new(),
             is_cut: false,
+            doubled_ppm,
             changes,
         }
     }
@@ -338,13 +348,16 @@ impl Harm {
         }
     }
 
-    /// The network becomes slow, loses messages, or delivers them late.
+    /// The network becomes slow, loses messages, doubles them, or delivers them late.
     fn disturb(&mut self) {
         let loss_ppm = [0, 0, 5_000, 50_000][self.dice.below(4) as usize];
         let slow = [500, 500, 5_000, 30_000][self.dice.below(4) as usize];
         let latency_max = Duration::from_micros(slow);
-        self.world.set_network(NetworkOptions { loss_ppm, latency_max, ..NetworkOptions::default() });
-        self.note(format!("of a million messages {loss_ppm} are lost, and take {latency_max:?}"));
+        let doubled_ppm = self.doubled_ppm;
+        self.world.set_network(NetworkOptions { loss_ppm, doubled_ppm, latency_max, ..NetworkOptions::default() });
+        self.note(format!(
+            "of a million messages {loss_ppm} are lost, {doubled_ppm} doubled, and take {latency_max:?}"
+        ));
         let late_ppm = if self.dice.coin() { 0 } else { self.dice.below(100_000) as u32 };
         let dice = Mutex::new(self.world.dice());
         self.world.judge_messages(move |passing| {

@@ -97,6 +97,8 @@ pub struct Counts {
     pub filled: u64,
     /// Machines of which disks answered nothing for a while.
     pub hung: u64,
+    /// Requests that were handled twice.
+    pub doubled: u64,
     /// Daemons that were restarted and lost nothing.
     pub followed: u64,
     /// Places in groups that others had taken in the end.
@@ -120,6 +122,7 @@ impl std::ops::Add for Counts {
             expelled: self.expelled + other.expelled,
             filled: self.filled + other.filled,
             hung: self.hung + other.hung,
+            doubled: self.doubled + other.doubled,
             followed: self.followed + other.followed,
             replaced: self.replaced + other.replaced,
             came: self.came + other.came,
