@@ -6,10 +6,13 @@
 //! 2. The called end counts a call no longer when it hands over the answer to be sent: always before the caller does.
 //! 3. A request is answered or refused once, whatever its handler does.
 //! 4. Nobody ever stops reading. So a ping is heard, whoever else is slow.
-//! 5. When a connection ends, every call under way on it ends with it.
+//! 5. When a connection ends, every call under way on it ends with it: nothing of one leaves this machine once its caller knows
+//!    that it failed.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use host::{NodeId, Port};
@@ -89,6 +92,31 @@ pub(super) struct Connection {
     outbound: Outbound,
     received: AtomicU64,
     closing: Notify,
+    /// While it runs.
+    wire: Mutex<Option<Wire>>,
+}
+
+/// What a connection runs over.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// A hold on the socket below it, if there is one.
+    fn wire(&self) -> io::Result<Option<Wire>>;
+}
+
+/// A hold on the socket below a stream, which TLS has.
+pub(super) struct Wire(socket2::Socket);
+
+impl Wire {
+    pub(super) fn of(socket: &impl AsFd) -> io::Result<Wire> {
+        socket2::SockRef::from(socket).try_clone().map(Wire)
+    }
+
+    /// What the kernel has not sent goes nowhere when the socket is closed: else it goes on sending it for minutes, and a link
+    /// that is there again carries it.
+    fn forget_unsent(&self) {
+        if let Err(error) = self.0.set_linger(Some(Duration::ZERO)) {
+            warn!(%error, "what was not sent on a connection that ended cannot be taken back");
+        }
+    }
 }
 
 /// Our calls under way.
@@ -141,7 +169,7 @@ pub(super) enum Ended {
     #[error("{0}")]
     Received(#[from] ReceiveError),
     #[error("nothing can be sent: {0}")]
-    Broken(std::io::Error),
+    Broken(io::Error),
     #[error("the other end answered what was not asked")]
     Unasked,
     #[error("the other end sent more than the window")]
@@ -169,16 +197,17 @@ impl Connection {
             outbound: Outbound::default(),
             received: AtomicU64::new(0),
             closing: Notify::new(),
+            wire: Mutex::default(),
         })
     }
 
     /// Carries calls over `stream` until either end closes.
-    pub(super) fn run(
-        self: &Arc<Self>,
-        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        machine: Arc<dyn Machine>,
-    ) {
+    pub(super) fn run(self: &Arc<Self>, stream: impl Stream, machine: Arc<dyn Machine>) {
         let connection = self.clone();
+        match stream.wire() {
+            Ok(wire) => *self.wire() = wire,
+            Err(error) => return self.close(&Ended::Broken(error)),
+        }
         self.office.runtime.spawn(async move {
             let (read, write) = tokio::io::split(stream);
             let ended = tokio::select! {
@@ -187,12 +216,15 @@ impl Connection {
                 ended = connection.watch(&*machine) => ended,
                 () = connection.closing.notified() => Ended::Closed,
             };
+            // With this the stream is gone.
             connection.outbound.end();
             // Who hears that a call failed finds the machine dead, and not one of its connections.
             if matches!(ended, Ended::Dead) {
                 machine.is_dead();
             }
             connection.close(&ended);
+            // It may have been closed before it ran.
+            drop(connection.wire().take());
         });
     }
 
@@ -260,6 +292,11 @@ impl Connection {
             calls.phase = Phase::Closed;
             std::mem::take(&mut calls.waiting)
         };
+        // Of a life that is over, here or there, the next one tells before it asks anything.
+        let may_be_late = !waiting.is_empty() && !matches!(why, Ended::Closed);
+        if let Some(wire) = self.wire().take().filter(|_| may_be_late) {
+            wire.forget_unsent();
+        }
         self.window.close();
         self.closing.notify_one();
         let (peer, lane, failed) = (self.name.peer.0, self.name.lane.number(), waiting.len());
@@ -272,6 +309,10 @@ impl Connection {
             true => debug!(peer, lane, %why, "a connection ended"),
             false => warn!(peer, lane, failed, %why, "a connection ended"),
         }
+    }
+
+    fn wire(&self) -> MutexGuard<'_, Option<Wire>> {
+        self.wire.lock().expect("no panic while a socket is held")
     }
 
     /// Enters a call that has room, and sends it.

@@ -1,12 +1,14 @@
 //! Making a connection: TCP, TLS, hello; what both ends do until the first frame.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsConnector, client, rustls};
+use tokio_rustls::{TlsConnector, client, rustls, server};
 
+use super::connection::{Stream, Wire};
 use super::error::NetworkError;
 use super::hello::{HELLO_BYTES, Hello, HelloError, VERSIONS, Verdict};
 
@@ -27,7 +29,7 @@ pub(super) type Socket = BufReader<TcpStream>;
 pub(super) type Dialled = client::TlsStream<Socket>;
 
 /// What TCP is told for the sake of short answers and honest queues.
-pub(super) fn prepare(stream: TcpStream) -> std::io::Result<Socket> {
+pub(super) fn prepare(stream: TcpStream) -> io::Result<Socket> {
     stream.set_nodelay(true)?;
     socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
     Ok(BufReader::with_capacity(SOCKET_BUFFER_BYTES, stream))
@@ -92,14 +94,26 @@ pub(super) async fn greet(
 }
 
 /// The other end's hello, as it came.
-pub(super) async fn hear(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<[u8; HELLO_BYTES]> {
+pub(super) async fn hear(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; HELLO_BYTES]> {
     let mut bytes = [0; HELLO_BYTES];
     stream.read_exact(&mut bytes).await?;
     Ok(bytes)
 }
 
 /// Answers a hello.
-pub(super) async fn answer(stream: &mut (impl AsyncWrite + Unpin), hello: &Hello) -> std::io::Result<()> {
+pub(super) async fn answer(stream: &mut (impl AsyncWrite + Unpin), hello: &Hello) -> io::Result<()> {
     stream.write_all(&hello.encode()).await?;
     stream.flush().await
+}
+
+impl Stream for client::TlsStream<Socket> {
+    fn wire(&self) -> io::Result<Option<Wire>> {
+        Wire::of(self.get_ref().0.get_ref()).map(Some)
+    }
+}
+
+impl Stream for server::TlsStream<Socket> {
+    fn wire(&self) -> io::Result<Option<Wire>> {
+        Wire::of(self.get_ref().0.get_ref()).map(Some)
+    }
 }

@@ -11,14 +11,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use host::{Envelope, Link, NodeId};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{info, warn};
 
 use crate::edge::trust::NodeName;
 
 use super::Shared;
 use super::backoff::Backoff;
-use super::connection::{CallError, Connection, Ended, Machine, Name};
+use super::connection::{CallError, Connection, Ended, Machine, Name, Stream};
 use super::dialling::{self, DIAL_PATIENCE};
 use super::error::NetworkError;
 use super::hello::{Hello, Lane, VERSIONS, Verdict};
@@ -265,11 +264,7 @@ impl Peer {
     }
 
     /// Has a connection that was added carry calls.
-    pub(super) fn run(
-        self: &Arc<Self>,
-        connection: &Arc<Connection>,
-        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    ) {
+    pub(super) fn run(self: &Arc<Self>, connection: &Arc<Connection>, stream: impl Stream) {
         connection.run(stream, self.clone());
     }
 

@@ -3,14 +3,22 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use futures_util::future::join_all;
+use host::Host;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-use super::{Ask, Cluster, Node, Tell, pair};
+use super::{Ask, Cluster, Node, Tell, at, pair};
 use crate::edge::network::NetworkError;
-use crate::edge::network::dialling::DIAL_PATIENCE;
+use crate::edge::network::dialling::{self, DIAL_PATIENCE, Dialled};
+use crate::edge::network::hello::{Hello, Lane, VERSIONS, Verdict};
+use crate::edge::trust::{Identity, NodeName};
+
+/// Calls that the sender's kernel takes all, and the receiver's does not.
+const CALLS: u8 = 40;
+const CALL_BYTES: usize = 4000;
 
 /// What stands between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -169,4 +177,37 @@ async fn a_machine_that_nobody_listens_on_is_told_from_a_name_that_nobody_knows(
     one.machine.know(host::NodeId(4), "no port is named".into());
     assert!(one.ask(4, Ask::Who).await.is_err());
     assert!(matches!(one.complaint(4), NetworkError::Unresolved { .. }), "{}", one.complaint(4));
+}
+
+/// A connection to `node` as `identity`, of which the kernel here takes a few kilobytes that nobody reads.
+async fn narrow(node: &Node, identity: &Identity) -> Dialled {
+    let (address, name) = (node.address(), NodeName { node: node.host.node(), cluster: super::CLUSTER });
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let stream = socket.connect(address.parse().unwrap()).await.unwrap();
+    let stream = dialling::prepare(stream).unwrap();
+    let mut stream = dialling::encrypt(&address, stream, &identity.connector(), name.server_name()).await.unwrap();
+    let hello = Hello { versions: VERSIONS, verdict: Verdict::Welcome, lane: Lane::Small, session: 77 };
+    dialling::greet(&address, &mut stream, &hello).await.unwrap();
+    stream
+}
+
+/// A machine reads nothing for a while, and then what is there: of calls whose callers were told that they failed, it gets what
+/// its kernel had, and nothing of what the caller's had taken and not sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_failed_is_not_sent_when_the_machine_reads_again() {
+    let cluster = Cluster::new(super::CLUSTER);
+    let one = cluster.node(1).await;
+    let mut stream = narrow(&one, &cluster.identity(2)).await;
+    // It would be asked first who it is.
+    let straight = Host::new(one.machine.clone());
+    let calls =
+        (0..CALLS).map(|call| straight.call::<_, Tell>(at(2), Ask::Keep(vec![Bytes::from(vec![call; CALL_BYTES])])));
+    let failed = join_all(calls).await;
+    assert!(failed.iter().all(Result::is_err), "nobody answers");
+    let mut heard = Vec::new();
+    // It ends with an error: the connection was reset.
+    let end = stream.read_to_end(&mut heard).await;
+    assert!(heard.len() < usize::from(CALLS) * CALL_BYTES / 2, "{} bytes came, and then {end:?}", heard.len());
+    assert!(!heard.windows(8).any(|bytes| bytes == [CALLS - 1; 8]), "of the last call something came");
 }

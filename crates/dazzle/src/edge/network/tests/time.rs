@@ -1,5 +1,6 @@
 //! What time does to connections, over pipes and in virtual time: no test here waits for a real clock.
 
+use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::{Ask, PORT, Part, SPOKEN, Tell};
-use crate::edge::network::connection::{CallError, Connection, Ended, Machine, Name, Office};
+use crate::edge::network::connection::{CallError, Connection, Ended, Machine, Name, Office, Stream, Wire};
 use crate::edge::network::frame::{HEADER_BYTES, Header, Kind};
 use crate::edge::network::hello::Lane;
 use crate::edge::network::wire::Encoded;
@@ -22,6 +23,12 @@ use crate::edge::ports::Ports;
 const BOUND: Duration = Duration::from_secs(2);
 /// The one for a single connection with a machine that lives.
 const BOUND_OF_ONE: Duration = Duration::from_secs(12);
+
+impl Stream for DuplexStream {
+    fn wire(&self) -> io::Result<Option<Wire>> {
+        Ok(None)
+    }
+}
 
 /// A machine, and the connections with it.
 #[derive(Default)]
