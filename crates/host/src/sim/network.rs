@@ -15,9 +15,9 @@
 //!
 //! Answers go only by rule 1 to 4: the network knows no handler's deadline. A message is never changed: the real transport's
 //! checksums see to that. Nor does that transport send a call twice, straight or around. A caller does, that was told that no
-//! answer came; and of what it called first the machine may hold a part yet, on a connection that its other end believes in. So
+//! answer came; and what it called first may be under way yet, where its handler waits or the called machine stands still. So
 //! what is handled twice is what callers ask again, and the call is the asking that is waited for: its answer is the one that
-//! counts. A life of either end that is over has left no such connection: a new one says so before it asks anything.
+//! counts. A life of either end that is over has nothing under way: a new one says so before it asks anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use super::executor::{Core, Life, State};
 use super::promise::{Awaited, Promise, promise};
 use super::{Dice, Stop};
 
-/// How late a copy comes at most: the called end holds a silent connection for five seconds, and asks half a second more.
+/// How late a copy comes at most: a machine that stands still for longer has lost its lease, and carries nothing out.
 pub const LAG_MAX: Duration = Duration::from_secs(5);
 
 /// How the network behaves.
