@@ -21,7 +21,7 @@ use crate::stop;
 pub type Holder = (u32, u64);
 
 /// The leases of one leader's term.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Leases {
     /// When the last renewal may have arrived that an earlier leader granted; nothing after it has looked once.
     begun: Option<Moment>,

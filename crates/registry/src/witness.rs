@@ -13,7 +13,7 @@ use std::time::Duration;
 use host::Moment;
 
 /// What one node noted, and was told when it stood for election.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Witness {
     noted: Moment,
     /// The newest term for which this node stood, and the latest note of those asked.
