@@ -176,8 +176,7 @@ impl Inner {
         let until = self.host.now() + GRANT_WAIT;
         loop {
             let moved = self.tokens.moved.listen();
-            let turn = self.tokens.next_turn();
-            let demand = self.tokens.slot(inode.slot()).demand(inode, version, turn);
+            let demand = self.tokens.slot(inode.slot()).demand(inode, version);
             match demand {
                 Demand::Nothing => return Ok(()),
                 Demand::GiveUp => break,

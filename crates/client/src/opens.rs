@@ -309,20 +309,21 @@ impl Inner {
         mut asked: Turn,
     ) -> Result<(), ClientError> {
         let inode = attributes.inode;
-        if let Some(Grant::Inode(token)) = granted
-            && token.inode == inode
-        {
-            self.tokens.slot(inode.slot()).take_made(token, asked);
-        }
+        let granted = match granted {
+            Some(Grant::Inode(token)) => Some(token).filter(|token| token.inode == inode),
+            Some(Grant::Slot(_)) | None => None,
+        };
         // Where others use the slot too, somebody may have found the new name by now.
-        let pin = self.try_pin(inode);
+        let pin = self.pin_made(inode, granted, asked);
         let file = self.entry(inode);
         while !self.count_open(&file, asked) {
             asked = self.tokens.turn();
             self.ask(inode, ManagerRequest::Open { inode, keep: None }).await?;
         }
+        // What a call is being told of the file just now takes the place of what is here.
+        let opening = file.opening.try_lock();
         let mut state = lock(&file.state);
-        if pin.is_some() && state.file.is_none() {
+        if pin.is_some() && opening.is_some() && state.file.is_none() {
             let mut made = File::new_empty();
             // A program that found it meanwhile may have given it some.
             made.is_incapable = state.changes == 0;

@@ -230,6 +230,14 @@ impl Inner {
         (pinned == Pinned::Yes).then(|| Pin { tokens: &self.tokens, inode, mode: TokenMode::Read })
     }
 
+    /// A file that was made by a question of that turn, and perhaps granted beside: pinned, where nobody else can have
+    /// touched it.
+    pub(crate) fn pin_made(&self, inode: InodeId, granted: Option<Token>, asked: Turn) -> Option<Pin<'_>> {
+        let mut held = self.tokens.slot(inode.slot());
+        let is_pinned = held.take_made(granted, asked) && held.pin_held(inode) == Some(Pinned::Yes);
+        is_pinned.then(|| Pin { tokens: &self.tokens, inode, mode: TokenMode::Read })
+    }
+
     /// The file, pinned; its manager is asked about one that is not in memory.
     pub(crate) async fn known(&self, inode: InodeId, mode: TokenMode) -> Result<(Arc<OpenFile>, Pin<'_>), ClientError> {
         let pin = self.pin(inode, mode).await?;

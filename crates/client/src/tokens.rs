@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 use protocol::id::InodeId;
 use protocol::token::{Token, TokenMode, TokenVersion};
 
-/// Counts what managers called back from this client: says which came first, a question or a call-back.
+/// Counts the slots that managers called back from this client, or asked claims for: says which came first, a question or
+/// that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Turn(pub(crate) u64);
 
@@ -27,8 +28,9 @@ pub(crate) struct SlotTokens {
     whole: bool,
     /// The newest call-back, or claim, of the slot.
     called: Turn,
-    /// The newest call-back of what is not held here: its grant may be on its way, beside the answer that tells of a new file.
-    vain: Turn,
+    /// The newest grant of an inode that was called back, or forgotten. Up to it none is taken beside an answer that tells of
+    /// a new file: that may have been on its way meanwhile.
+    gone: TokenVersion,
     /// It was given up once: the kernel may keep pages from before that nobody knows of.
     was_shared: bool,
     inodes: BTreeMap<InodeId, Held>,
@@ -165,15 +167,19 @@ impl SlotTokens {
         true
     }
 
-    /// A file that was made by a question of that turn is granted beside. Not if it may have been called back by now.
-    pub(crate) fn take_made(&mut self, token: Token, asked: Turn) {
-        if self.whole || !self.stands(asked) || self.vain > asked {
-            return;
+    /// A file was made by a question of that turn, and perhaps granted beside; that is not taken if it may have been called
+    /// back by now. Whether nobody else can have touched the file.
+    pub(crate) fn take_made(&mut self, token: Option<Token>, asked: Turn) -> bool {
+        if self.whole || !self.stands(asked) {
+            return self.whole && self.stands(asked);
         }
+        let Some(token) = token.filter(|token| token.version > self.gone) else { return false };
         let held = self.inodes.entry(token.inode).or_default();
-        if held.token.is_none() && !held.asking && !held.called {
+        let is_free = held.token.is_none() && !held.asking && !held.called;
+        if is_free {
             held.token = Some((token.mode, token.version));
         }
+        is_free
     }
 
     /// Whether the names of a directory, and its attributes, are changed by nobody else before this client is asked.
@@ -283,13 +289,11 @@ impl SlotTokens {
         held.map(|(inode, (mode, version))| Token { inode, mode, version }).collect()
     }
 
-    /// What the call-back of a grant demands, which came at that turn.
-    pub(crate) fn demand(&mut self, inode: InodeId, version: TokenVersion, turn: Turn) -> Demand {
+    /// What the call-back of a grant demands.
+    pub(crate) fn demand(&mut self, inode: InodeId, version: TokenVersion) -> Demand {
         let whole = self.whole;
-        let Some(held) = self.inodes.get_mut(&inode).filter(|_| !whole) else {
-            self.vain = self.vain.max(turn);
-            return Demand::Nothing;
-        };
+        self.gone = self.gone.max(version);
+        let Some(held) = self.inodes.get_mut(&inode).filter(|_| !whole) else { return Demand::Nothing };
         match held.token {
             _ if held.called => return Demand::Follow,
             Some((_, own)) if own > version => return Demand::Nothing,
@@ -297,10 +301,7 @@ impl SlotTokens {
             _ if held.asking && version > held.spoiled => return Demand::Wait,
             // A newer grant was lost on its way here; the older token stands against the call-back as well.
             Some(_) => {}
-            None => {
-                self.vain = self.vain.max(turn);
-                return Demand::Nothing;
-            }
+            None => return Demand::Nothing,
         }
         held.called = true;
         Demand::GiveUp
@@ -356,7 +357,9 @@ impl SlotTokens {
         if held.is_idle() {
             self.inodes.remove(&inode);
         }
-        forgotten.map(|(mode, version)| Token { inode, mode, version })
+        let (mode, version) = forgotten?;
+        self.gone = self.gone.max(version);
+        Some(Token { inode, mode, version })
     }
 }
 
@@ -385,9 +388,9 @@ mod tests {
     fn asked_and_spoiled(version: u64) -> SlotTokens {
         let mut held = SlotTokens::default();
         assert_eq!(held.pin(INODE, TokenMode::Read), Pinned::Ask);
-        assert_eq!(held.demand(INODE, TokenVersion(version), Turn(1)), Demand::Wait);
+        assert_eq!(held.demand(INODE, TokenVersion(version)), Demand::Wait);
         held.spoil(INODE, TokenVersion(version));
-        assert_eq!(held.demand(INODE, TokenVersion(version), Turn(2)), Demand::Nothing);
+        assert_eq!(held.demand(INODE, TokenVersion(version)), Demand::Nothing);
         held
     }
 
@@ -401,19 +404,45 @@ mod tests {
     #[test]
     fn a_lost_answer_to_an_earlier_question_spoils_no_later_grant() {
         let mut held = asked_and_spoiled(7);
-        assert_eq!(held.demand(INODE, TokenVersion(8), Turn(3)), Demand::Wait, "its answer may be on its way");
+        assert_eq!(held.demand(INODE, TokenVersion(8)), Demand::Wait, "its answer may be on its way");
         held.end_ask(INODE, Turn(0), granted(8));
         assert_eq!(held.mode(INODE), Some(TokenMode::Read));
+    }
+
+    /// Another program of the maker has found the new file, and was granted it anew, before the answer to the maker comes.
+    fn found_before_its_maker_heard() -> (SlotTokens, Token) {
+        let made = Token { inode: INODE, mode: TokenMode::Write, version: TokenVersion(7) };
+        let mut held = SlotTokens::default();
+        assert_eq!(held.pin(INODE, TokenMode::Read), Pinned::Ask);
+        assert!(held.end_ask(INODE, Turn(0), Some(Token { version: TokenVersion(8), ..made })));
+        (held, made)
+    }
+
+    #[test]
+    fn a_new_file_that_was_given_up_before_its_maker_hears_of_it_is_not_kept() {
+        let (mut held, made) = found_before_its_maker_heard();
+        assert_eq!(held.demand(INODE, TokenVersion(8)), Demand::GiveUp);
+        held.reopen(INODE, Kept::Nothing);
+        assert!(!held.take_made(Some(made), Turn(0)));
+        assert_eq!(held.mode(INODE), None);
+    }
+
+    #[test]
+    fn a_new_file_that_was_forgotten_before_its_maker_hears_of_it_is_not_kept() {
+        let (mut held, made) = found_before_its_maker_heard();
+        assert!(held.forget(INODE).is_some());
+        assert!(!held.take_made(Some(made), Turn(0)));
+        assert_eq!(held.mode(INODE), None);
     }
 
     #[test]
     fn a_new_file_that_is_called_back_before_its_maker_hears_of_it_is_not_kept() {
         let token = Token { inode: INODE, mode: TokenMode::Write, version: TokenVersion(7) };
         let mut held = SlotTokens::default();
-        assert_eq!(held.demand(INODE, token.version, Turn(5)), Demand::Nothing);
-        held.take_made(token, Turn(4));
+        assert_eq!(held.demand(INODE, token.version), Demand::Nothing);
+        assert!(!held.take_made(Some(token), Turn(0)));
         assert_eq!(held.mode(INODE), None);
-        held.take_made(token, Turn(5));
-        assert_eq!(held.mode(INODE), Some(TokenMode::Write), "asked behind the call-back");
+        assert!(held.take_made(Some(Token { version: TokenVersion(8), ..token }), Turn(0)));
+        assert_eq!(held.mode(INODE), Some(TokenMode::Write), "a later grant");
     }
 }

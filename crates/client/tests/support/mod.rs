@@ -116,7 +116,7 @@ impl State {
     fn run(&mut self, request: ManagerRequest, now: Time) -> Result<Answer, ManagerError> {
         use ManagerRequest as R;
         match request {
-            R::Lookup { name, .. } => {
+            R::Lookup { name, .. } | R::Look { name: Some(name), .. } => {
                 let inode = *self.names.get(&name).ok_or(ManagerError::NotFound)?;
                 self.entry(inode)
             }
