@@ -54,7 +54,8 @@ mod shape;
 mod space;
 mod statfs;
 mod stream;
-mod tokens;
+#[doc(hidden)]
+pub mod tokens;
 mod whole;
 mod writes;
 

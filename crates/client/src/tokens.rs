@@ -19,12 +19,12 @@ use protocol::token::{Token, TokenMode, TokenVersion};
 
 /// Counts the slots that managers called back from this client, or asked claims for: says which came first, a question or
 /// that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Turn(pub(crate) u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Turn(pub u64);
 
 /// What is held of one slot.
-#[derive(Debug, Default)]
-pub(crate) struct SlotTokens {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SlotTokens {
     whole: bool,
     /// The newest call-back, or claim, of the slot.
     called: Turn,
@@ -36,7 +36,7 @@ pub(crate) struct SlotTokens {
     inodes: BTreeMap<InodeId, Held>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Held {
     token: Option<(TokenMode, TokenVersion)>,
     reading: u32,
@@ -65,7 +65,7 @@ impl Held {
 
 /// What a call that wants to work on an inode has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pinned {
+pub enum Pinned {
     /// Work; then unpin.
     Yes,
     /// Wait until something moves, and look again.
@@ -76,7 +76,7 @@ pub(crate) enum Pinned {
 
 /// What a call-back of an inode demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Demand {
+pub enum Demand {
     /// Nothing: it is not held, or by a newer grant.
     Nothing,
     /// To wait: the grant that it calls back is on its way.
@@ -89,38 +89,38 @@ pub(crate) enum Demand {
 
 impl SlotTokens {
     /// Whether the slot is held as a whole.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.whole
     }
 
     /// Whether the kernel's pages of a closed file may be from a time when others wrote it.
-    pub(crate) fn was_shared(&self) -> bool {
+    pub fn was_shared(&self) -> bool {
         self.was_shared
     }
 
     /// An earlier process held it whole, or it was given up once, or a token of an inode was held.
-    pub(crate) fn inherit_whole(&mut self) {
+    pub fn inherit_whole(&mut self) {
         self.whole = true;
     }
 
-    pub(crate) fn inherit_shared(&mut self) {
+    pub fn inherit_shared(&mut self) {
         self.was_shared = true;
     }
 
-    pub(crate) fn inherit(&mut self, token: Token) {
+    pub fn inherit(&mut self, token: Token) {
         self.inodes.entry(token.inode).or_default().token = Some((token.mode, token.version));
     }
 
     /// Whether what was granted to a question of that turn is known to whoever manages the slot: no call-back or claim came
     /// since, the answer to which did not tell of it.
-    pub(crate) fn stands(&self, asked: Turn) -> bool {
+    pub fn stands(&self, asked: Turn) -> bool {
         self.called <= asked
     }
 
     // ---- calls ----
 
     /// A call wants to work on an inode.
-    pub(crate) fn pin(&mut self, inode: InodeId, mode: TokenMode) -> Pinned {
+    pub fn pin(&mut self, inode: InodeId, mode: TokenMode) -> Pinned {
         let whole = self.whole;
         let held = self.inodes.entry(inode).or_default();
         let suffices = whole || held.token.is_some_and(|(token, _)| token >= mode);
@@ -142,7 +142,7 @@ impl SlotTokens {
 
     /// Whether a call that looks into a directory should ask for its names beside: they are not held, and nobody else here
     /// asks. Then [`SlotTokens::end_ask`].
-    pub(crate) fn wants_names(&mut self, directory: InodeId) -> bool {
+    pub fn wants_names(&mut self, directory: InodeId) -> bool {
         if self.whole {
             return false;
         }
@@ -155,7 +155,7 @@ impl SlotTokens {
     }
 
     /// Whether a call that opens a file should ask for it beside, as [`SlotTokens::wants_names`] for names.
-    pub(crate) fn wants_file(&mut self, inode: InodeId) -> bool {
+    pub fn wants_file(&mut self, inode: InodeId) -> bool {
         if self.whole {
             return false;
         }
@@ -169,7 +169,7 @@ impl SlotTokens {
 
     /// A file was made by a question of that turn, and perhaps granted beside; that is not taken if it may have been called
     /// back by now. Whether nobody else can have touched the file.
-    pub(crate) fn take_made(&mut self, token: Option<Token>, asked: Turn) -> bool {
+    pub fn take_made(&mut self, token: Option<Token>, asked: Turn) -> bool {
         if self.whole || !self.stands(asked) {
             return self.whole && self.stands(asked);
         }
@@ -183,13 +183,13 @@ impl SlotTokens {
     }
 
     /// Whether the names of a directory, and its attributes, are changed by nobody else before this client is asked.
-    pub(crate) fn keeps_names(&self, directory: InodeId) -> bool {
+    pub fn keeps_names(&self, directory: InodeId) -> bool {
         self.whole || self.inodes.get(&directory).is_some_and(|held| held.keeps_names() && !held.called)
     }
 
     /// Begins to give up the names of all directories: those that no manager calls back just now. In the end,
     /// [`SlotTokens::end_call`].
-    pub(crate) fn call_all_names(&mut self) -> Vec<InodeId> {
+    pub fn call_all_names(&mut self) -> Vec<InodeId> {
         let kept = self.inodes.iter_mut().filter(|(_, held)| held.keeps_names() && !held.called);
         let call = |(&inode, held): (&InodeId, &mut Held)| {
             held.called = true;
@@ -199,14 +199,14 @@ impl SlotTokens {
     }
 
     /// Nothing of what was called without a manager's asking is in memory any more: as [`SlotTokens::forget`].
-    pub(crate) fn end_call(&mut self, inode: InodeId) -> Option<Token> {
+    pub fn end_call(&mut self, inode: InodeId) -> Option<Token> {
         let held = self.inodes.get_mut(&inode).expect("what is called back is known");
         held.called = false;
         self.forget(inode)
     }
 
     /// As [`SlotTokens::pin`] to read, but asks nobody: none if nothing is held.
-    pub(crate) fn pin_held(&mut self, inode: InodeId) -> Option<Pinned> {
+    pub fn pin_held(&mut self, inode: InodeId) -> Option<Pinned> {
         let held = self.inodes.get(&inode);
         if !self.whole && held.is_none_or(|held| held.token.is_none()) {
             return None;
@@ -219,7 +219,7 @@ impl SlotTokens {
     }
 
     /// The call has done its work. True if a call-back waits for that.
-    pub(crate) fn unpin(&mut self, inode: InodeId, mode: TokenMode) -> bool {
+    pub fn unpin(&mut self, inode: InodeId, mode: TokenMode) -> bool {
         let held = self.inodes.get_mut(&inode).expect("what is pinned is known");
         match mode {
             TokenMode::Names | TokenMode::Read => held.reading -= 1,
@@ -233,7 +233,7 @@ impl SlotTokens {
     }
 
     /// The manager has answered a call that asked at `asked`, or not. Whether what it granted was taken.
-    pub(crate) fn end_ask(&mut self, inode: InodeId, asked: Turn, granted: Option<Token>) -> bool {
+    pub fn end_ask(&mut self, inode: InodeId, asked: Turn, granted: Option<Token>) -> bool {
         let is_valid = self.stands(asked);
         let Some(held) = self.inodes.get_mut(&inode) else { return false };
         held.asking = false;
@@ -249,14 +249,14 @@ impl SlotTokens {
     }
 
     /// A reply to what was asked at `asked` grants the slot.
-    pub(crate) fn take_whole(&mut self, asked: Turn) {
+    pub fn take_whole(&mut self, asked: Turn) {
         self.whole |= self.stands(asked);
     }
 
     // ---- call-backs ----
 
     /// Others use the slot from now on: of the files in `kept`, and of what is pinned, tokens remain.
-    pub(crate) fn narrow(
+    pub fn narrow(
         &mut self,
         turn: Turn,
         version: TokenVersion,
@@ -279,7 +279,7 @@ impl SlotTokens {
     }
 
     /// What a new manager is told.
-    pub(crate) fn claim(&mut self, turn: Turn) -> Vec<Token> {
+    pub fn claim(&mut self, turn: Turn) -> Vec<Token> {
         self.called = self.called.max(turn);
         if self.whole { Vec::new() } else { self.tokens() }
     }
@@ -290,7 +290,7 @@ impl SlotTokens {
     }
 
     /// What the call-back of a grant demands.
-    pub(crate) fn demand(&mut self, inode: InodeId, version: TokenVersion) -> Demand {
+    pub fn demand(&mut self, inode: InodeId, version: TokenVersion) -> Demand {
         let whole = self.whole;
         self.gone = self.gone.max(version);
         let Some(held) = self.inodes.get_mut(&inode).filter(|_| !whole) else { return Demand::Nothing };
@@ -308,31 +308,31 @@ impl SlotTokens {
     }
 
     /// What the token of an inode allows.
-    pub(crate) fn mode(&self, inode: InodeId) -> Option<TokenMode> {
+    pub fn mode(&self, inode: InodeId) -> Option<TokenMode> {
         let (mode, _) = self.inodes.get(&inode)?.token?;
         Some(mode)
     }
 
     /// No answer to a call that asks came in time: that grant, and any before it, is given up already. A later one is not:
     /// what was given up may have been granted to an earlier question, whose answer was lost.
-    pub(crate) fn spoil(&mut self, inode: InodeId, version: TokenVersion) {
+    pub fn spoil(&mut self, inode: InodeId, version: TokenVersion) {
         if let Some(held) = self.inodes.get_mut(&inode) {
             held.spoiled = held.spoiled.max(version);
         }
     }
 
     /// From now on calls wait.
-    pub(crate) fn close(&mut self, inode: InodeId) {
+    pub fn close(&mut self, inode: InodeId) {
         self.inodes.get_mut(&inode).expect("what is called back is known").closed = true;
     }
 
     /// Whether calls still work on a closed inode.
-    pub(crate) fn is_pinned(&self, inode: InodeId) -> bool {
+    pub fn is_pinned(&self, inode: InodeId) -> bool {
         self.inodes.get(&inode).is_some_and(|held| held.pins() > 0)
     }
 
     /// The call-back has done its work, or failed.
-    pub(crate) fn reopen(&mut self, inode: InodeId, kept: Kept) {
+    pub fn reopen(&mut self, inode: InodeId, kept: Kept) {
         let held = self.inodes.get_mut(&inode).expect("what is called back is known");
         (held.called, held.closed) = (false, false);
         match kept {
@@ -346,12 +346,12 @@ impl SlotTokens {
     }
 
     /// Whether a call works on the inode or asks for it, or it is being called back: it is not to be forgotten now.
-    pub(crate) fn is_busy(&self, inode: InodeId) -> bool {
+    pub fn is_busy(&self, inode: InodeId) -> bool {
         self.inodes.get(&inode).is_some_and(|held| held.pins() > 0 || held.called || held.asking)
     }
 
     /// Nothing of the inode is in memory any more: its token, if there is one, need not be kept, and its manager can be told.
-    pub(crate) fn forget(&mut self, inode: InodeId) -> Option<Token> {
+    pub fn forget(&mut self, inode: InodeId) -> Option<Token> {
         let held = self.inodes.get_mut(&inode)?;
         let forgotten = held.token.take();
         if held.is_idle() {
@@ -365,7 +365,7 @@ impl SlotTokens {
 
 /// What a call-back leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub enum Kept {
     /// Everything: it failed.
     All,
     /// At most this.

@@ -76,7 +76,8 @@ mod telling;
 pub mod testimony;
 #[cfg(test)]
 mod tests;
-mod tokens;
+#[doc(hidden)]
+pub mod tokens;
 mod transaction;
 
 pub use audit::AuditReport;

@@ -34,8 +34,8 @@ const REST_MAX: Duration = Duration::from_secs(3);
 const RESTING_MAX: usize = 1000;
 
 /// The tokens of one slot.
-#[derive(Debug, Default)]
-pub(crate) struct SlotTokens {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SlotTokens {
     sharing: Sharing,
     newest: u64,
     /// Directories that were called back.
@@ -44,7 +44,7 @@ pub(crate) struct SlotTokens {
     unheard: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 enum Sharing {
     /// Nobody holds anything.
     #[default]
@@ -56,13 +56,13 @@ enum Sharing {
 }
 
 /// Who holds an inode, and who waits for it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Holders {
     held: BTreeMap<u32, Held>,
     waiting: VecDeque<u32>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Held {
     mode: TokenMode,
     version: TokenVersion,
@@ -70,23 +70,23 @@ struct Held {
 }
 
 /// A directory that was called back, and is not granted for a while.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Rest {
     until: Moment,
     length: Duration,
 }
 
 /// What must be called back, and from whom, before something else can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
-    pub(crate) slot: SlotId,
-    pub(crate) holder: u32,
-    pub(crate) what: What,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Call {
+    pub slot: SlotId,
+    pub holder: u32,
+    pub what: What,
 }
 
 /// What is called back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum What {
     /// The slot as a whole.
     Slot,
     /// One token, but for this.
@@ -95,25 +95,25 @@ pub(crate) enum What {
 
 /// A call-back under way. Its end is heard only as long as that stands which it began with: the client may be dead since then,
 /// and its next life, or itself behind another call-back, may have been granted the same again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CallBack {
-    pub(crate) call: Call,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallBack {
+    pub call: Call,
     /// What is called back, as the client is asked for it.
-    pub(crate) version: TokenVersion,
+    pub version: TokenVersion,
 }
 
 /// A grant that stands beside an answer, and waited for nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GrantBeside {
+pub struct GrantBeside {
     /// What is granted.
-    pub(crate) token: Token,
+    pub token: Token,
     /// Whether nothing of it was granted to that client before, for all that is known here.
     is_first: bool,
 }
 
 /// Why something is not granted, or not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// This must be called back first.
     Call(Call),
     /// Somebody else is being waited for, or waits already.
@@ -137,23 +137,23 @@ impl Holders {
 impl SlotTokens {
     /// Of a slot that arrives by maps of that epoch: until all clients have said what they hold, nothing is done that one
     /// could notice.
-    pub(crate) fn unheard(epoch: MapEpoch) -> SlotTokens {
+    pub fn unheard(epoch: MapEpoch) -> SlotTokens {
         let newest = TokenVersion::behind(epoch).0;
         SlotTokens { unheard: true, newest, ..SlotTokens::default() }
     }
 
     /// All have said it.
-    pub(crate) fn heard(&mut self) {
+    pub fn heard(&mut self) {
         self.unheard = false;
     }
 
     /// Whether some may not have said it.
-    pub(crate) fn is_unheard(&self) -> bool {
+    pub fn is_unheard(&self) -> bool {
         self.unheard
     }
 
     /// Whether `node` may use names of the slot `id`. The first one gets the slot as a whole.
-    pub(crate) fn admit(&mut self, id: SlotId, node: u32) -> Result<(), Call> {
+    pub fn admit(&mut self, id: SlotId, node: u32) -> Result<(), Call> {
         match &self.sharing {
             Sharing::Whole { holder, .. } if *holder == node => Ok(()),
             Sharing::Whole { holder, .. } => Err(Call { slot: id, holder: *holder, what: What::Slot }),
@@ -167,7 +167,7 @@ impl SlotTokens {
 
     /// Whether `node` may look at what a manager knows of a file, where the holder of the slot may know better; or do
     /// something here by another manager. Grants nothing.
-    pub(crate) fn admit_look(&self, id: SlotId, node: u32) -> Result<(), Call> {
+    pub fn admit_look(&self, id: SlotId, node: u32) -> Result<(), Call> {
         match &self.sharing {
             Sharing::Whole { holder, .. } if *holder != node => {
                 Err(Call { slot: id, holder: *holder, what: What::Slot })
@@ -177,7 +177,7 @@ impl SlotTokens {
     }
 
     /// Whether an operation of `node` on the content of an inode may be carried out, which holds no longer than that.
-    pub(crate) fn admit_content(&self, id: SlotId, node: u32, inode: InodeId, mode: TokenMode) -> Result<(), Call> {
+    pub fn admit_content(&self, id: SlotId, node: u32, inode: InodeId, mode: TokenMode) -> Result<(), Call> {
         let Sharing::Shared(inodes) = &self.sharing else { return Ok(()) };
         match inodes.get(&inode).and_then(|holders| holders.conflict(inode, node, mode)) {
             Some((holder, token, keep)) => Err(Call { slot: id, holder, what: What::Inode(token, keep) }),
@@ -186,7 +186,7 @@ impl SlotTokens {
     }
 
     /// Grants `node` an inode, or the slot where it is alone.
-    pub(crate) fn grant(&mut self, id: SlotId, node: u32, inode: InodeId, mode: TokenMode) -> Result<Grant, Refusal> {
+    pub fn grant(&mut self, id: SlotId, node: u32, inode: InodeId, mode: TokenMode) -> Result<Grant, Refusal> {
         self.admit(id, node).map_err(Refusal::Call)?;
         let inodes = match &mut self.sharing {
             // It asks behind its answer to the call-back, or beside it: either way the answer comes first.
@@ -221,13 +221,7 @@ impl SlotTokens {
     }
 
     /// Grants `node` a file, or the names of a directory, in a slot that several use, if nothing stands against it at once.
-    pub(crate) fn grant_beside(
-        &mut self,
-        node: u32,
-        inode: InodeId,
-        mode: TokenMode,
-        now: Moment,
-    ) -> Option<GrantBeside> {
+    pub fn grant_beside(&mut self, node: u32, inode: InodeId, mode: TokenMode, now: Moment) -> Option<GrantBeside> {
         let rests = self.resting.get(&inode).is_some_and(|rest| now < rest.until);
         let Sharing::Shared(inodes) = &mut self.sharing else { return None };
         if rests || self.unheard {
@@ -246,7 +240,7 @@ impl SlotTokens {
     }
 
     /// Takes back a grant that nobody was told of. Where the client may believe in an earlier one, that stands.
-    pub(crate) fn ungrant(&mut self, node: u32, GrantBeside { token, is_first }: GrantBeside) {
+    pub fn ungrant(&mut self, node: u32, GrantBeside { token, is_first }: GrantBeside) {
         let Sharing::Shared(inodes) = &mut self.sharing else { return };
         if !is_first {
             return;
@@ -262,7 +256,7 @@ impl SlotTokens {
 
     /// Whether `node` may change the attributes of an inode, or the names in a directory: whoever holds anything of it keeps
     /// those.
-    pub(crate) fn admit_change(&self, id: SlotId, node: u32, inode: InodeId) -> Result<(), Call> {
+    pub fn admit_change(&self, id: SlotId, node: u32, inode: InodeId) -> Result<(), Call> {
         let Sharing::Shared(inodes) = &self.sharing else { return Ok(()) };
         let Some(holders) = inodes.get(&inode) else { return Ok(()) };
         match holders.held.iter().find(|&(&holder, _)| holder != node) {
@@ -275,7 +269,7 @@ impl SlotTokens {
     }
 
     /// `node` no longer waits for the inode.
-    pub(crate) fn leave(&mut self, node: u32, inode: InodeId) {
+    pub fn leave(&mut self, node: u32, inode: InodeId) {
         let Sharing::Shared(inodes) = &mut self.sharing else { return };
         let Some(holders) = inodes.get_mut(&inode) else { return };
         holders.waiting.retain(|&waiting| waiting != node);
@@ -285,12 +279,12 @@ impl SlotTokens {
     }
 
     /// Whether `node` holds the slot as a whole, and nobody is taking it back.
-    pub(crate) fn is_whole_of(&self, node: u32) -> bool {
+    pub fn is_whole_of(&self, node: u32) -> bool {
         matches!(self.sharing, Sharing::Whole { holder, called: None } if holder == node)
     }
 
     /// Who but `node` may be changing the inode in memory.
-    pub(crate) fn writer_besides(&self, inode: InodeId, node: u32) -> Option<u32> {
+    pub fn writer_besides(&self, inode: InodeId, node: u32) -> Option<u32> {
         match &self.sharing {
             Sharing::Free => None,
             Sharing::Whole { holder, .. } => Some(*holder).filter(|&holder| holder != node),
@@ -309,7 +303,7 @@ impl SlotTokens {
     // ---- call-backs ----
 
     /// Begins a call-back. None if it is under way, or no longer called for.
-    pub(crate) fn begin(&mut self, call: Call, now: Moment) -> Option<CallBack> {
+    pub fn begin(&mut self, call: Call, now: Moment) -> Option<CallBack> {
         if let What::Inode(Token { inode, mode: TokenMode::Names, .. }, _) = call.what {
             self.rest(inode, now);
         }
@@ -345,7 +339,7 @@ impl SlotTokens {
     }
 
     /// The call-back has had its answer: of the slot these tokens remain; of an inode what was to.
-    pub(crate) fn given_up(&mut self, CallBack { call, version }: CallBack, remaining: &[Token]) {
+    pub fn given_up(&mut self, CallBack { call, version }: CallBack, remaining: &[Token]) {
         match (&mut self.sharing, call.what) {
             (Sharing::Whole { holder, called }, What::Slot) if (*holder, *called) == (call.holder, Some(version)) => {
                 let mut inodes = BTreeMap::<InodeId, Holders>::new();
@@ -373,7 +367,7 @@ impl SlotTokens {
     }
 
     /// The call-back came to nothing: everything is as before.
-    pub(crate) fn not_given_up(&mut self, CallBack { call, version }: CallBack) {
+    pub fn not_given_up(&mut self, CallBack { call, version }: CallBack) {
         match (&mut self.sharing, call.what) {
             (Sharing::Whole { holder, called }, What::Slot) if (*holder, *called) == (call.holder, Some(version)) => {
                 *called = None;
@@ -390,7 +384,7 @@ impl SlotTokens {
 
     /// The client has nothing of this any more. It may have asked anew since, and been granted more; and what is being called
     /// back ends with the answer to that.
-    pub(crate) fn forgotten(&mut self, node: u32, token: Token) {
+    pub fn forgotten(&mut self, node: u32, token: Token) {
         let Sharing::Shared(inodes) = &mut self.sharing else { return };
         let Some(holders) = inodes.get_mut(&token.inode) else { return };
         if holders.held.get(&node).is_some_and(|held| held.version == token.version && !held.called) {
@@ -402,7 +396,7 @@ impl SlotTokens {
     }
 
     /// How many tokens of inodes are held.
-    pub(crate) fn held(&self) -> u64 {
+    pub fn held(&self) -> u64 {
         match &self.sharing {
             Sharing::Shared(inodes) => inodes.values().map(|holders| holders.held.len() as u64).sum(),
             Sharing::Free | Sharing::Whole { .. } => 0,
@@ -410,7 +404,7 @@ impl SlotTokens {
     }
 
     /// The slot goes: what comes of call-backs under way is not heard here any more.
-    pub(crate) fn end_stay(&mut self) {
+    pub fn end_stay(&mut self) {
         match &mut self.sharing {
             Sharing::Whole { called, .. } => *called = None,
             Sharing::Shared(inodes) => {
@@ -424,7 +418,7 @@ impl SlotTokens {
     // ---- lives and deaths ----
 
     /// An earlier life of `node` is over, and everything that it did is known.
-    pub(crate) fn forget(&mut self, node: u32) {
+    pub fn forget(&mut self, node: u32) {
         match &mut self.sharing {
             Sharing::Whole { holder, .. } if *holder == node => self.sharing = Sharing::Free,
             Sharing::Shared(inodes) => {
@@ -438,14 +432,14 @@ impl SlotTokens {
     }
 
     /// A client says that it held the whole slot under an earlier manager.
-    pub(crate) fn claim_slot(&mut self, node: u32) {
+    pub fn claim_slot(&mut self, node: u32) {
         if matches!(self.sharing, Sharing::Free) {
             self.sharing = Sharing::Whole { holder: node, called: None };
         }
     }
 
     /// A client says that it held a token under an earlier manager.
-    pub(crate) fn claim(&mut self, node: u32, token: Token) {
+    pub fn claim(&mut self, node: u32, token: Token) {
         if matches!(self.sharing, Sharing::Free) {
             self.sharing = Sharing::Shared(BTreeMap::new());
         }

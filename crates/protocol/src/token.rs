@@ -13,7 +13,7 @@ use crate::id::{InodeId, LogId, MapEpoch, SlotId};
 pub const CLIENT_PORT: u16 = 5;
 
 /// What a token of an inode allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum TokenMode {
     /// To keep a directory's names, those that are not there included, and its attributes. Many may hold it; who changes
     /// any of that has it called back from all others first.
@@ -27,7 +27,7 @@ pub enum TokenMode {
 
 /// Names a grant: the same is never given twice for one slot, whoever manages it, and a later one is larger. Begins with the
 /// epoch of maps by which its manager took the slot over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct TokenVersion(pub u64);
 
 impl TokenVersion {
@@ -39,7 +39,7 @@ impl TokenVersion {
 }
 
 /// A token of an inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Token {
     /// Of which inode.
     pub inode: InodeId,
@@ -50,7 +50,7 @@ pub struct Token {
 }
 
 /// What a reply grants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Grant {
     /// The slot as a whole: nobody else uses it.
     Slot(SlotId),
