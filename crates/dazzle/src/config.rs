@@ -41,7 +41,7 @@ const EXPLANATION: &str = "\
 #            a new file system gets about a sixteenth of the machine's memory, from 512 MiB to 8 GiB
 #            beside cache and metadata the daemon takes up to 128 MiB, and a quarter of metadata: docs/limits.md
 # scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never;
-#            `dazzle settings` sets this, rebuild and rebuild_minutes for all machines at once, and then what is here counts for nothing
+#            what `dazzle settings` sets for all machines, this, rebuild or rebuild_minutes, counts instead of what is here
 # rebuild    so many bytes a second each machine reads to bring lost redundancy back: to make targets whole that come
 #            back, and to lay anew what lies on too few machines
 # io_uring   programs' requests come by io_uring where the kernel has that for FUSE (Linux 6.14) and the daemon runs as root,

@@ -1,8 +1,9 @@
 //! Reads everything stored, again and again, and makes again what was damaged (DESIGN §4): bits rot where nobody looks, and
 //! with m parity fragments damage must be found before the next m targets are lost.
 //!
-//! A pass takes as long as it is told to, by what is set for all or by its own options, however much is stored, so that it costs the disks little; it begins anywhere,
-//! so that what lies last has its turn on a node that is often started anew. This file awaits; [`pause`] decides.
+//! A pass takes as long as is set for all, or as its own options say, however much is stored, so that it costs the disks
+//! little; it begins anywhere, so that what lies last has its turn on a node that is often started anew. This file awaits;
+//! [`pause`] decides.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
