@@ -28,6 +28,7 @@ mod story;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -294,8 +295,13 @@ fn explore(shape: fn(&mut Dice) -> Shape, blows: Blows, worlds: u64) -> Counts {
             println!("{} clusters so far, in {:?}", told.get(), began.elapsed());
         }
     });
-    println!("{} clusters in {:?}, every promise kept: {:?}", told.get(), began.elapsed(), total.get());
+    tell(format_args!("{} clusters in {:?}, every promise kept: {:?}", told.get(), began.elapsed(), total.get()));
     total.get()
+}
+
+/// Says it also where a test that passes is to be silent: how many worlds there were is what it is worth.
+fn tell(words: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{words}");
 }
 
 #[test]
@@ -324,7 +330,7 @@ fn large_clusters_keep_their_word_too() {
 fn a_machine_that_is_promoted_has_all_that_was_answered() {
     let total = Cell::new(Counts::default());
     let worlds = sim::explore(sim::seeds(60), async |world, host| tell_of_a_promotion(world, host, &total).await);
-    println!("{worlds} clusters of two, every promise kept: {:?}", total.get());
+    tell(format_args!("{worlds} clusters of two, every promise kept: {:?}", total.get()));
 }
 
 #[test]
