@@ -54,13 +54,11 @@ impl Gauge {
 
 /// What the targets that answer say of themselves.
 pub(crate) async fn stats(cluster: &Cluster, maps: &Maps) -> BTreeMap<TargetId, TargetStat> {
-    let mut stats = BTreeMap::new();
-    for (target, _) in maps.present() {
-        if let Ok(StorageReply::Stat(stat)) = cluster.ask(target, StorageRequest::Stat).await {
-            stats.insert(target, stat);
-        }
-    }
-    stats
+    let asked = maps.present().map(async |(target, _)| match cluster.ask(target, StorageRequest::Stat).await {
+        Ok(StorageReply::Stat(stat)) => Some((target, stat)),
+        _ => None,
+    });
+    join_all(asked).await.into_iter().flatten().collect()
 }
 
 /// How many bytes a second come to this machine from all others together, if that can be told.
