@@ -1,5 +1,6 @@
 //! A target on a block device or a preallocated file: byte spaces at fixed places, the data behind them all.
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +24,16 @@ const SPACES: [(&str, u64); 5] = [
     ("registry.log", 64 * MIB),
     ("intake", 4 * MIB),
 ];
+
+/// The spaces behind them, which grow with the device.
+const LISTS: [&str; 2] = ["list.0", "list.1"];
+const DATA: &str = "data";
+
+/// Whether targets have a space of that name: a directory's are files that are called so.
+pub(super) fn is_space(name: &OsStr) -> bool {
+    let fixed = SPACES.iter().map(|(space, _)| *space);
+    fixed.chain(LISTS).chain([DATA]).any(|space| name == space)
+}
 
 /// A block device that holds a target.
 pub struct BlockDevice {
@@ -52,14 +63,14 @@ impl BlockDevice {
 
     fn place(&self, name: &str) -> Option<(u64, u64)> {
         let mut at = BASE;
-        let lists = [("list.0", self.list_bytes()), ("list.1", self.list_bytes())];
+        let lists = LISTS.map(|list| (list, self.list_bytes()));
         for (space, bytes) in SPACES.into_iter().chain(lists) {
             if space == name {
                 return Some((at, bytes));
             }
             at += bytes;
         }
-        (name == "data").then(|| (at, self.bytes - at))
+        (name == DATA).then(|| (at, self.bytes - at))
     }
 }
 
@@ -87,7 +98,7 @@ impl StoredDisk for BlockDevice {
     }
 
     fn usage(&self) -> Result<DiskUsage, DiskError> {
-        let (_, bytes) = self.place("data").expect("data always has a place");
+        let (_, bytes) = self.place(DATA).expect("data always has a place");
         Ok(DiskUsage { bytes_total: bytes, bytes_free: bytes, is_shared: false })
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use host::{Disk, DiskError};
 use tokio::runtime::Handle;
 
-use super::block_device::BlockDevice;
+use super::block_device::{self, BlockDevice};
 use super::directory::{Directory, Room};
 
 /// Reads a text file.
@@ -69,7 +69,8 @@ impl Made {
         if path.exists() { Ok(()) } else { self.make(path) }
     }
 
-    /// From now on files that come to lie in a directory count as made: to look at a target's makes them.
+    /// From now on files that come to lie in a directory, and are called as a target's are, count as made: to look at one makes
+    /// them.
     pub fn watch(&mut self, path: &Path) {
         if let Ok(names) = names(path) {
             self.watched.push((path.to_owned(), names));
@@ -90,7 +91,8 @@ impl Drop for Made {
         };
         for (directory, before) in &self.watched {
             let now = names(directory).unwrap_or_default();
-            let made = now.difference(before).map(|name| directory.join(name)).filter(is_empty_file);
+            let new = now.difference(before).filter(|name| block_device::is_space(name));
+            let made = new.map(|name| directory.join(name)).filter(is_empty_file);
             made.for_each(|path| drop(std::fs::remove_file(path)));
         }
         // The last made lies deepest.
@@ -182,12 +184,13 @@ mod tests {
         std::fs::write(place.join("old/empty"), "").unwrap();
         made.watch(&place.join("old"));
         made.watch(&place.join("nothing"));
-        std::fs::write(place.join("old/made"), "").unwrap();
-        std::fs::write(place.join("old/full"), "x").unwrap();
+        std::fs::write(place.join("old/list.1"), "").unwrap();
+        std::fs::write(place.join("old/strange"), "").unwrap();
+        std::fs::write(place.join("old/target"), "x").unwrap();
         drop(made);
         assert!(place.exists() && !place.join("a").exists() && place.join("c/precious").exists());
-        let left = ["empty", "made", "full"].map(|name| place.join("old").join(name).exists());
-        assert_eq!(left, [true, false, true], "what was there, and what holds something, stays");
+        let left = ["empty", "list.1", "strange", "target"].map(|name| place.join("old").join(name).exists());
+        assert_eq!(left, [true, false, true, true], "what was there, is not a target's, or holds something, stays");
         let mut made = Made::default();
         made.make(&place.join("a/b")).unwrap();
         made.keep();
