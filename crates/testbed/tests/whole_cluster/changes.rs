@@ -13,7 +13,7 @@ use host::sim::{Crashed, Dice, DiskOptions, SimDisk, World};
 use host::{BoxFuture, Moment, NodeId};
 use log::removal::{self, Silence};
 use protocol::id::TargetId;
-use protocol::maps::{Drain, Maps, NodeState};
+use protocol::maps::{Drain, Maps, NodeState, TargetState};
 use protocol::registry::{Attempt, Invitation, RegistryError, RegistryReply, RegistryRequest};
 
 use super::rack::{Rack, Taking};
@@ -181,6 +181,7 @@ impl Changes {
             return Some(coming);
         };
         coming.next = self.world.now() + PAUSE;
+        let mut is_refused = false;
         match attempt {
             Step::LetIn(mut asked) => match asked.as_mut().now_or_never() {
                 None => coming.attempt = Some(Step::LetIn(asked)),
@@ -201,20 +202,28 @@ impl Changes {
             },
             Step::TakeIn(mut taking) => match taking.as_mut().now_or_never() {
                 None => coming.attempt = Some(Step::TakeIn(taking)),
-                Some(Ok(Err(why))) => self.note(format!("it is not taken in: {why}")),
+                Some(Ok(Err(why))) => {
+                    self.note(format!("it is not taken in: {why}"));
+                    is_refused = true;
+                }
                 Some(_) => {}
             },
         }
         match &coming.what {
-            Newcomer::Disk { index, disk }
-                if coming.attempt.is_none() && self.rack.target_on(*index, disk).is_some() =>
-            {
+            // What is noted alone the next start takes in; who was refused asks again.
+            Newcomer::Disk { index, disk } if coming.attempt.is_none() && self.is_there(*index, disk, is_refused) => {
                 self.note(format!("{} is a target", disk.name()));
                 self.told.lock().counts.came += 1;
                 None
             }
             _ => Some(coming),
         }
+    }
+
+    fn is_there(&self, index: usize, disk: &SimDisk, is_refused: bool) -> bool {
+        let Some(target) = self.rack.target_on(index, disk) else { return false };
+        let is_new = |maps: &Maps| maps.targets.get(&target).is_none_or(|entry| entry.state == TargetState::New);
+        !is_refused || self.rack.roles(index).is_some_and(|roles| !is_new(&roles.cluster.maps()))
     }
 
     fn attempt_at(&mut self, what: &mut Newcomer) -> Option<Step> {
