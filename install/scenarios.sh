@@ -909,6 +909,27 @@ grows() {
     "$dazzle" check "$work/grown" && "$dazzle" down --all "$work/grown-2"
 }
 
+# Machines of unequal size are full at about the same time, and `df` says so before. Alike, three times half of the smallest one
+# would be all: 288 MiB.
+unequal() {
+    local other token room written=0
+    fresh unequal --address "$(machine 1)" --name host-1 --targets 1 --limit 192MiB --data 1 || return 1
+    for other in 2 3; do
+        token=$("$dazzle" token create "$work/unequal") || return 1
+        "$dazzle" join "$(machine 1)" "$token" "$work/unequal-$other" --name "host-$other" --address "$(machine "$other")" \
+            --targets 1 --limit 768MiB --mount "$work/unequal-$other-mount" || return 1
+    done
+    until "$dazzle" status "$work/unequal" | grep -q 'healthy, any 1 machine(s) may be lost$'; do sleep 0.2; done
+    room=$(df --output=avail -BM "$work/unequal-2-mount" | tail -1 | tr -dc 0-9)
+    while head -c 8M /dev/urandom | dd of="$work/unequal-2-mount/$written" bs=1M conv=fsync status=none 2>"$work/full"; do
+        written=$((written + 8))
+    done
+    grep -q "No space left" "$work/full" || { cat "$work/full"; return 1; }
+    echo "df said $room MiB, and $written MiB were written"
+    [ "$room" -gt 700 ] && [ $((written * 10)) -gt $((room * 8)) ] || { echo "that is too little"; return 1; }
+    "$dazzle" check "$work/unequal" && "$dazzle" down --all "$work/unequal"
+}
+
 # The one of two hosts that votes dies. The other is promoted and has all that was fsynced; the first follows when it is back.
 lab_promote() {
     local lab=$work/promoted expected

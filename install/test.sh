@@ -165,6 +165,7 @@ run lab-stops "all hosts stop together, with nothing lost, unless programs use a
 run lab-fill "one host of three fills the file system, and all go on when there is room again" lab_fill
 run lab-upgrades "programs of daemons are replaced, by one of other versions too; a daemon that waits says so" lab_upgrades
 run grows "one machine opens its file system to others, and two join" grows
+run unequal "three machines of unequal size are filled" unequal
 run lab-promote "of two hosts the one that votes dies, the other is promoted, and the first follows when it is back" lab_promote
 run lab-rebuild "the registry of two hosts is rebuilt on one of them, and the other comes back empty" lab_rebuild
 run lab-drain "a host of four is drained and removed under load, a lost one replaced by an empty one" lab_drain
