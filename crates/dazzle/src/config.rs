@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use protocol::maps::Class;
-use protocol::settings::{REBUILD_MIN, Settings};
+use protocol::settings::Settings;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::edge::storage_place;
@@ -263,7 +263,6 @@ impl Config {
         at_least("cache", self.cache, 32 << 20)?;
         at_least("dirty", self.dirty, 16 << 20)?;
         at_least("metadata", self.metadata, 16 << 20)?;
-        at_least("rebuild", self.rebuild, REBUILD_MIN)?;
         self.own_settings().verify().map_err(|error| error.to_string())?;
         if self.dirty.0.saturating_add(READ_MIN) > self.cache.0 {
             let (dirty, cache, least) = (self.dirty, self.cache, Size(READ_MIN));

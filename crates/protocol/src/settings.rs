@@ -39,7 +39,7 @@ pub enum Setting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// It would never end.
-    #[error("rebuild = {0} is less than 1 MiB, of which redundancy would hardly ever be brought back")]
+    #[error("rebuild = {0} is less than 1 MiB, at which redundancy would hardly ever come back")]
     Rebuild(u64),
     /// Whoever waits for so long has lost something else by then.
     #[error("rebuild_minutes = {0} is more than {REBUILD_MINUTES_MAX}, which is thirty days")]
