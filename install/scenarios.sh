@@ -469,8 +469,9 @@ EOT
         runuser -u nobody -- bash '$work/as-user' '$work'"
 }
 
-# Where the machines of this run are called: machine NUMBER. They are daemons of this machine, each at a loopback address.
-machine() { echo "127.$((20 + $$ % 200)).$((1 + $$ / 200 % 250)).$1:4747"; }
+# Where the machines of this test are called: machine NUMBER, from 1 to 9. They are daemons of this machine, each at a loopback
+# address that no test beside this one has.
+machine() { echo "127.$((20 + $$ % 200)).$((1 + $$ / 200 % 250)).$((begun % 25 * 10 + $1)):4747"; }
 
 # Who is in the cluster of the first machine, as that knows it.
 members() {
