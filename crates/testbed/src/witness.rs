@@ -176,8 +176,12 @@ impl Witness {
         let mut content = file.newest().clone();
         content.resize(size as usize, 0);
         file.contents.push(content);
-        client.set_attributes(file.inode, SetAttributes { size: Some(size), ..SetAttributes::default() }).await?;
-        Ok(())
+        let set =
+            client.set_attributes(file.inode, SetAttributes { size: Some(size), ..SetAttributes::default() }).await;
+        if set == Err(ClientError::NoRoom) {
+            file.contents.pop();
+        }
+        set.map(drop)
     }
 
     async fn rename(&mut self, client: &Client, index: usize) -> Result<(), ClientError> {
