@@ -178,6 +178,7 @@ impl Witness {
         file.contents.push(content);
         let set =
             client.set_attributes(file.inode, SetAttributes { size: Some(size), ..SetAttributes::default() }).await;
+        // As of a write that found no room, nothing of it may be seen.
         if set == Err(ClientError::NoRoom) {
             file.contents.pop();
         }
