@@ -169,6 +169,11 @@ impl Client {
         Ok(())
     }
 
+    /// Returns when bytes were lost that were in no log on disk, so that it can store nothing more: it is to begin anew.
+    pub async fn lost(&self) {
+        self.0.log.lost().await;
+    }
+
     /// How many pieces of files were read around targets that are away ([`LogReader::detours_taken`]).
     pub fn detours_taken(&self) -> u64 {
         self.0.reader.detours_taken()

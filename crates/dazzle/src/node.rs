@@ -12,7 +12,7 @@ use log::{Cluster, RebuildOptions, ScrubOptions};
 use manager::ManagerOptions;
 use protocol::maps::{Maps, NodeState, TargetState};
 use roles::targets::own_disks;
-use roles::{Above, Inherited, NoWill, Roles, RolesOptions, Stays, joining};
+use roles::{Above, Expulsion, Inherited, NoWill, Roles, RolesOptions, Stays, joining};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify, OnceCell};
 use tracing::{error, info, warn};
@@ -168,9 +168,13 @@ impl Node {
                 self.dismiss().await;
                 return Ending::Stopped;
             }
-            () = self.parts.roles.expelled() => {
-                error!("this machine did not renew its lease in time, and others have taken over what it managed: this daemon \
-                        ends. What was fsynced is safe; programs that have files open here get errors for them");
+            expulsion = self.parts.roles.expelled() => {
+                let why = match expulsion {
+                    Expulsion::Lease => "did not renew its lease in time, and others have taken over what it managed",
+                    Expulsion::Log => "lost what was not fsynced yet, with the power of too many targets",
+                };
+                error!("this machine {why}: this daemon ends. What was fsynced is safe; programs that have files open here \
+                        get errors for them");
                 self.dismiss().await;
                 return Ending::Expelled;
             }

@@ -161,6 +161,17 @@ impl Shared {
         }
     }
 
+    /// Waits for a hole in the log.
+    pub(crate) async fn lost(this: &Arc<Shared>) {
+        loop {
+            let changed = this.changed.listen();
+            if matches!(this.lock().fault, Some(LogError::Lost(_))) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     pub(crate) async fn commit(this: &Arc<Shared>, through: Position, durability: Durability) -> Result<(), LogError> {
         let _waits = this.waiting.begin();
         let mut since = None;

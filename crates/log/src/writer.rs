@@ -192,6 +192,12 @@ impl LogWriter {
         Shared::commit(&self.shared, through, durability).await
     }
 
+    /// Returns when the log has a hole, so that nothing more is acknowledged: [`LogError::Lost`]. Whoever writes it begins
+    /// anew.
+    pub async fn lost(&self) {
+        Shared::lost(&self.shared).await;
+    }
+
     /// How far everything is as durable as asked.
     pub fn reached(&self, durability: Durability) -> Position {
         self.shared.lock().acknowledged(durability)

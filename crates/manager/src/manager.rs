@@ -142,6 +142,11 @@ pub struct Manager {
 }
 
 impl Manager {
+    /// Returns when changes were lost that were in no log on disk, so that it can store nothing more: it is to begin anew.
+    pub async fn lost(&self) {
+        self.writer.lost().await;
+    }
+
     /// One that manages nothing yet; `me` is itself.
     pub(crate) fn new(
         cluster: Cluster,

@@ -24,6 +24,6 @@ mod succession;
 pub mod targets;
 mod together;
 
-pub use roles::{Roles, RolesOptions};
+pub use roles::{Expulsion, Roles, RolesOptions};
 pub use succession::{Inherited, NoWill, Parting, Raise};
 pub use together::{Above, Stays};

@@ -84,6 +84,16 @@ pub struct Roles {
     pub(crate) absent: Mutex<Vec<Absent>>,
 }
 
+/// Why a life ends that nobody asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expulsion {
+    /// Its lease ran out, and others have what it had.
+    Lease,
+    /// More targets than parity makes up for lost what they had not synced: a log of its own has a hole, and takes nothing
+    /// more.
+    Log,
+}
+
 impl Roles {
     /// Starts them on the disks of this machine that are there; `lost` are the others. The registry's replica runs already; a
     /// machine without disks has none. `cluster` does not follow the maps yet.
@@ -196,8 +206,21 @@ impl Roles {
         self.session.number()
     }
 
+    /// Returns when this life must end, for whatever reason.
+    pub async fn expelled(&self) -> Expulsion {
+        let holes = async {
+            let (client, manager) = (pin!(self.client.lost()), pin!(self.manager.lost()));
+            select(client, manager).await;
+        };
+        match select(pin!(self.outlived()), pin!(holes)).await {
+            Either::Left(_) => Expulsion::Lease,
+            Either::Right(_) if self.leaving.load(Ordering::Acquire) => std::future::pending().await,
+            Either::Right(_) => Expulsion::Log,
+        }
+    }
+
     /// Returns when the registry has given to others what this node had.
-    pub async fn expelled(&self) {
+    async fn outlived(&self) {
         loop {
             self.session.lost().await;
             if self.leaving.load(Ordering::Acquire) {

@@ -18,7 +18,7 @@ use protocol::maps::{TargetEntry, TargetState};
 use protocol::registry::{RegistryReply, RegistryRequest};
 use registry::{Registry, Standing, change, promotion};
 use roles::targets::own_disks;
-use roles::{Above, Inherited, Roles, RolesOptions, joining};
+use roles::{Above, Expulsion, Inherited, Roles, RolesOptions, joining};
 use storage::TargetOptions;
 
 const CLUSTER: u128 = 0xda22_1e02;
@@ -328,8 +328,10 @@ impl Rack {
                 Ok(roles) => {
                     let roles = Arc::new(roles);
                     rack.enter((index, life), Stage::Runs(roles.clone()));
-                    roles.expelled().await;
-                    Stage::Ended("its lease is over".into())
+                    Stage::Ended(match roles.expelled().await {
+                        Expulsion::Lease => "its lease is over".into(),
+                        Expulsion::Log => "its log lost bytes".into(),
+                    })
                 }
                 Err(why) => {
                     starting.sleep(AGAIN).await;
