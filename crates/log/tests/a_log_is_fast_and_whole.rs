@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -346,6 +347,34 @@ fn a_stripe_stays_complete_when_a_target_restarts_that_had_copies_of_it() {
         let (rest, patience) = (std::pin::pin!(writer.rest()), std::pin::pin!(world.sleep(Duration::from_secs(60))));
         assert!(matches!(select(rest, patience).await, Either::Left((Ok(_), _))), "{:?}", writer.status());
         right(&LogReader::new(fakes.cluster(&host).await), &records).await;
+    });
+}
+
+/// Two of three targets lose their power before their disks have what they took. Who wrote it is told; but a client could store
+/// nothing ever after, for nobody opened another log.
+#[test]
+fn whoever_writes_a_log_hears_of_a_hole_and_of_no_lesser_loss() {
+    run(12, async |world, host| {
+        let fakes = Fakes::new(&world, 3, 1, 16 << 10);
+        let writer = open(&fakes, &host).await;
+        let (listening, heard) = (writer.clone(), Arc::new(AtomicBool::new(false)));
+        let hears = heard.clone();
+        host.spawn(async move {
+            listening.lost().await;
+            hears.store(true, Ordering::Relaxed);
+        });
+        for (targets, outcome) in [(0..1, Ok(())), (0..2, Err(LogError::Lost(writer.log())))] {
+            (0..6).for_each(|_| drop(append(&writer, 20 * KIB)));
+            let end = writer.end();
+            assert_eq!(writer.commit(end, Durability::Replicated).await, Ok(()));
+            for target in targets {
+                fakes.crash(target, Stop::PowerLoss, &mut world.dice());
+                fakes.restart(target);
+            }
+            assert_eq!(writer.commit(end, Durability::Disk).await, outcome);
+            world.sleep(Duration::from_secs(1)).await;
+            assert_eq!(heard.load(Ordering::Relaxed), outcome.is_err());
+        }
     });
 }
 
