@@ -752,7 +752,7 @@ lab_losses() {
 # One host of three fills the file system: all are told, nothing is lost, and with what it wrote removed all goes on. Stripes keep
 # to the width that was chosen, though three hosts would give them 2+1.
 lab_fill() {
-    local lab=$work/filled host expected told
+    local lab=$work/filled host expected told writing=()
     [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
     "$dazzle" lab up "$lab" --hosts 3 --clients 1 --limit 160MiB --data 1 || return 1
     for host in 1 2 3; do
@@ -772,6 +772,13 @@ lab_fill() {
         rm "$lab/mnt-$host/more-$host" || return 1
     done
     rm "$lab/mnt-1/filled-by-host-2" && [ "$(digest "$lab/mnt-1")" = "$expected" ] || { echo "not all is there"; return 1; }
+    for host in 1 2 3 4; do
+        written_within 60 "$lab/mnt-$host/again-$host" || { echo "host $host has no room again"; return 1; }
+    done
+    # All at once, and then one of them makes room.
+    for host in 1 2 3 4; do (head -c 300M /dev/zero 2>/dev/null >"$lab/mnt-$host/too-much-$host") & writing+=($!); done
+    wait "${writing[@]}"
+    rm "$lab"/mnt-1/too-much-* || { echo "what others wrote cannot be removed"; return 1; }
     for host in 1 2 3 4; do
         written_within 60 "$lab/mnt-$host/again-$host" || { echo "host $host has no room again"; return 1; }
     done

@@ -186,7 +186,8 @@ alone lab-restarts "every daemon is restarted under load, and programs keep what
 [ $((passed + failed)) -gt 0 ] || { echo "no such test; install/test.sh --list names them"; exit 2; }
 for name in $broken; do
     echo "Failed: $name, which ended with"
-    tail -n 15 "$work/$name.out" | sed 's/^/  /'
+    # Behind that line it is what the daemons said.
+    sed '/: FAILED after /q' "$work/$name.out" | tail -n 15 | sed 's/^/  /'
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

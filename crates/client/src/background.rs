@@ -21,7 +21,7 @@ use crate::client::{Inner, lock};
 use crate::flush::gone;
 use crate::opens::{KNOWN_MANY, OpenFile};
 use crate::outbox::Sending;
-use crate::space::{OPEN_STRIPES, margin, usable};
+use crate::space::{clients, margin, stripe_size, usable};
 
 /// How often files are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -281,8 +281,8 @@ impl Inner {
         if !stats.is_empty() {
             let maps = self.cluster.maps();
             let room = |stat: &TargetStat| stat.bytes_free.saturating_sub(stat.bytes_reserved);
-            let kept = margin(&maps);
-            self.budget.learn(usable(&maps, &stats, room).saturating_sub(kept), kept / OPEN_STRIPES);
+            let usable = usable(&maps, &stats, room).saturating_sub(margin(&maps));
+            self.budget.learn(usable, stripe_size(&maps), clients(&maps));
         }
     }
 }

@@ -77,10 +77,20 @@ impl Room {
 }
 
 /// Bytes kept free of file data beyond what targets reserve: fragments are begun whole, an open stripe has copies beside
-/// its data, and the end of a stripe may stay empty.
+/// its data, and the end of a stripe may stay empty. Every other client has an open one, too.
 pub(crate) fn margin(maps: &Maps) -> u64 {
+    (OPEN_STRIPES + clients(maps) - 1) * stripe_size(maps)
+}
+
+/// Bytes of the largest stripe.
+pub(crate) fn stripe_size(maps: &Maps) -> u64 {
     let groups = maps.groups.values().filter(|group| group.current);
-    OPEN_STRIPES * groups.map(|group| u64::from(group.geometry.stripe_size())).max().unwrap_or(0)
+    groups.map(|group| u64::from(group.geometry.stripe_size())).max().unwrap_or(0)
+}
+
+/// How many may be writing.
+pub(crate) fn clients(maps: &Maps) -> u64 {
+    maps.nodes.len().max(1) as u64
 }
 
 /// Of all bytes written, one in so many goes to headers, padding and deltas.
@@ -90,7 +100,7 @@ const SLACK_SHARE: u64 = 12;
 /// How long nobody waits for room after it did not come.
 const VAIN: Duration = Duration::from_secs(60);
 /// So many stripes may be under way when the targets tell how full they are.
-pub(crate) const OPEN_STRIPES: u64 = 3;
+const OPEN_STRIPES: u64 = 3;
 
 /// What of the memory and of the targets' room is taken (DESIGN §4: clients get ENOSPC first, and before they lose
 /// anything).
@@ -137,13 +147,15 @@ impl Weight {
 struct Taken {
     /// Written bytes that are in no log.
     dirty: Weight,
-    /// Bytes that the targets had room for when they were asked.
+    /// Bytes of which the targets had room when they were asked, as far as they are this client's to take.
     usable: u64,
     /// Bytes written since, or then on their way.
     spent: u64,
     /// When so many are spent, targets are asked again: small durable writes take more of their room than one in
     /// [`OVERHEAD_SHARE`] says, and others write, too.
     ask_at: u64,
+    /// Bytes that it could take in since, as its share of the room.
+    share: u64,
     /// Appended bytes of which it is not known that targets have them.
     backlog: u64,
 }
@@ -248,12 +260,17 @@ impl Budget {
     }
 
     /// The targets now say that they have room for `usable` bytes. Who takes no more than `unasked` need not ask.
-    pub(crate) fn learn(&self, usable: u64, unasked: u64) {
+    ///
+    /// So many `clients` see the same room: each takes its share before it asks again. What all of them took in at once
+    /// would be more than fits, and what cannot be stored cannot be given up to others either.
+    pub(crate) fn learn(&self, usable: u64, unasked: u64, clients: u64) {
         let mut taken = lock(&self.taken);
-        taken.usable = usable;
         let under_way = taken.dirty.bytes + taken.backlog;
         taken.spent = under_way + under_way / OVERHEAD_SHARE;
-        taken.ask_at = taken.spent + (usable.saturating_sub(taken.spent) / 2).max(unasked);
+        let share = usable.saturating_sub(taken.spent) / clients;
+        taken.usable = taken.spent + share;
+        taken.ask_at = taken.spent + (share / 2).max(unasked);
+        taken.share = share;
     }
 
     /// Bytes that are on their way to the targets.
@@ -269,10 +286,12 @@ impl Budget {
         Awaited(self)
     }
 
-    /// Whether what is dirty must be written out, whatever its age: there is much of it, or somebody waits for room.
+    /// Whether what is dirty must be written out, whatever its age: there is much of it, or somebody waits for room, or others
+    /// might take the room that it needs.
     pub(crate) fn is_pressed(&self) -> bool {
-        let dirty = lock(&self.taken).dirty;
-        dirty.memory() > self.dirty_max / 2 || dirty.bytes > 0 && self.awaiting.load(Ordering::Relaxed) > 0
+        let taken = lock(&self.taken);
+        let (dirty, is_awaited) = (taken.dirty, self.awaiting.load(Ordering::Relaxed) > 0);
+        dirty.memory() > self.dirty_max / 2 || dirty.bytes > 0 && (is_awaited || dirty.bytes > taken.share / 2)
     }
 
     /// Dirty bytes could not be written out, or could.
@@ -361,7 +380,7 @@ mod tests {
     #[test]
     fn what_was_taken_in_is_counted_until_it_is_stored() {
         let budget = Budget::new(100);
-        budget.learn(150, 1000);
+        budget.learn(150, 1000, 1);
         assert_eq!(budget.admit(90, false), Admission::Granted);
         assert_eq!(budget.admit(20, false), Admission::Wait);
         budget.release(90);
@@ -369,7 +388,7 @@ mod tests {
         assert_eq!(budget.admit(70, false), Admission::NoRoom);
         assert_eq!(budget.admit(50, false), Admission::Granted);
         budget.stored(0);
-        budget.learn(50, 1000);
+        budget.learn(50, 1000, 1);
         assert_eq!(budget.under_way(), 50);
         assert!(!budget.fits(1));
     }
@@ -377,7 +396,7 @@ mod tests {
     #[test]
     fn what_keeps_dirty_bytes_is_counted_as_memory_and_not_as_room() {
         let budget = Budget::new(100);
-        budget.learn(150, 1000);
+        budget.learn(150, 1000, 1);
         let (bytes, beside) = (10, 30);
         assert_eq!(budget.admit(bytes, false), Admission::Granted);
         budget.change(Weight { bytes, beside: 0 }, Weight { bytes, beside });
@@ -394,21 +413,35 @@ mod tests {
     #[test]
     fn when_half_the_room_is_taken_targets_are_asked_again() {
         let budget = Budget::new(1000);
-        budget.learn(100, 10);
+        budget.learn(100, 10, 1);
         assert_eq!(budget.admit(50, false), Admission::Granted);
         assert_eq!(budget.admit(1, false), Admission::Ask);
         assert_eq!(budget.admit(1, true), Admission::Granted);
         // They hold more than was written.
-        budget.learn(70, 10);
+        budget.learn(70, 10, 1);
         assert_eq!(budget.admit(11, false), Admission::Ask);
         assert_eq!(budget.admit(10, false), Admission::Granted);
         assert_eq!(budget.admit(10, true), Admission::NoRoom);
     }
 
     #[test]
+    fn of_room_that_others_see_too_a_share_is_taken_and_written_out_soon() {
+        let budget = Budget::new(1000);
+        budget.learn(400, 10, 4);
+        assert_eq!(budget.admit(50, false), Admission::Granted);
+        assert!(!budget.is_pressed());
+        assert_eq!(budget.admit(10, true), Admission::Granted);
+        assert!(budget.is_pressed(), "the others might take what it needs");
+        assert_eq!(budget.admit(50, true), Admission::NoRoom);
+        // It is asked again, and nobody else took anything.
+        budget.learn(400, 10, 4);
+        assert_eq!(budget.admit(50, true), Admission::Granted);
+    }
+
+    #[test]
     fn while_room_is_awaited_all_that_is_dirty_is_due() {
         let budget = Budget::new(1000);
-        budget.learn(1000, 0);
+        budget.learn(1000, 0, 1);
         let awaited = budget.awaited();
         assert!(!budget.is_pressed(), "nothing is dirty");
         assert_eq!(budget.admit(10, true), Admission::Granted);

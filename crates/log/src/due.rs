@@ -230,8 +230,9 @@ impl State {
                 (0, vec![bytes], checksums)
             }
         };
-        // Parity ends a stripe and lets copies go: it may take the last room there is.
-        let room = if is_parity { Room::Clean } else { own_room };
+        // Parity that lets copies go gives as much room as it takes. Other parity that took the last there is would leave none to
+        // cleaners, when data is many stripes ahead of it.
+        let room = if is_parity && stripe.copied { Room::Clean } else { own_room };
         Append { header, fence, offset, parts, checksums, durability: lack.durability, room }
     }
 

@@ -301,6 +301,33 @@ fn a_log_goes_on_when_all_targets_were_away_and_are_back() {
     }
 }
 
+/// Data got ahead of its parity, which then took the room that is kept for journals and cleaners: no manager could say any more
+/// what was dead, and a full file system stayed full whatever was removed.
+#[test]
+fn data_that_fills_all_targets_leaves_journals_and_cleaners_their_room() {
+    run(13, async |world, host| {
+        let fakes = Fakes::on_disks_of(16 << 20, &world, 3, 1, 64 << 10).await;
+        let cluster = fakes.cluster(&host).await;
+        let open = async |writer, room| {
+            let opened = LogWriter::open(cluster.clone(), writer, room, WriterOptions::default()).await;
+            opened.expect("all targets answer")
+        };
+        let data = join_all((0..4).map(|_| open(Writer::Client, Room::Data))).await;
+        data.iter().for_each(|log| (0..400).for_each(|_| drop(append(log, 100 * KIB))));
+        let outcomes = join_all(data.iter().map(|log| log.commit(log.end(), Durability::Disk))).await;
+        assert_eq!(outcomes, vec![Err(LogError::Full); data.len()]);
+        for (writer, room) in [(Writer::Manager, Room::Journal), (Writer::Cleaner, Room::Clean)] {
+            let log = open(writer, room).await;
+            (0..4).for_each(|_| drop(append(&log, 50 * KIB)));
+            assert_eq!(log.commit(log.end(), Durability::Disk).await, Ok(()), "{writer:?}");
+        }
+        for log in data {
+            let sealed = recovery::seal(&cluster, log.log()).await;
+            assert!(sealed.is_ok(), "who takes a log over makes its last stripes whole: {sealed:?}");
+        }
+    });
+}
+
 /// The stripe before it was not complete yet, so it was in memory. Its copies, whose place parity had taken, were looked for in
 /// vain, it passed for incomplete, and as nothing of it was left to send nobody said ever after that it was: who waited for room
 /// in the log did so for ever.

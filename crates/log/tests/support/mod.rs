@@ -299,9 +299,20 @@ impl Fakes {
 
     /// A cluster whose targets are the true ones, on simulated disks.
     pub async fn on_disks(world: &World, targets: u32, parity: u8, fragment_size: u32) -> Fakes {
+        Fakes::on_disks_of(256 << 20, world, targets, parity, fragment_size).await
+    }
+
+    /// The same, on disks of so many bytes.
+    pub async fn on_disks_of(
+        capacity_bytes: u64,
+        world: &World,
+        targets: u32,
+        parity: u8,
+        fragment_size: u32,
+    ) -> Fakes {
         let mut fakes = Fakes::new(world, targets, parity, fragment_size);
         for n in 0..targets as usize {
-            let options = DiskOptions { capacity_bytes: 256 << 20, ..DiskOptions::default() };
+            let options = DiskOptions { capacity_bytes, ..DiskOptions::default() };
             let disk = world.add_disk(Fakes::node(n), &format!("d{n}"), options);
             let id = TargetId(n as u32);
             storage::format(&disk.plug(), 1, id, fakes.options).await.expect("the disk is empty");
