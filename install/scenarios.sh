@@ -607,7 +607,7 @@ copy_of() {
 bad_versions() {
     local say=("$programs/strangers.py" say "$(machine 1)" "$work/m2") version token
     # What this program speaks, with nodes and with who joins: `VERSIONS` and `JOIN_VERSION`.
-    local spoken=12 joining=5
+    local spoken=13 joining=5
     token=$("$dazzle" token create "$work/m1") || return 1
     for version in 0 1 $((spoken - 1)) 65535; do
         expect 0 "versions $spoken to $spoken: no version in common" "${say[@]}" "hello:$version" || return 1
@@ -1117,6 +1117,41 @@ two_lost() {
     "$dazzle" lab start "$lab" 3 && mkdir "$lab/host-3/instead" || return 1
     "$dazzle" target replace "$lab/host-3" target-0 --plan | grep -q "lost *nothing" || { echo "too much is lost"; return 1; }
     "$dazzle" target replace "$lab/host-3" target-0 "$lab/host-3/instead"
+}
+
+# Host 2 has two disks, and goes on with either one; but never with one that it went on without.
+lab_disks() {
+    local lab=$work/disks expected
+    [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }
+    "$dazzle" lab up "$lab" --hosts 3 --disks 2 && mkdir "$lab/mnt-2/crates" && fill_some "$lab/mnt-2/crates" || return 1
+    sync -f "$lab/mnt-2" && expected=$(digest "$lab/mnt-1/crates") || return 1
+    without_disk "$lab" target-1 "$lab/pulled" && end_host "$lab" 2 || return 1
+    mv "$lab/host-2/target-0" "$lab/newer" && mv "$lab/pulled" "$lab/host-2/target-1" || return 1
+    expect 1 "went on without" "$dazzle" lab start "$lab" 2 || return 1
+    mv "$lab/newer" "$lab/host-2/target-0" && "$dazzle" lab start "$lab" 2 && check_on_all "$lab" 1 2 3 || return 1
+    counted_again "$lab" && without_disk "$lab" target-0 "$lab/pulled" || return 1
+    [ "$(digest "$lab/mnt-2/crates")" = "$expected" ] || { echo "bytes differ with one disk"; return 1; }
+    mkdir "$lab/instead" && "$dazzle" target replace "$lab/host-2" target-0 "$lab/instead" && check_on_all "$lab" 1 2 3 &&
+        counted_again "$lab" && "$dazzle" lab down "$lab"
+}
+
+# without_disk LAB TARGET PLACE: host 2 dies, and starts without this disk, which lies at that place then; something is written.
+without_disk() {
+    end_host "$1" 2 && mv "$1/host-2/$2" "$3" && "$dazzle" lab start "$1" 2 || return 1
+    "$dazzle" status "$1/host-2" | grep -q "keeps the registry on 1 of 2" || { "$dazzle" status "$1/host-2"; return 1; }
+    echo "without $2" >"$1/mnt-2/note" && sync "$1/mnt-2/note" && [ "$(cat "$1/mnt-3/note")" = "without $2" ]
+}
+
+end_host() { "$dazzle" lab kill "$1" "$2" && umount -l "$1/mnt-$2"; }
+
+# Both disks of host 2 count again.
+counted_again() {
+    local until=$((SECONDS + 30))
+    until [ "$("$dazzle" status "$1/host-1" --json | python3 -c 'import json, sys
+print(*(len(node["copies"]) for node in json.load(sys.stdin)["nodes"] if node["id"] == 2))')" = 2 ]; do
+        [ $SECONDS -lt $until ] || { echo "a copy of the registry does not count again"; return 1; }
+        sleep 0.2
+    done
 }
 
 # One machine gets a target, loses others, and replaces them while it runs; wrong places are refused and change nothing.

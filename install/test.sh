@@ -170,6 +170,7 @@ run lab-promote "of two hosts the one that votes dies, the other is promoted, an
 run lab-rebuild "the registry of two hosts is rebuilt on one of them, and the other comes back empty" lab_rebuild
 run lab-drain "a host of four is drained and removed under load, a lost one replaced by an empty one" lab_drain
 run lab-targets "targets are added under load, lost ones are replaced, on three hosts" lab_targets
+run lab-disks "a host with two disks goes on with either one" lab_disks
 run targets "targets are added and replaced on one machine, and wrong places refused" supplied
 run devices "preallocated files and block devices as targets" devices
 

@@ -141,7 +141,14 @@ mod tests {
     #[test]
     fn each_stripe_is_one_machines_and_each_has_as_many() {
         let (name, address) = (String::new, String::new);
-        let node = |stores| NodeEntry { name: name(), address: address(), session: 1, state: NodeState::Alive, stores };
+        let node = |stores| NodeEntry {
+            name: name(),
+            address: address(),
+            session: 1,
+            state: NodeState::Alive,
+            stores,
+            copies: Default::default(),
+        };
         let mut maps = Maps::empty(1, 1);
         maps.nodes = (1..=7).map(|number| (number, node(number != 3))).collect();
         let shares: Vec<Share> = (1..=7).filter_map(|number| Share::of(&maps, number)).collect();

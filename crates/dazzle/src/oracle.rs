@@ -223,8 +223,9 @@ fn nodes(parts: &Parts, maps: &Maps) -> Value {
     let nodes = maps.nodes.iter();
     let told = nodes.map(|(&number, node)| {
         let (runs, votes) = (node.state == NodeState::Alive, voters.as_ref().map(|voters| voters.contains(&number)));
+        let targets = maps.present().filter(|(_, entry)| entry.node == number).count();
         json!({"id": number, "name": node.name, "runs": runs, "draining": maps.drains(number), "stores": node.stores,
-               "votes": votes})
+               "votes": votes, "targets": targets, "copies": node.copies.targets})
     });
     told.collect()
 }

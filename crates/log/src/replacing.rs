@@ -130,6 +130,7 @@ mod tests {
             session: 1,
             state: NodeState::Alive,
             stores: true,
+            copies: Default::default(),
         };
         let group = |(number, (targets, parity)): (usize, &(&[u32], u8))| {
             let geometry = Geometry { data: targets.len() as u8 - parity, parity: *parity, fragment_size: 4096 };

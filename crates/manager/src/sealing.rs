@@ -132,7 +132,14 @@ mod tests {
 
     /// Four nodes of which the first wrote the log, and has died.
     fn maps(state: LogState) -> Maps {
-        let node = |state| NodeEntry { name: String::new(), address: String::new(), session: 1, state, stores: true };
+        let node = |state| NodeEntry {
+            name: String::new(),
+            address: String::new(),
+            session: 1,
+            state,
+            stores: true,
+            copies: Default::default(),
+        };
         let log = LogEntry { node: 0, session: 1, writer: Writer::Manager, layout: Vec::new(), state, version: 1 };
         let living = (1..4).map(|number| (number, node(NodeState::Alive)));
         Maps {

@@ -100,6 +100,9 @@ pub enum MapsError {
     /// A target is in its state since an epoch that is still to come: nobody could ever find it whole.
     #[error("target {} is in its state since an epoch that is still to come", .0.0)]
     Since(TargetId),
+    /// Something was said of a node's replica in an epoch that is still to come: its node could never go on without a copy.
+    #[error("the copies of node {0}'s replica count since an epoch that is still to come")]
+    Copies(u32),
     /// A run names no group, or one that does not exist.
     #[error("log {} has a run without groups that exist", .0.0)]
     Run(LogId),
@@ -159,6 +162,9 @@ impl Maps {
         }
         if let Some((&target, _)) = self.targets.iter().find(|(_, target)| target.since > self.epoch) {
             return Err(MapsError::Since(target));
+        }
+        if let Some((&node, _)) = self.nodes.iter().find(|(_, node)| node.copies.since > self.epoch) {
+            return Err(MapsError::Copies(node));
         }
         for (&group, entry) in &self.groups {
             let are_known = entry.targets.iter().all(|target| self.targets.contains_key(target));
@@ -326,6 +332,18 @@ pub struct NodeEntry {
     pub state: NodeState,
     /// Whether it has targets, manages slots and keeps a replica of the maps; a pure client does not.
     pub stores: bool,
+    /// Where that replica is.
+    pub copies: Counted,
+}
+
+/// Which of its targets hold the copies of a node's replica of the maps that count: it goes on with others only once the
+/// cluster agrees.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Those targets. None: it has not told yet.
+    pub targets: BTreeSet<TargetId>,
+    /// Since which epoch of the maps.
+    pub since: MapEpoch,
 }
 
 /// Who came with an invitation.

@@ -1,5 +1,6 @@
 //! Messages to the registry.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -236,6 +237,18 @@ pub enum RegistryRequest {
     TargetSizes(Vec<(TargetId, u64)>),
     /// Change what holds on all machines: all of this, or nothing.
     Set(Vec<Setting>),
+    /// On which of its targets the copies are that count of a node's replica of the maps.
+    SetCopies {
+        /// The node.
+        node: u32,
+        /// It goes on without some of these, and needs consent: they must be what counts. None: it goes on with what counts
+        /// for it already, and says so.
+        from: Option<BTreeSet<TargetId>>,
+        /// What counts from now on.
+        to: BTreeSet<TargetId>,
+        /// The epoch of the maps that the asker saw.
+        seen: MapEpoch,
+    },
 }
 
 /// What the registry answers.

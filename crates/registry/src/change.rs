@@ -12,12 +12,18 @@ use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryR
 use protocol::settings::Setting;
 use serde::{Deserialize, Serialize};
 
-use crate::{drain, members, nodes, slots, stop};
+use crate::{counting, drain, members, nodes, slots, stop};
 
 /// The maps of a new cluster, whose first node is `node`. Nodes that its targets name live too.
 pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u32, class: impl Into<Class>) -> Maps {
-    let entry =
-        || NodeEntry { name: String::new(), address: String::new(), session: 1, state: NodeState::Alive, stores: true };
+    let entry = || NodeEntry {
+        name: String::new(),
+        address: String::new(),
+        session: 1,
+        state: NodeState::Alive,
+        stores: true,
+        copies: Default::default(),
+    };
     let numbers: BTreeSet<_> = targets.iter().map(|(_, target)| target.node).chain([node]).collect();
     let mut maps = Maps {
         next_node: numbers.last().map_or(1, |last| last + 1),
@@ -44,6 +50,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::AddTarget { node, session, name } => nodes::add_target(&mut next, (node, session), name),
         RegistryRequest::TargetSizes(sizes) => nodes::size_targets(&mut next, &sizes),
         RegistryRequest::Set(changes) => set(&mut next, &changes),
+        RegistryRequest::SetCopies { node, from, to, seen } => counting::set(&mut next, (node, seen), from, to),
         RegistryRequest::RenameTarget(target, name) => nodes::rename_target(&mut next, target, name),
         RegistryRequest::RenameNode(node, name) => nodes::rename(&mut next, node, name),
         RegistryRequest::Begin { node, after, address, keeps } => {

@@ -1,7 +1,7 @@
 //! The copies of one node, and what is written to them. A write that was begun goes on to its end, however late that is: until
 //! then nothing else is written to its copy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -23,6 +23,8 @@ pub(crate) struct Copies {
     copies: Vec<(TargetId, Copy)>,
     /// Those that failed since the last checkpoint, with the reason.
     failed: BTreeMap<TargetId, String>,
+    /// Those that do not count any more, until they are taken back.
+    aside: Vec<(TargetId, Copy)>,
 }
 
 enum Copy {
@@ -48,16 +50,51 @@ pub(crate) struct Reached {
 impl Copies {
     pub(crate) fn new(replicas: Vec<(TargetId, Replica)>) -> Copies {
         let copies = replicas.into_iter().map(|(target, replica)| (target, Copy::Ready(replica))).collect();
-        Copies { copies, failed: BTreeMap::new() }
+        Copies { copies, failed: BTreeMap::new(), aside: Vec::new() }
     }
 
     pub(crate) fn targets(&self) -> impl Iterator<Item = TargetId> {
         self.copies.iter().map(|(target, _)| *target)
     }
 
+    /// The latest generation that any has, or that somebody was about to write there.
+    pub(crate) fn latest(&self) -> u64 {
+        let of = |(_, copy): &(TargetId, Copy)| if let Copy::Ready(replica) = copy { replica.latest() } else { 0 };
+        self.copies.iter().map(of).max().unwrap_or(0)
+    }
+
+    /// Those that have not failed since the last checkpoint.
+    pub(crate) fn sound(&self) -> impl Iterator<Item = TargetId> {
+        self.targets().filter(|target| !self.failed.contains_key(target))
+    }
+
     pub(crate) fn retain(&mut self, stays: impl Fn(&TargetId) -> bool) {
         self.copies.retain(|(target, _)| stays(target));
+        self.aside.retain(|(target, _)| stays(target));
         self.failed.retain(|target, _| stays(target));
+    }
+
+    /// Goes on with these alone.
+    pub(crate) fn set_aside(&mut self, left: &BTreeSet<TargetId>) {
+        let (stay, go): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.copies).into_iter().partition(|(target, _)| left.contains(target));
+        self.copies = stay;
+        self.aside.extend(go);
+        self.failed.retain(|target, _| left.contains(target));
+    }
+
+    /// Those that were set aside, are not being written, and serve.
+    pub(crate) fn back(&mut self, mut serves: impl FnMut(TargetId) -> Option<()>) -> Vec<(TargetId, Replica)> {
+        see_ends(&mut self.aside);
+        let mut back = Vec::new();
+        for (target, copy) in std::mem::take(&mut self.aside) {
+            match copy {
+                Copy::Ready(replica) if serves(target).is_some() => back.push((target, replica)),
+                Copy::Lost => {}
+                copy => self.aside.push((target, copy)),
+            }
+        }
+        back
     }
 
     /// One more copy, or another in the place of a target's. What it holds is worth nothing before the next checkpoint.
@@ -74,25 +111,31 @@ impl Copies {
     /// Whether copies have come to the end of writes that nobody waited for any more. They are behind until the next
     /// checkpoint.
     pub(crate) fn have_come_back(&mut self) -> bool {
-        let mut is_any = false;
-        for (_, copy) in &mut self.copies {
-            if let Copy::Written(outcome) = copy
-                && let Some(wrote) = outcome.now_or_never()
-            {
-                *copy = wrote.map_or(Copy::Lost, |(replica, _)| Copy::Ready(replica));
-                is_any |= matches!(copy, Copy::Ready(_));
-            }
-        }
-        is_any
+        see_ends(&mut self.copies)
+    }
+
+    /// Notes on all that are not being written that a checkpoint of this generation is going to be.
+    pub(crate) async fn claim(&mut self, generation: u64, needed: usize) -> Reached {
+        self.begin_anew();
+        self.write(needed, |mut replica| async move {
+            let wrote = replica.claim(generation).await;
+            (replica, wrote)
+        })
+        .await
+    }
+
+    /// Those that failed are tried again, if they are not being written.
+    fn begin_anew(&mut self) {
+        self.have_come_back();
+        let Copies { copies, failed, .. } = self;
+        let is_written =
+            |target: &TargetId| copies.iter().any(|(of, copy)| of == target && matches!(copy, Copy::Written(_)));
+        failed.retain(|target, _| is_written(target));
     }
 
     /// Writes a checkpoint to all that are not being written.
     pub(crate) async fn checkpoint(&mut self, write: Checkpoint, needed: usize) -> Reached {
-        self.have_come_back();
-        let Copies { copies, failed } = self;
-        let is_written =
-            |target: &TargetId| copies.iter().any(|(of, copy)| of == target && matches!(copy, Copy::Written(_)));
-        failed.retain(|target, _| is_written(target));
+        self.begin_anew();
         self.write(needed, |mut replica| {
             let Checkpoint { generation, before, body } = write.clone();
             async move {
@@ -120,7 +163,7 @@ impl Copies {
         F: Future<Output = Wrote> + Send + 'static,
     {
         let mut wrote = Vec::new();
-        let Copies { copies, failed } = self;
+        let Copies { copies, failed, .. } = self;
         let living = copies.iter_mut().filter(|(target, _)| !failed.contains_key(target));
         let mut ending = FuturesUnordered::new();
         for (target, copy) in living {
@@ -169,6 +212,20 @@ impl Copies {
     }
 }
 
+/// Sees which of these have come to the end of their writes, and whether any is as good as before.
+fn see_ends(copies: &mut [(TargetId, Copy)]) -> bool {
+    let mut is_any = false;
+    for (_, copy) in copies {
+        if let Copy::Written(outcome) = copy
+            && let Some(wrote) = outcome.now_or_never()
+        {
+            *copy = wrote.map_or(Copy::Lost, |(replica, _)| Copy::Ready(replica));
+            is_any |= matches!(copy, Copy::Ready(_));
+        }
+    }
+    is_any
+}
+
 impl Copy {
     /// Waits for the end of its write, if it is being written.
     async fn end(&mut self) -> Option<Result<(), ReplicaError>> {
@@ -186,7 +243,7 @@ impl Copy {
 #[derive(Clone)]
 pub(crate) struct Checkpoint {
     pub generation: u64,
-    /// How many records the generation before had.
-    pub before: u32,
+    /// How many generations the one before is back, and how many records that had.
+    pub before: (u32, u32),
     pub body: bytes::Bytes,
 }

@@ -32,7 +32,7 @@ pub fn check(maps: &Maps) {
 
 /// A checkpoint with a right head around any body, and a record likewise.
 pub fn checkpoint(generation: u64, body: &[u8]) -> bytes::Bytes {
-    record::checkpoint(generation, 0, body)
+    record::checkpoint(generation, (1, 0), body)
 }
 
 /// See [`checkpoint`].
@@ -51,11 +51,12 @@ pub fn replica(bytes: &[u8]) {
     let log = bytes::Bytes::copy_from_slice(bytes);
     let generation = match record::beginning(bytes) {
         Beginning::Checkpoint(head) => head.generation,
+        Beginning::Claim(generation) => generation,
         _ => 1,
     };
     let records = record::records(&log, generation).bodies;
     if let Some(body) = bytes.get(record::CHECKPOINT_HEAD..).map(bytes::Bytes::copy_from_slice) {
-        let found = Found { generation, before: 0, body, records };
+        let found = Found { generation, before: (1, 0), body, records };
         if let Some((_, agreed)) = found.read().and_then(|kept| kept.snapshot) {
             check(&agreed.maps);
         }

@@ -13,6 +13,7 @@
 //! | [`stop`] | how all machines stop at once, phase by phase: pure |
 //! | [`leases`], [`voters`], [`balance`] | what the leader decides: whose lease ran out, who votes, when slots move: pure |
 //! | [`witness`] | how late an earlier leader may have granted a lease: pure |
+//! | `counting` | which copies of a node's replica count: what it may go on without |
 //! | [`Registry`] | answers requests, on every storing node; its `leader` carries out what those above decide |
 //! | [`Standing`] | what one replica knows, of voters too; [`promotion`] makes the next reign of it |
 //! | [`Salvage`] | what can be had of copies that are damaged, missing or old |
@@ -32,6 +33,7 @@ pub mod change;
 mod channel;
 mod consensus;
 mod copies;
+mod counting;
 pub mod drain;
 pub mod evidence;
 pub mod formation;

@@ -234,7 +234,8 @@ impl Ruins<'_> {
     fn blank(&self) -> Maps {
         let Founder { node, name, address, cluster, class, .. } = self.founder;
         let (name, address) = (name.clone(), address.clone());
-        let entry = NodeEntry { name, address, session: 1, state: NodeState::Gone, stores: true };
+        let entry =
+            NodeEntry { name, address, session: 1, state: NodeState::Gone, stores: true, copies: Default::default() };
         let shapes = || self.evidence.groups().values().map(|group| group.geometry);
         let parity = shapes().map(|shape| shape.parity).max().unwrap_or(0).max(class.parity);
         let mut maps = Maps {

@@ -5,7 +5,7 @@ use protocol::checksum::crc;
 
 const MAGIC: &[u8; 7] = b"DZREG\0\0";
 /// The version of this format.
-pub const VERSION: u8 = 15;
+pub const VERSION: u8 = 16;
 /// The head of a checkpoint.
 pub(crate) const CHECKPOINT_HEAD: usize = 36;
 /// The head of a record.
@@ -20,7 +20,9 @@ pub(crate) const LENGTH_MAX: usize = 64 << 20;
 pub(crate) struct Head {
     /// Rises with every checkpoint.
     pub generation: u64,
-    /// How many records the generation before had in the end.
+    /// How many generations the one before is back; zero: too many to tell.
+    pub back: u32,
+    /// How many records that one had in the end.
     pub before: u32,
     /// Bytes of the body.
     pub length: usize,
@@ -35,20 +37,28 @@ pub(crate) enum Beginning {
     Nothing,
     /// A checkpoint, if its body is right.
     Checkpoint(Head),
+    /// Somebody was about to write a checkpoint of this generation.
+    Claim(u64),
     /// Of another version of the format.
     Version(u8),
     /// Damaged, or torn.
     Damage,
 }
 
-/// A checkpoint with its head.
-pub(crate) fn checkpoint(generation: u64, before: u32, body: &[u8]) -> Bytes {
+/// A claim: the head of a checkpoint that has no body yet.
+pub(crate) fn claim(generation: u64) -> Bytes {
+    checkpoint(generation, (0, 0), &[])
+}
+
+/// A checkpoint with its head, so many generations behind one that had so many records.
+pub(crate) fn checkpoint(generation: u64, (back, before): (u32, u32), body: &[u8]) -> Bytes {
     assert!(body.len() <= LENGTH_MAX, "a checkpoint of {} bytes would not be read again", body.len());
     let mut bytes = Vec::with_capacity(CHECKPOINT_HEAD + body.len());
     bytes.extend_from_slice(MAGIC);
     bytes.push(VERSION);
     bytes.extend_from_slice(&generation.to_le_bytes());
-    bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&back.to_le_bytes());
     bytes.extend_from_slice(&before.to_le_bytes());
     bytes.extend_from_slice(&crc(body).to_le_bytes());
     bytes.extend_from_slice(&crc(&bytes).to_le_bytes());
@@ -67,18 +77,21 @@ pub(crate) fn beginning(bytes: &[u8]) -> Beginning {
     }
     // A bit that flipped makes no other version: its own checksum says so first. That of version 1 stood earlier.
     let sum_at = if head[7] == 1 { 20 } else { 32 };
-    let length = long(head, 16);
     if word(head, sum_at) != crc(&head[..sum_at]) {
         return Beginning::Damage;
     }
     if head[7] != VERSION {
         return Beginning::Version(head[7]);
     }
-    if length > LENGTH_MAX as u64 {
-        return Beginning::Damage;
+    let (generation, length) = (long(head, 8), word(head, 16) as usize);
+    match length {
+        0 => Beginning::Claim(generation),
+        length if length > LENGTH_MAX => Beginning::Damage,
+        length => {
+            let (back, before, sum) = (word(head, 20), word(head, 24), word(head, 28));
+            Beginning::Checkpoint(Head { generation, back, before, length, sum })
+        }
     }
-    let (generation, before) = (long(head, 8), word(head, 24));
-    Beginning::Checkpoint(Head { generation, before, length: length as usize, sum: word(head, 28) })
 }
 
 /// A record, padded to whole sectors.
@@ -169,9 +182,10 @@ mod tests {
 
     #[test]
     fn a_checkpoint_is_read_as_it_was_written() {
-        let bytes = checkpoint(7, 3, b"maps");
+        let bytes = checkpoint(7, (2, 3), b"maps");
         let Beginning::Checkpoint(head) = beginning(&bytes) else { panic!("{:?}", beginning(&bytes)) };
-        assert_eq!((head.generation, head.before, head.length, head.sum), (7, 3, 4, crc(b"maps")));
+        assert_eq!(head, Head { generation: 7, back: 2, before: 3, length: 4, sum: crc(b"maps") });
+        assert_eq!(beginning(&claim(8)), Beginning::Claim(8));
         assert_eq!(beginning(&[0; 36]), Beginning::Nothing);
         assert_eq!(beginning(&[]), Beginning::Nothing);
         assert_eq!(beginning(&bytes[..20]), Beginning::Damage);

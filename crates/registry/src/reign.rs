@@ -16,7 +16,7 @@
 use std::collections::BTreeSet;
 
 use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, TargetId};
-use protocol::maps::{LogState, Maps, NodeState, Reign, TargetState};
+use protocol::maps::{Counted, LogState, Maps, NodeState, Reign, TargetState};
 use protocol::registry::RegistryRequest;
 
 use crate::{nodes, slots};
@@ -48,9 +48,10 @@ pub fn begin(before: &Maps, node: u32) -> Maps {
     maps
 }
 
-/// What was found out of targets in another reign does not count in this one.
+/// What was found out of targets in another reign does not count in this one, nor which copies its replicas had.
 pub(crate) fn looked_at_anew(maps: &mut Maps) {
     let epoch = maps.epoch;
+    maps.nodes.values_mut().for_each(|node| node.copies = Counted::default());
     maps.targets.values_mut().for_each(|target| (target.since, target.empty) = (epoch, false));
 }
 

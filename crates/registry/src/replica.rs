@@ -20,6 +20,8 @@ pub struct Replica {
     /// Which space the next checkpoint goes to: the one that does not hold the newest.
     next: usize,
     generation: u64,
+    /// The generation that somebody was about to write, if that is a later one.
+    claim: u64,
     /// How many records follow the newest checkpoint, and where they end.
     records: u32,
     end: u64,
@@ -28,8 +30,8 @@ pub struct Replica {
 /// What a copy held when it was opened.
 pub struct Found {
     pub(crate) generation: u64,
-    /// How many records the generation before had.
-    pub(crate) before: u32,
+    /// How many generations the one before is back, and how many records that had.
+    pub(crate) before: (u32, u32),
     pub(crate) body: Bytes,
     pub(crate) records: Vec<Bytes>,
 }
@@ -75,15 +77,18 @@ impl Replica {
     pub async fn open(disk: &Disk) -> Result<(Replica, Option<Found>), ReplicaError> {
         let spaces = [disk.open(SPACES[0])?, disk.open(SPACES[1])?];
         let log = disk.open(LOG)?;
-        let (next, newest) = match [read(&spaces[0]).await?, read(&spaces[1]).await?] {
+        let read = [read(&spaces[0]).await?, read(&spaces[1]).await?];
+        let claim =
+            read.iter().map(|space| if let Space::Claim(claim) = space { *claim } else { 0 }).max().unwrap_or(0);
+        let (next, newest) = match read {
             [Space::Version(version), _] | [_, Space::Version(version)] => return Err(ReplicaError::Version(version)),
             [Space::Body(a, body), Space::Body(b, _)] if a.generation > b.generation => (1, Some((a, body))),
             [_, Space::Body(head, body)] => (0, Some((head, body))),
             [Space::Body(head, body), _] => (1, Some((head, body))),
-            [Space::Nothing, Space::Nothing] => (0, None),
+            [Space::Nothing | Space::Claim(_), Space::Nothing] => (0, None),
             _ => return Err(ReplicaError::Damaged),
         };
-        let mut replica = Replica { spaces, log, next, generation: 0, records: 0, end: 0 };
+        let mut replica = Replica { spaces, log, next, generation: 0, claim, records: 0, end: 0 };
         let Some((head, body)) = newest else { return Ok((replica, None)) };
         let length = replica.log.size()?.min(LOG_READ_MAX) as usize;
         let records = record::records(&replica.log.read(0, length).await?, head.generation);
@@ -92,7 +97,8 @@ impl Replica {
         }
         replica.generation = head.generation;
         replica.records = records.bodies.len() as u32;
-        let found = Found { generation: head.generation, before: head.before, body, records: records.bodies };
+        let found =
+            Found { generation: head.generation, before: (head.back, head.before), body, records: records.bodies };
         Ok((replica, Some(found)))
     }
 
@@ -110,7 +116,7 @@ impl Replica {
         for (place, space) in spaces.iter().enumerate() {
             let Space::Body(head, body) = read(space).await? else { continue };
             let bodies = record::records(&records, head.generation).bodies;
-            let one = Found { generation: head.generation, before: head.before, body, records: bodies };
+            let one = Found { generation: head.generation, before: (head.back, head.before), body, records: bodies };
             // What tells nothing is written over first.
             if one.read().is_some() && head.generation >= newest {
                 (newest, next) = (head.generation, 1 - place);
@@ -118,14 +124,35 @@ impl Replica {
             generation = generation.max(head.generation);
             found.push(one);
         }
-        let replica = Replica { spaces, log, next, generation, records: 0, end: 0 };
+        let replica = Replica { spaces, log, next, generation, claim: 0, records: 0, end: 0 };
         Ok(Salvaged { replica, found, generation, is_damaged })
     }
 
+    /// The latest generation that it has, or that somebody was about to write.
+    pub(crate) fn latest(&self) -> u64 {
+        self.generation.max(self.claim)
+    }
+
+    /// Notes durably that a checkpoint of this generation may be written, to whatever copies.
+    pub(crate) async fn claim(&mut self, generation: u64) -> Result<(), ReplicaError> {
+        assert!(generation > self.latest(), "generations rise");
+        let space = &self.spaces[self.next];
+        space.write(0, vec![record::claim(generation)]).await?;
+        space.sync().await?;
+        self.claim = generation;
+        Ok(())
+    }
+
     /// Stores a checkpoint, durably; records follow it from now on. All copies of a node get the same generations; the one
-    /// before this had so many records.
-    pub(crate) async fn checkpoint(&mut self, generation: u64, before: u32, body: &[u8]) -> Result<(), ReplicaError> {
-        assert!(generation > self.generation, "generations rise");
+    /// before this is so many back, and had so many records.
+    pub(crate) async fn checkpoint(
+        &mut self,
+        generation: u64,
+        before: (u32, u32),
+        body: &[u8],
+    ) -> Result<(), ReplicaError> {
+        assert!(generation > self.generation && generation >= self.claim, "generations rise");
+        assert!(!body.is_empty(), "a checkpoint without a body is a claim");
         let space = &self.spaces[self.next];
         space.write(0, vec![record::checkpoint(generation, before, body)]).await?;
         space.sync().await?;
@@ -150,6 +177,7 @@ impl Replica {
 enum Space {
     Nothing,
     Body(Head, Bytes),
+    Claim(u64),
     Version(u8),
     Damage,
 }
@@ -159,6 +187,7 @@ async fn read(space: &File) -> Result<Space, DiskError> {
         Beginning::Nothing => return Ok(Space::Nothing),
         Beginning::Version(version) => return Ok(Space::Version(version)),
         Beginning::Damage => return Ok(Space::Damage),
+        Beginning::Claim(generation) => return Ok(Space::Claim(generation)),
         Beginning::Checkpoint(head) => head,
     };
     let body = space.read(CHECKPOINT_HEAD as u64, head.length).await?;

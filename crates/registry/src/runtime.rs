@@ -24,7 +24,8 @@ thread_local! {
     static HOST: RefCell<Option<Host>> = const { RefCell::new(None) };
 }
 
-fn host() -> Host {
+/// The host that is named.
+pub(crate) fn host() -> Host {
     HOST.with_borrow(|host| host.clone()).expect("the consensus library is polled within a host")
 }
 

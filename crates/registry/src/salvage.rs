@@ -17,6 +17,7 @@ use protocol::id::TargetId;
 use protocol::maps::Maps;
 
 use crate::consensus::Agreed;
+use crate::counting::must_write;
 use crate::reign::SKIPPED;
 use crate::replica::{Found, Replica, Salvaged};
 use crate::store::{Kept, Store, first};
@@ -76,10 +77,18 @@ impl Salvage {
         }
         if let Some(best) = best {
             salvage.best = best.kept.standing();
-            salvage.is_whole = best.is_whole;
+            salvage.is_whole = best.is_whole && salvage.must_count(&best.kept);
             salvage.outdated = outdated(disks, &best.found).await;
         }
         Ok(salvage)
+    }
+
+    /// Whether the machine cannot have gone on without the copies that are sound: that needs the consent of others, and more of
+    /// the set to be missing.
+    fn must_count(&self, best: &Kept) -> bool {
+        let is_sound = |target: &&TargetId| self.conditions.get(target) == Some(&Condition::Sound);
+        let sound = best.copies.iter().filter(is_sound).count();
+        best.voters().len() == 1 || sound >= must_write(best.copies.len(), best.spare)
     }
 
     fn take(&mut self, id: TargetId, salvaged: Salvaged, best: &mut Option<Best>) {

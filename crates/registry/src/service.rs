@@ -24,7 +24,7 @@ use crate::network::{Message, Network, Noted, Ruled, Said, Talk, ask};
 use crate::rounds::Rounds;
 use crate::runtime::{inside, within};
 use crate::store::{Kept, Lack, LogStore, Opened, Store, first};
-use crate::{ReplicaError, Standing, leader, nodes, promotion, reign};
+use crate::{ReplicaError, Standing, counting, leader, nodes, promotion, reign};
 
 /// How long a change may look for a leader that carries it out: longer than the worst election.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub struct Registry {
     ruled: Arc<Ruled>,
     noted: Arc<Noted>,
     outdated: Vec<TargetId>,
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
 }
 
 /// Why a registry did not start.
@@ -93,6 +93,20 @@ pub enum RegistryStart {
     /// The maps could not be stored.
     #[error("the registry could not be written: {0}")]
     Unwritten(String),
+    /// The copies that are here do not count any more, or not by themselves.
+    #[error("the copies of the registry that are here do not suffice, and nothing was changed: {0}")]
+    Uncounted(String),
+    /// Copies are missing, and the others must agree that it goes on without.
+    #[error(
+        "the registry could not be written: {few}. The machine goes on with those that are left once the others have agreed to \
+         that, and too few of them answer ({why}): start them first"
+    )]
+    Alone {
+        /// What is missing.
+        few: String,
+        /// Who does not answer.
+        why: String,
+    },
     /// Another machine goes on without the registry of which this is a part.
     #[error("the registry of this machine ended: {} was promoted without it", .founder)]
     Over {
@@ -209,6 +223,7 @@ impl Registry {
         host.listen(Port(CONSENSUS_PORT), Arc::new(Consensus(registry.clone())));
         host.spawn(leader::lead(registry.clone()));
         host.spawn(keep_ticking(registry.clone()));
+        host.spawn(counting::look_after(registry.clone()));
         if is_alone {
             registry.begin_alone().await?;
         }
@@ -502,6 +517,9 @@ impl Registry {
         self.store.lacks().map(|lack| match lack {
             Lack::Room => format!("the disks of node {node} are full; make room on them"),
             Lack::Answers => format!("disks of node {node} have not answered for a while; it waits for them"),
+            Lack::Copies => {
+                format!("disks of node {node} have failed; it waits for the others' consent to go on without")
+            }
         })
     }
 

@@ -1,8 +1,9 @@
 //! What a node keeps of the consensus, on several of its own targets: vote, log and the newest snapshot.
 //!
-//! 1. Whatever the library was told to be durable is on at least min(m+1, n) of the n copies: no m losses take it away.
+//! 1. Whatever the library was told to be durable is on at least min(m+1, n) of the n copies: no m losses take it away. How
+//!    one goes on without copies that failed, `counting` says.
 //! 2. A start reads at least n−m of them, and one that misses something has fewer records than another: the longest tells
-//!    all. It then brings all copies up to this before anything else happens.
+//!    all. It then brings all copies up to this before anything else happens, and writes none where it could not write enough.
 //! 3. One record or checkpoint is under way at a time, on all copies alike.
 //!    Copies on targets that were taken out of the cluster are no copies any more.
 //! 4. A copy that failed gets no record before its next checkpoint. Nor does one that was late, and that gets no checkpoint
@@ -29,10 +30,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::consensus::{Agreed, Entry, LogId, Membership, Meta, Vote, Words};
 use crate::copies::{Checkpoint, Copies, Reached};
+use crate::counting::{Dissent, Set, consent, must_read, must_write, patient_consent};
+use crate::reign::SKIPPED;
 use crate::replica::Found;
-use crate::runtime::{HostRuntime, in_time};
+use crate::runtime::{HostRuntime, host, in_time, is_within};
 use crate::service::RegistryStart;
-use crate::{Replica, ReplicaError};
+use crate::{Replica, ReplicaError, Standing};
 
 /// A log this long is cut by a checkpoint: it is read whole at a start.
 const LOG_BYTES_MAX: usize = 1 << 20;
@@ -41,6 +44,9 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(8);
 /// How often copies are written anew when too few have what was promised.
 const MEND_TRIES: u32 = 20;
 const MEND_PAUSE: Duration = Duration::from_millis(250);
+/// How often is looked whether disks answer again before the others are asked whether it may go on without: with what a write
+/// waits before, these are 15 s.
+const HUNG_LOOKS: u32 = 28;
 /// What becomes of what is to be kept while disks have no room for it, or answer nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Otherwise {
@@ -96,6 +102,8 @@ pub(crate) struct Store {
 pub(crate) enum Lack {
     Room,
     Answers,
+    /// Copies that work. Others are asked whether it may go on without those that do not.
+    Copies,
 }
 
 /// Why too few copies were written.
@@ -107,7 +115,14 @@ struct TooFew {
 
 struct Written {
     copies: Copies,
+    /// The targets that what is kept named when it was written last: a set that counts.
+    counts: Set,
+    /// No copy that counts is at a later one, but for the next.
     generation: u64,
+    /// Of the checkpoint that was written last, to enough copies or not.
+    newest: u64,
+    /// Whether to enough.
+    is_settled: bool,
     /// Records since the newest checkpoint, and their bytes.
     records: u32,
     log_bytes: usize,
@@ -126,7 +141,7 @@ impl Store {
     pub async fn create(mut kept: Kept, disks: &[(TargetId, Disk)]) -> Result<Arc<Store>, ReplicaError> {
         let (replicas, found) = open_all(disks).await?;
         let generation = found.iter().map(|(_, found)| found.generation).max().unwrap_or(0);
-        kept.also_on(disks);
+        disks.iter().for_each(|(target, _)| kept.take_copy(*target));
         Store::begin(kept, replicas, generation).await
     }
 
@@ -136,7 +151,7 @@ impl Store {
         replicas: Vec<(TargetId, Replica)>,
         generation: u64,
     ) -> Result<Arc<Store>, ReplicaError> {
-        let store = Store::of(kept, Written { copies: Copies::new(replicas), generation, records: 0, log_bytes: 0 });
+        let store = Store::of(kept, Written::new(Copies::new(replicas), generation, 0));
         let stored = store.checkpoint(&mut *store.written.lock().await).await;
         stored.map(|()| store).map_err(|few| ReplicaError::TooFew(few.why))
     }
@@ -144,15 +159,110 @@ impl Store {
     /// Reads what the copies on `disks` hold, and brings all of them up to it.
     pub async fn open(disks: &[(TargetId, Disk)]) -> Result<Opened, RegistryStart> {
         let (replicas, found) = open_all(disks).await.map_err(RegistryStart::Foreign)?;
-        let (newest, mut kept) = newest_of(&found)?;
+        let (newest, kept) = newest_of(&found)?;
         let outdated = found.iter().filter(|(_, found)| !found.is_explained_by_a_crash(newest));
         let outdated: Vec<_> = outdated.map(|(target, _)| *target).collect();
-        kept.also_on(disks);
-        let (generation, records) = (newest.generation, newest.records.len() as u32);
-        let store = Store::of(kept, Written { copies: Copies::new(replicas), generation, records, log_bytes: 0 });
-        let stored = store.checkpoint(&mut *store.written.lock().await).await;
-        stored.map_err(|few| RegistryStart::Unwritten(few.why))?;
+        let latest = replicas.iter().map(|(_, replica)| replica.latest()).max().unwrap_or(0);
+        let (counted, others): (Vec<_>, Vec<_>) =
+            replicas.into_iter().partition(|(target, _)| kept.copies.contains(target));
+        let written = Written::new(Copies::new(counted), newest.generation, newest.records.len() as u32);
+        let store = Store::of(kept, Written { generation: latest, ..written });
+        let mut written = store.written.lock().await;
+        store.begin_anew(&mut written).await?;
+        // Where those cannot be written it goes on without.
+        let taken_in = store.take_in(&mut written, others).await;
+        taken_in.or_else(|few| written.is_settled.then_some(()).ok_or(RegistryStart::Unwritten(few.why)))?;
+        drop(written);
         Ok(Opened { store, outdated })
+    }
+
+    /// The first checkpoint of a start, which goes on without some copies if the others agree.
+    async fn begin_anew(&self, written: &mut Written) -> Result<(), RegistryStart> {
+        loop {
+            let Err(few) = self.checkpoint(written).await else { return Ok(()) };
+            let (set, left, standing) = self.asking(written);
+            let (Some(standing), None, true) = (standing, few.lack, is_within() && !left.is_empty()) else {
+                return Err(RegistryStart::Unwritten(few.why));
+            };
+            let consent = patient_consent(&host(), &standing, &set, &left).await;
+            consent.map_err(|dissent| match dissent {
+                Dissent::Refused(why) => RegistryStart::Uncounted(why),
+                Dissent::Unheard(why) => RegistryStart::Alone { few: few.why, why },
+            })?;
+            self.go_on_without_others(written, &left);
+        }
+    }
+
+    /// Copies that do not count yet get all that is kept, and count from then on. Where that cannot be written it goes on as
+    /// before.
+    async fn take_in(&self, written: &mut Written, others: Vec<(TargetId, Replica)>) -> Result<(), TooFew> {
+        if others.is_empty() {
+            return Ok(());
+        }
+        // Who starts with those alone that count knows of all that may have been written, but for one generation.
+        if !written.is_settled {
+            self.checkpoint(written).await?;
+        }
+        let before = self.kept().set();
+        for (target, replica) in others {
+            written.generation = written.generation.max(replica.latest());
+            written.copies.take(target, replica);
+            self.kept().take_copy(target);
+        }
+        let Err(few) = self.checkpoint(written).await else { return Ok(()) };
+        self.go_on_with(written, &before);
+        self.checkpoint(written).await?;
+        Err(few)
+    }
+
+    /// The set, those of it that are left, and what the others are to be asked with.
+    fn asking(&self, written: &Written) -> (Set, Set, Option<Standing>) {
+        let left = self.left(written);
+        let kept = self.kept();
+        (kept.set(), left, kept.standing())
+    }
+
+    /// Those of the set whose copies are there and have not failed.
+    fn left(&self, written: &Written) -> Set {
+        let set = self.kept().set();
+        written.copies.sound().filter(|target| set.contains(target)).collect()
+    }
+
+    /// Goes on without all copies but these. The next checkpoint says so to them.
+    fn go_on_with(&self, written: &mut Written, left: &Set) {
+        self.kept().copies.retain(|target| left.contains(target));
+        written.copies.set_aside(left);
+    }
+
+    /// The same, where the others agreed: whatever the copies hold that were given up is older from then on.
+    fn go_on_without_others(&self, written: &mut Written, left: &Set) {
+        self.go_on_with(written, left);
+        written.generation += SKIPPED;
+    }
+
+    /// Takes copies in again that it went on without, where their targets serve.
+    pub async fn take_back(&self, serves: impl FnMut(TargetId) -> Option<()>) {
+        let mut written = self.written.lock().await;
+        let back = written.copies.back(serves);
+        // Where that is impossible it goes on as before.
+        drop(self.take_in(&mut written, back).await);
+    }
+
+    /// The set that counts, and those of it whose copies have failed.
+    pub async fn counted(&self) -> (Set, Set) {
+        let written = self.written.lock().await;
+        let sound: Set = written.copies.sound().collect();
+        (written.counts.clone(), written.counts.difference(&sound).copied().collect())
+    }
+
+    /// Goes on with the set `to` in the place of `from`, to which the others have agreed.
+    pub async fn narrow(&self, from: &Set, to: &Set) -> io::Result<()> {
+        let mut written = self.written.lock().await;
+        if self.kept().set() != *from || written.counts != *from {
+            return Ok(());
+        }
+        self.go_on_without_others(&mut written, to);
+        self.mend(&mut written, Otherwise::Fail).await
     }
 
     fn of(kept: Kept, written: Written) -> Arc<Store> {
@@ -184,12 +294,24 @@ impl Store {
     pub async fn adopt(&self, target: TargetId, disk: &Disk) -> io::Result<()> {
         let mut written = self.written.lock().await;
         let opening = in_time(OPEN_PATIENCE, Replica::open(disk)).await.unwrap_or(Err(ReplicaError::Hung));
-        let (replica, found) = opening.map_err(io::Error::other)?;
-        // What lies there is written over, and generations rise.
-        written.generation = written.generation.max(found.map_or(0, |found| found.generation));
-        written.copies.take(target, replica);
-        self.kept().take_copy(target);
-        self.mend(&mut written, Otherwise::Fail).await
+        let (replica, _) = opening.map_err(io::Error::other)?;
+        let mut coming = vec![(target, replica)];
+        let mut tries = 0;
+        loop {
+            let Err(few) = self.take_in(&mut written, coming).await else { return Ok(()) };
+            // A disk that is full or slow for a moment is tried again.
+            coming = loop {
+                if tries == MEND_TRIES {
+                    return Err(io::Error::other(few.why));
+                }
+                tries += 1;
+                HostRuntime::sleep(MEND_PAUSE).await;
+                let back = written.copies.back(|other| (other == target).then_some(()));
+                if !back.is_empty() {
+                    break back;
+                }
+            };
+        }
     }
 
     /// Goes on without copies on targets that were taken away: a start must neither ask for them nor believe them. The last
@@ -221,7 +343,11 @@ impl Store {
         written.log_bytes += body.len();
         let reached = written.copies.append(body, self.needed()).await;
         events.into_iter().for_each(|event| self.kept().happen(event));
-        if reached.stored >= self.needed() { Ok(()) } else { self.mend(&mut written, Otherwise::Wait).await }
+        if reached.stored >= self.needed() {
+            return Ok(());
+        }
+        written.is_settled = false;
+        self.mend(&mut written, Otherwise::Wait).await
     }
 
     /// Too few copies have the newest record: all are written anew, again and again for a while. A disk that was full or slow
@@ -230,20 +356,44 @@ impl Store {
         let mut tries = 0;
         let stored = loop {
             let Err(few) = self.checkpoint(written).await else { break Ok(()) };
-            let waits = few.lack.filter(|_| otherwise == Otherwise::Wait);
-            if tries == MEND_TRIES && waits.is_none() {
-                break Err(io::Error::other(few.why));
+            let mut waits = few.lack.filter(|_| otherwise == Otherwise::Wait);
+            if tries == MEND_TRIES && waits != Some(Lack::Room) {
+                if otherwise == Otherwise::Fail {
+                    break Err(io::Error::other(few.why));
+                }
+                waits = waits.or(Some(Lack::Copies));
+                *self.lack() = waits;
+                match self.go_on_if_others_agree(written).await {
+                    Ok(()) => continue,
+                    Err(Dissent::Refused(why)) if waits == Some(Lack::Copies) => {
+                        break Err(io::Error::other(format!("{}; {why}", few.why)));
+                    }
+                    Err(_) => {}
+                }
             }
             *self.lack() = waits;
             tries = MEND_TRIES.min(tries + 1);
             HostRuntime::sleep(MEND_PAUSE).await;
+            let mut looks = 0;
             // Nothing would become better before.
-            while waits == Some(Lack::Answers) && !written.copies.have_come_back() {
+            while waits == Some(Lack::Answers) && looks < HUNG_LOOKS && !written.copies.have_come_back() {
                 HostRuntime::sleep(MEND_PAUSE).await;
+                (looks, tries) = (looks + 1, MEND_TRIES);
             }
         };
         *self.lack() = None;
         stored
+    }
+
+    /// Goes on with the copies that are left, if the others agree.
+    async fn go_on_if_others_agree(&self, written: &mut Written) -> Result<(), Dissent> {
+        let (set, left, standing) = self.asking(written);
+        let Some(standing) = standing.filter(|_| !left.is_empty() && is_within()) else {
+            return Err(Dissent::Refused("no copy is left, or nobody is there to be asked".into()));
+        };
+        consent(&host(), &standing, &set, &left).await?;
+        self.go_on_without_others(written, &left);
+        Ok(())
     }
 
     /// What something waits for.
@@ -255,26 +405,46 @@ impl Store {
         self.lack.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes all that is kept to all copies, those that failed among them.
+    /// Writes all that is kept to all copies, those that failed among them; to none where there are too few. Where the last
+    /// time too few were written, or it was before this start, enough know first what is going to be written.
     async fn checkpoint(&self, written: &mut Written) -> Result<(), TooFew> {
+        let set = self.kept().set();
+        let needed = self.needed();
+        let there = written.copies.targets().filter(|target| set.contains(target)).count();
+        if there < needed {
+            return self.judge(&written.copies, Reached { stored: there, ..Reached::default() }, needed);
+        }
+        if !written.is_settled {
+            // One may have been begun that was not claimed.
+            written.generation = written.generation.max(written.copies.latest()) + 1;
+            let must_know = must_read(set.len(), self.kept().spare);
+            let reached = written.copies.claim(written.generation + 1, must_know).await;
+            self.judge(&written.copies, reached, must_know)?;
+        }
         let body = postcard::to_stdvec(&*self.kept());
         let body = body.map_err(|error| TooFew { lack: None, why: error.to_string() })?.into();
         written.generation += 1;
         written.log_bytes = 0;
-        let (generation, before) = (written.generation, std::mem::take(&mut written.records));
-        let reached = written.copies.checkpoint(Checkpoint { generation, before, body }, self.needed()).await;
-        self.judge(&written.copies, reached)
+        let back = u32::try_from(written.generation - written.newest).unwrap_or(0);
+        let before = (back, std::mem::take(&mut written.records));
+        written.newest = written.generation;
+        written.is_settled = false;
+        let checkpoint = Checkpoint { generation: written.generation, before, body };
+        let reached = written.copies.checkpoint(checkpoint, needed).await;
+        self.judge(&written.copies, reached, needed)?;
+        (written.counts, written.is_settled) = (set, true);
+        Ok(())
     }
 
     /// How many copies are to have everything.
     fn needed(&self) -> usize {
         let kept = self.kept();
-        (usize::from(kept.spare) + 1).min(kept.copies.len())
+        must_write(kept.copies.len(), kept.spare)
     }
 
     /// Whether enough copies were written.
-    fn judge(&self, copies: &Copies, Reached { stored, full, late }: Reached) -> Result<(), TooFew> {
-        let needed = self.needed();
+    fn judge(&self, copies: &Copies, reached: Reached, needed: usize) -> Result<(), TooFew> {
+        let Reached { stored, full, late } = reached;
         if stored >= needed {
             return Ok(());
         }
@@ -298,16 +468,25 @@ fn newest_of(found: &[(TargetId, Found)]) -> Result<(&Found, Kept), RegistryStar
     let kept = newest.read().ok_or(RegistryStart::Contradiction)?;
     let copies = found.iter().filter(|(target, _)| kept.copies.contains(target)).count();
     let total = kept.copies.len();
-    let needed = total - usize::from(kept.spare).min(total.saturating_sub(1));
+    let needed = must_read(total, kept.spare);
     if copies < needed {
         return Err(RegistryStart::TooFew { found: copies, total, needed });
     }
     Ok((newest, kept))
 }
 
+impl Written {
+    /// Nothing was written yet; of the newest copy there is generation and records.
+    fn new(copies: Copies, generation: u64, records: u32) -> Written {
+        let (newest, counts) = (generation, Set::new());
+        Written { copies, counts, generation, newest, is_settled: false, records, log_bytes: 0 }
+    }
+}
+
 impl Kept {
-    fn also_on(&mut self, disks: &[(TargetId, Disk)]) {
-        disks.iter().for_each(|(target, _)| self.take_copy(*target));
+    /// The targets that have a copy.
+    fn set(&self) -> Set {
+        self.copies.iter().copied().collect()
     }
 
     fn take_copy(&mut self, target: TargetId) {
@@ -392,7 +571,9 @@ impl Found {
         if generation == newest.generation {
             return records + 1 >= newest.records.len();
         }
-        generation + 1 == newest.generation && records == newest.before as usize && newest.records.is_empty()
+        let (back, before) = newest.before;
+        let is_the_one_before = back > 0 && generation + u64::from(back) == newest.generation;
+        is_the_one_before && records == before as usize && newest.records.is_empty()
     }
 }
 

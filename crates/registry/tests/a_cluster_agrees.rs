@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use host::NodeId;
-use host::sim::{self, DiskFaults, DiskOptions, Stop};
+use host::sim::{self, DiskFaults, DiskOptions, Stop, World};
+use host::{Disk, Host, NodeId};
 use protocol::checksum::crc;
 use protocol::id::TargetId;
-use protocol::maps::{Drain, NodeState};
+use protocol::maps::{Drain, NodeState, TargetState};
 use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
 use registry::{Life, Registry, RegistryStart, Session};
 
@@ -290,6 +290,121 @@ fn a_disk_that_hangs_stops_nobody_for_long_and_is_taken_back() {
         world.restart(NodeId(1));
         let registry = cluster.start(1).await;
         assert_eq!((registry.maps().logs.len(), registry.outdated()), (logs, vec![]), "no copy misses anything");
+    });
+}
+
+/// Three nodes with so many copies each, all of which count, and one of the nodes.
+async fn three_of_which_one(world: &World, host: &Host, copies: u32) -> (Cluster, u32) {
+    let cluster = Cluster::create(world, host, copies, 1).await;
+    cluster.start(1).await;
+    for _ in 0..2 {
+        cluster.join(copies).await;
+    }
+    cluster.await_voters(1, 3).await;
+    let all_count = || (1..=3).all(|node| counted(&cluster, node).len() == copies as usize);
+    until(world, "each has told of its copies", all_count).await;
+    let node = 1 + world.dice().below(3) as u32;
+    (cluster, node)
+}
+
+/// The targets whose copies of a node's replica count, as the other nodes know.
+fn counted(cluster: &Cluster, node: u32) -> Vec<TargetId> {
+    cluster.registry(1 + node % 3).maps().nodes[&node].copies.targets.iter().copied().collect()
+}
+
+/// The disks of a node with these numbers, and the targets that they are.
+fn some_of(cluster: &Cluster, node: u32, numbers: &[usize]) -> Vec<(TargetId, Disk)> {
+    let all: Vec<TargetId> = {
+        let maps = cluster.registry(1 + node % 3).maps();
+        maps.targets.iter().filter(|(_, entry)| entry.node == node).map(|(id, _)| *id).collect()
+    };
+    numbers.iter().map(|&number| (all[number], cluster.disks(node)[number].plug())).collect()
+}
+
+/// So that something is to be kept.
+async fn go_on(world: &World, cluster: &Cluster, node: u32) {
+    let other = 1 + node % 3;
+    for _ in 0..20 {
+        world.sleep(Duration::from_millis(500)).await;
+        // Who leads may be the one that waits.
+        drop(cluster.registry(other).answer(open(other)).await);
+    }
+    until(world, "it goes on", || cluster.registry(node).ails().is_none()).await;
+    cluster.registry(node).answer(open(node)).await.expect("it agrees");
+}
+
+#[test]
+fn a_node_goes_on_with_one_of_two_copies_and_never_with_the_lost_one_alone() {
+    sim::explore(0..10, async |world, host| {
+        let (cluster, node) = three_of_which_one(&world, &host, 2).await;
+        let lost = world.dice().below(2) as usize;
+        let left = some_of(&cluster, node, &[1 - lost])[0].0;
+        match world.dice().below(2) {
+            0 => cluster.disks(node)[lost].fail(),
+            _ => cluster.disks(node)[lost].set_faults(HUNG),
+        }
+        go_on(&world, &cluster, node).await;
+        assert_eq!(counted(&cluster, node), [left]);
+        let stop = || {
+            cluster.forget(node);
+            world.crash(NodeId(node), Stop::PowerLoss);
+            world.restart(NodeId(node))
+        };
+        let host = stop();
+        cluster.disks(node)[lost].heal();
+        let refused = Registry::start(&host, some_of(&cluster, node, &[lost])).await.err();
+        assert!(matches!(refused, Some(RegistryStart::Uncounted(_))), "{refused:?}");
+        let host = stop();
+        let alone = Registry::start(&host, some_of(&cluster, node, &[1 - lost])).await.expect("what counts is there");
+        until(&world, "it knows what was agreed on", || alone.maps().next_log.0 > 1).await;
+        drop(alone);
+        stop();
+        cluster.start(node).await;
+        until(&world, "both count again", || counted(&cluster, node).len() == 2).await;
+        cluster.disks(node)[1 - lost].fail();
+        go_on(&world, &cluster, node).await;
+        assert_ne!(counted(&cluster, node), [left], "the other has all, too");
+    });
+}
+
+#[test]
+fn a_node_that_starts_without_one_of_two_copies_asks_the_others() {
+    sim::explore(0..10, async |world, host| {
+        let (cluster, node) = three_of_which_one(&world, &host, 2).await;
+        cluster.forget(node);
+        world.crash(NodeId(node), Stop::PowerLoss);
+        let host = world.restart(NodeId(node));
+        for other in (1..=3).filter(|other| *other != node) {
+            world.cut(NodeId(node), NodeId(other));
+        }
+        let refused = Registry::start(&host, some_of(&cluster, node, &[0])).await.err();
+        assert!(matches!(refused, Some(RegistryStart::Alone { .. })), "{refused:?}");
+        (1..=3).filter(|other| *other != node).for_each(|other| world.heal(NodeId(node), NodeId(other)));
+        let registry = Registry::start(&host, some_of(&cluster, node, &[0])).await.expect("they agree");
+        assert_eq!(counted(&cluster, node), [some_of(&cluster, node, &[0])[0].0]);
+        drop(registry);
+    });
+}
+
+#[test]
+fn a_node_with_three_copies_loses_one_after_the_other() {
+    sim::explore(0..10, async |world, host| {
+        let (cluster, node) = three_of_which_one(&world, &host, 3).await;
+        let first = world.dice().below(3) as usize;
+        let target = some_of(&cluster, node, &[first])[0].0;
+        cluster.disks(node)[first].fail();
+        let failed = RegistryRequest::SetTarget(target, TargetState::Failed);
+        cluster.registry(node).answer(failed).await.expect("its node says so");
+        until(&world, "it goes on without that", || counted(&cluster, node).len() == 2).await;
+        go_on(&world, &cluster, node).await;
+        cluster.disks(node)[(first + 1) % 3].fail();
+        go_on(&world, &cluster, node).await;
+        assert_eq!(counted(&cluster, node).len(), 1);
+        cluster.disks(node)[first].heal();
+        let whole = RegistryRequest::SetTarget(target, TargetState::Behind);
+        cluster.registry(node).answer(whole).await.expect("its node says so");
+        until(&world, "it is taken in again", || counted(&cluster, node).contains(&target)).await;
+        go_on(&world, &cluster, node).await;
     });
 }
 

@@ -121,7 +121,7 @@ fn one_copy_of_the_machine_that_is_left_is_enough() {
             }
         }
         let refused = start(&world, &cluster, 2).await;
-        assert!(matches!(refused, Err(RegistryStart::Unwritten(_) | RegistryStart::TooFew { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(RegistryStart::Alone { .. } | RegistryStart::TooFew { .. })), "{refused:?}");
         restart(&world, &cluster, 2);
         let unnamed = cluster.rebuild(2, &[]).await.err();
         assert!(matches!(unnamed, Some(PromotionError::Unnamed { .. })), "{unnamed:?}");

@@ -101,7 +101,14 @@ impl Status {
                 (false, true) => "is gone, and is being drained",
             };
             let votes = if node["votes"] == true { ", votes" } else { "" };
-            say!("node {:<5} {} {does}{votes}", node["id"].to_string(), node["name"].as_str().unwrap_or("?"));
+            let copies = node["copies"].as_array().map_or(0, Vec::len) as u64;
+            let keeps = match node["targets"].as_u64() {
+                Some(targets) if 0 < copies && copies < targets => {
+                    format!(", keeps the registry on {copies} of {targets} targets")
+                }
+                _ => String::new(),
+            };
+            say!("node {:<5} {} {does}{votes}{keeps}", node["id"].to_string(), node["name"].as_str().unwrap_or("?"));
         }
         for slots in answer["slots"].as_array().into_iter().flatten() {
             say!("slots {}–{} on node {}", slots["first"], slots["last"], slots["node"]);

@@ -93,7 +93,14 @@ impl Site {
         let mut maps = change::new_cluster(CLUSTER, entries, GROUND.0, 1);
         for node in site.managers.keys() {
             let (state, address) = (NodeState::Alive, String::new());
-            let entry = NodeEntry { name: node.0.to_string(), address, session: 1, state, stores: true };
+            let entry = NodeEntry {
+                name: node.0.to_string(),
+                address,
+                session: 1,
+                state,
+                stores: true,
+                copies: Default::default(),
+            };
             maps.nodes.insert(node.0, entry);
         }
         maps.next_node = maps.nodes.keys().max().map_or(1, |last| last + 1);
@@ -154,7 +161,8 @@ impl Site {
     /// A node that stores nothing is one of the cluster's.
     pub fn join(&self, node: NodeId) {
         let (name, state) = (node.0.to_string(), NodeState::Alive);
-        let entry = NodeEntry { name, address: String::new(), session: 1, state, stores: false };
+        let entry =
+            NodeEntry { name, address: String::new(), session: 1, state, stores: false, copies: Default::default() };
         change_maps(&self.maps, |maps| drop(maps.nodes.insert(node.0, entry)));
     }
 
