@@ -1,8 +1,9 @@
 //! All that can happen to the copies of one node, exhaustively for few of them: disks fail and come back, the node stops at any
 //! moment, and what it said arrives late, or twice. What was promised is known to whoever goes on.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use protocol::FastMap;
 use protocol::maps::TargetEntry;
 
 use super::*;
@@ -413,7 +414,7 @@ impl Model {
     /// what was promised.
     fn look(&self) -> Result<usize, Vec<State>> {
         let first = State::begin(self.maps.targets.len());
-        let mut before: HashMap<State, Option<State>> = HashMap::from([(first.clone(), None)]);
+        let mut before: FastMap<State, Option<State>> = [(first.clone(), None)].into_iter().collect();
         let mut open = VecDeque::from([first]);
         while let Some(state) = open.pop_front() {
             for next in self.nexts(&state) {
