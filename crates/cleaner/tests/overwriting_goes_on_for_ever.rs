@@ -250,7 +250,8 @@ fn options() -> CleanerOptions {
 
 /// The data bytes that clients may fill, when targets of `cells` hold stripes of k+1.
 fn room(targets: u64, cells: u64) -> u64 {
-    let for_clients = cells - 2 * (cells * 40).div_ceil(1000);
+    let kept = (cells * 40).div_ceil(1000).max(4.min(cells / 8));
+    let for_clients = cells - 2 * kept;
     for_clients * targets * (targets - 1) / targets * u64::from(CELL)
 }
 

@@ -230,8 +230,8 @@ impl State {
                 (0, vec![bytes], checksums)
             }
         };
-        // Parity that lets copies go gives as much room as it takes. Other parity that took the last there is would leave none to
-        // cleaners, when data is many stripes ahead of it.
+        // Parity that lets copies go gives as much room as it takes. Other parity, of dozens of stripes at once, would leave
+        // nothing to journals and cleaners.
         let room = if is_parity && stripe.copied { Room::Clean } else { own_room };
         Append { header, fence, offset, parts, checksums, durability: lack.durability, room }
     }

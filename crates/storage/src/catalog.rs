@@ -28,6 +28,9 @@ pub(crate) struct Reserve {
     pub(crate) clean: u32,
 }
 
+/// So many cells are kept at least for each, of a disk that has eight times as many.
+const LEAST_KEPT: u32 = 4;
+
 /// How many cells a disk has room for, and how many of them are kept for whom.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -45,9 +48,11 @@ impl Plan {
         u32::try_from(bytes.saturating_sub(self.overhead) / self.cell).unwrap_or(u32::MAX)
     }
 
-    /// How many of so many cells are kept.
+    /// How many of so many cells are kept. However small the disk is: who takes a log over writes some stripes anew, and
+    /// one that cannot be taken over on a full disk keeps its machine from starting.
     pub(crate) fn reserve(&self, cells: u32) -> Reserve {
-        let part = |permille: u32| (u64::from(cells) * u64::from(permille)).div_ceil(1000) as u32;
+        let least = LEAST_KEPT.min(cells / 8);
+        let part = |permille: u32| ((u64::from(cells) * u64::from(permille)).div_ceil(1000) as u32).max(least);
         Reserve { journal: part(self.journal_permille), clean: part(self.clean_permille) }
     }
 }
