@@ -242,6 +242,12 @@ fn hides_data(maps: &Maps, header: &FragmentHeader, held: &Held, heard: &BTreeSe
     (0..geometry.data).map(Part::Data).any(|part| !is_told(part) && !is_shown(part))
 }
 
+/// Whether the stripe was laid anew in a later run than this fragment's. One that is not known may be newer than these maps.
+fn is_left(maps: &Maps, log: LogId, id: &FragmentId) -> bool {
+    let layout = maps.logs.get(&log).map_or(&[][..], |entry| &entry.layout);
+    layout.iter().any(|run| run.number == id.run && !run.covers(id.stripe))
+}
+
 /// Whether no address can lie in the stripe: beyond a sealed length there is nothing, whatever targets hold (rule 23).
 fn is_cut_off(maps: &Maps, log: LogId, number: StripeNumber) -> bool {
     match maps.logs.get(&log).map(|entry| entry.state) {
@@ -319,6 +325,9 @@ impl Whole {
         for (&target, found) in targets.iter().zip(answers) {
             held.extend(found.unwrap_or_default().into_iter().map(|fragment| (target, fragment)));
         }
+        // It may be all that is left of a deleted stripe, on a target that was away meanwhile: nobody reads it, and it need not
+        // be whole.
+        held.retain(|(_, found)| !is_left(&maps, log, &found.header.id));
         let Some((header, lengths)) = shape_of(&maps, (log, stripe), &held) else { return Ok(None) };
         let is_known = ended.map_or(is_closed(&maps, log, stripe), |length| length == total(&lengths));
         if !header.ended() && !is_known {
