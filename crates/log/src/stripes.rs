@@ -227,16 +227,16 @@ fn shape_in(held: &Held, run: RunNumber) -> Option<(&FragmentHeader, Vec<u32>)> 
 
 /// Whether one of the group's targets did not say what data it holds, or may have lost some, and nobody else shows it. Where no
 /// parity shows, data that is not shown may lie there: as it is, the stripe would pass for shorter, and parity for it, made
-/// anew, would take the place of the right one.
+/// anew, would take the place of the right one. Who has nothing that is needed counts as heard (as `absence`, rule 1).
 fn hides_data(maps: &Maps, header: &FragmentHeader, held: &Held, heard: &BTreeSet<TargetId>) -> bool {
     let FragmentHeader { id, geometry, .. } = header;
     let Some(group) = maps.groups.get(&header.group) else { return false };
     let member = |part| group.targets.get(geometry.member(id.stripe, part));
+    let is_heard = |target: &TargetId| heard.contains(target) || maps.has_nothing(*target);
     // Where all who were to have parity have none, as much is lost as may be, and no data is.
-    let mut parities = (0..geometry.parity).map(Part::Parity);
-    let is_all_lost = parities.all(|part| member(part).is_some_and(|target| heard.contains(target)));
-    let has_all = |target: &TargetId| maps.is_whole_in(group, *target) || is_all_lost;
-    let tells = |target: &TargetId| heard.contains(target) && !group.newcomers.contains(target) && has_all(target);
+    let is_all_lost = (0..geometry.parity).all(|at| member(Part::Parity(at)).is_some_and(is_heard));
+    let has_all = |target: &TargetId| maps.is_whole_in(group, *target) || maps.has_nothing(*target) || is_all_lost;
+    let tells = |target: &TargetId| is_heard(target) && !group.newcomers.contains(target) && has_all(target);
     let is_told = |part| member(part).is_some_and(tells);
     let is_shown = |part| held.iter().any(|(_, found)| found.header.id == FragmentId { part, ..*id });
     (0..geometry.data).map(Part::Data).any(|part| !is_told(part) && !is_shown(part))

@@ -3,7 +3,6 @@
 //! scanned at every start stands in the way of all of them. The other danger: needed bytes are taken for deleted ones.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use host::Host;
 use host::sim::{Dice, Stop, explore, run};
@@ -12,8 +11,8 @@ use log::{Appended, BodyPart, Cluster, LogReader, LogWriter, ReadError, Record, 
 use protocol::address::Position;
 use protocol::checksum::block_checksums;
 use protocol::fragment::{FragmentId, Part};
-use protocol::id::{LogId, StripeNumber, TargetId};
-use protocol::maps::{TargetState, Writer};
+use protocol::id::{LogId, StripeNumber};
+use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
 use protocol::storage::{Durability, Room};
 
@@ -172,16 +171,51 @@ fn what_a_target_brings_back_of_a_run_that_was_left_need_not_be_whole() {
         recovery::seal(&cluster, log).await.expect("three answer");
         stripes::delete(&cluster, &[(log, stripe)]).await;
         fakes.restart(away);
-        {
-            let mut maps = fakes.maps.lock().unwrap();
-            let maps = Arc::make_mut(&mut maps);
-            maps.targets.get_mut(&TargetId(leaves as u32)).expect("it is there").state = TargetState::Removed;
-            maps.epoch.0 += 1;
-        }
+        fakes.remove(leaves);
         cluster.refresh().await.expect("the registry answers");
         assert_eq!(holds(|part| matches!(part, Part::Copy { .. })), Some(away), "it brings it back");
         assert_eq!(stripes::verify(&cluster, log, stripe).await, Ok(Vec::new()));
         let listed = stripes::list(&cluster, Some(log)).await;
         assert!(listed.iter().any(|state| state.number == stripe), "it is listed, so that it is deleted");
+    });
+}
+
+/// A target was away while a stripe was deleted, and brings its part back. Another target, which had none of it, was removed
+/// meanwhile: it hides nothing, and the stripe does not pass for one that nobody can read any more.
+#[test]
+fn what_is_left_of_a_deleted_stripe_need_not_be_whole_where_a_target_was_removed() {
+    run(2, async |world, host| {
+        let fakes = Fakes::new(&world, 4, 1, FRAGMENT_SIZE);
+        let cluster = fakes.cluster(&host).await;
+        let writer = LogWriter::open(cluster.clone(), Writer::Client, Room::Data, WriterOptions::default()).await;
+        let writer = writer.expect("all answer");
+        let bytes = vec![1; 200];
+        let record = Record {
+            kind: RecordKind::Data,
+            owner: Owner::default(),
+            parts: &[BodyPart::Copied(&bytes)],
+            aligned: false,
+        };
+        writer.append(record).expect("it fits");
+        writer.commit(writer.end(), Durability::Disk).await.expect("all answer");
+        let log = writer.log();
+        drop(writer);
+        recovery::seal(&cluster, log).await.expect("all answer");
+        let stripe = StripeNumber(0);
+        let holds = |index: usize| !fakes.stores[index].lock().unwrap().fragments.is_empty();
+        let is_parity = |index: usize| {
+            let store = fakes.stores[index].lock().unwrap();
+            store.fragments.keys().any(|id| matches!(id.part, Part::Parity(_)))
+        };
+        let away = (0..4).find(|&index| holds(index) && !is_parity(index)).expect("it has data");
+        let leaves = (0..4).find(|&index| !holds(index)).expect("it is a short one");
+        world.crash(Fakes::node(away), Stop::Kill);
+        stripes::delete(&cluster, &[(log, stripe)]).await;
+        fakes.restart(away);
+        assert!(holds(away), "it brings it back");
+        fakes.remove(leaves);
+        cluster.refresh().await.expect("the registry answers");
+        let verified = stripes::verify(&cluster, log, stripe).await;
+        assert!(verified.as_ref().is_ok_and(|problems| !problems.is_empty()), "{verified:?}");
     });
 }

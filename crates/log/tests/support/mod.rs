@@ -12,7 +12,7 @@ use log::{Appended, BodyPart, Cluster, LogWriter, Record, WriterOptions, recover
 use protocol::checksum::{BLOCK_SIZE, block_checksums};
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, LogId, MapEpoch, StripeNumber, TargetId};
-use protocol::maps::{Maps, TargetEntry, Writer};
+use protocol::maps::{Maps, TargetEntry, TargetState, Writer};
 use protocol::record::{Owner, RecordKind};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryRequest};
 use protocol::storage::{
@@ -362,6 +362,14 @@ impl Fakes {
             let host = self.world.restart(Fakes::node(target));
             self.serve(target, &host);
         }
+    }
+
+    /// The registry takes a target away, whatever is on it.
+    pub fn remove(&self, target: usize) {
+        let mut maps = self.maps.lock().unwrap();
+        let maps = Arc::make_mut(&mut maps);
+        maps.targets.get_mut(&TargetId(target as u32)).expect("it is there").state = TargetState::Removed;
+        maps.epoch.0 += 1;
     }
 
     /// A cluster of one node, the registry's, with `targets` targets on it.
