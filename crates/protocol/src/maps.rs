@@ -270,9 +270,14 @@ impl Maps {
     /// The groups over which stripes may still come to lie: new ones, or those that a writer or recoverer has yet to end.
     pub fn written(&self) -> BTreeSet<GroupId> {
         let current = self.groups.iter().filter(|(_, group)| group.current).map(|(&id, _)| id);
+        current.chain(self.in_logs()).collect()
+    }
+
+    /// Those of them over which logs lie that are written still.
+    fn in_logs(&self) -> impl Iterator<Item = GroupId> {
         let unsealed = self.logs.values().filter(|log| !matches!(log.state, LogState::Sealed(_)));
         let written = unsealed.flat_map(|log| &log.layout).filter(|run| run.end.is_none());
-        current.chain(written.flat_map(|run| run.groups.iter().copied())).collect()
+        written.flat_map(|run| run.groups.iter().copied())
     }
 
     /// Whether nothing lies on a target that anybody needs.
@@ -283,6 +288,12 @@ impl Maps {
     /// Whether stripes may still come to lie on a target.
     pub fn takes_stripes(&self, target: TargetId) -> bool {
         self.written().iter().any(|group| self.groups[group].targets.contains(&target))
+    }
+
+    /// Whether a log lies over a target that is written still. Where none does, nobody has written there since the last one
+    /// ended: before a stripe lies over a group, a log does.
+    pub fn is_written(&self, target: TargetId) -> bool {
+        self.in_logs().any(|group| self.groups[&group].targets.contains(&target))
     }
 
     /// The owner of a slot.
@@ -407,8 +418,7 @@ pub struct TargetEntry {
     /// Since which epoch of the maps it is in its state. Whoever looked at it with older ones looked before it missed
     /// something, perhaps, or at another disk.
     pub since: MapEpoch,
-    /// Whether it has been emptied: whoever asked all found that nothing lies there, and nothing can come to lie there as long
-    /// as this is so.
+    /// Whether it has been emptied: whoever asked all found that nothing lies there, and no log has gone there since.
     pub empty: bool,
     /// How many bytes of fragments fit there in all, about: of that much is made what it is used for. None: it has not told.
     pub size: Option<u64>,

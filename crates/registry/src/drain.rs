@@ -7,7 +7,8 @@
 //! 3. A target is taken away when no stripe can come to lie on it any more, and whoever asks found none there: no current
 //!    group names it, and no run that is still written.
 //! 4. That it is empty may be known before, so that it may be switched off then and is not asked any more. It counts as long
-//!    as nothing can come to lie there: no longer where it stays after all, or groups lie on it again.
+//!    as nothing has come to lie there: no longer where it stays after all, or a log is written over it again. That groups
+//!    lie on it again, for redundancy needs it, is not enough: it may be off before any log goes there.
 //! 5. A node is forgotten when it is gone, has no targets, and manages nothing. Its number is never given again.
 
 use protocol::id::{MapEpoch, TargetId};
@@ -43,10 +44,10 @@ pub(crate) fn conclude(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) ->
     Ok(Outcome::Maps)
 }
 
-/// Forgets that targets were empty on which something may come to lie again.
+/// Forgets that targets were empty on which something may lie again.
 pub(crate) fn reconsider(maps: &mut Maps) {
     let empty = maps.targets.iter().filter(|(_, entry)| entry.empty);
-    let takes = empty.filter(|&(&target, entry)| !entry.may_go() || maps.takes_stripes(target));
+    let takes = empty.filter(|&(&target, entry)| !entry.may_go() || maps.is_written(target));
     let takes: Vec<TargetId> = takes.map(|(&target, _)| target).collect();
     for target in takes {
         maps.targets.get_mut(&target).expect("it is there").empty = false;
@@ -252,11 +253,23 @@ mod tests {
         let now = maps.epoch;
         conclude(&mut maps, now).expect("nothing was written");
         set_state(&mut maps, 2, TargetState::Failed);
-        assert_eq!((in_groups(&maps), is_empty(&maps)), (vec![1, 3], false), "redundancy needs it once more");
+        assert_eq!(in_groups(&maps), [1, 3], "redundancy needs it once more");
+        assert!(is_empty(&maps), "no log is there");
+        assert!(matches!(remove(&mut maps, 3), Err(RegistryError::InUse(_))), "one may come");
+        step(&mut maps, RegistryRequest::End { node: 3, session: 2 }).expect("it is switched off");
+        assert_eq!((in_groups(&maps), is_empty(&maps)), (vec![1], true), "none came");
+        step(&mut maps, RegistryRequest::Begin { node: 3, after: 2, address: String::new(), keeps: None })
+            .expect("it is back");
+        crate::change::bring_back(&mut maps, TargetId(3));
+        let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
+        let Ok(Outcome::Log(log, _)) = step(&mut maps, open) else { panic!("a log is opened") };
+        assert_eq!((in_groups(&maps), is_empty(&maps)), (vec![1, 3], false), "it is written");
         crate::change::bring_back(&mut maps, TargetId(2));
+        seal(&mut maps, log);
+        assert!(!is_empty(&maps), "it may have something");
         let now = maps.epoch;
         conclude(&mut maps, now).expect("nothing was written");
-        assert!(!is_empty(&crate::reign::begin(&maps, 1)), "another reign looks for itself");
+        assert!(is_empty(&maps) && !is_empty(&crate::reign::begin(&maps, 1)), "another reign looks for itself");
     }
 
     fn seal(maps: &mut Maps, log: LogId) {
