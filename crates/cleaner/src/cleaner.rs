@@ -283,7 +283,10 @@ impl Cleaner {
         self.expose(work, &maps);
         let own = survey.alive.iter().filter(|found| share.takes(found.stripe) && work.exposed.has(found.group));
         let bytes_own: u64 = own.map(|found| found.bytes_live).sum();
-        let bytes_exposed = work.exposed.looked(&survey.bytes_in, bytes_own);
+        let bytes_exposed = match goal {
+            Some(Goal::Safe) => work.exposed.looked(&survey.bytes_in, bytes_own),
+            _ => work.exposed.seen(&survey.bytes_in),
+        };
         self.noted().bytes_exposed = bytes_exposed;
         work.ages.observe(survey.stripes.clone(), self.cluster.host().now());
         work.stubborn.retain(|stripe, _| survey.stripes.binary_search(stripe).is_ok());

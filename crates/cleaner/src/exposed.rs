@@ -97,13 +97,19 @@ impl Exposed {
     /// it does after the first one, which finds stripes that are just being ended.
     pub fn looked(&mut self, bytes_in: &BTreeMap<GroupId, u64>, bytes_own: u64) -> u64 {
         let before = self.bytes;
-        self.empty = self.groups.keys().filter(|group| !bytes_in.contains_key(group)).copied().collect();
-        self.bytes = self.groups.keys().filter_map(|group| bytes_in.get(group)).sum();
+        self.bytes = self.seen(bytes_in);
         let moves = before == 0 || self.bytes < before;
         self.still = if moves { 0 } else { self.still + 1 };
         self.failed = 0;
         self.ticks = if moves && bytes_own > 0 { 0 } else { TICKS };
         self.bytes
+    }
+
+    /// The same of a look for another end, after which nothing is laid anew: the next one for this end is due when it was.
+    /// Looks for others may come so often that it would never be.
+    pub fn seen(&mut self, bytes_in: &BTreeMap<GroupId, u64>) -> u64 {
+        self.empty = self.groups.keys().filter(|group| !bytes_in.contains_key(group)).copied().collect();
+        self.groups.keys().filter_map(|group| bytes_in.get(group)).sum()
     }
 
     /// Whether nobody moves anything any more: then somebody does not do its share.
@@ -195,6 +201,21 @@ mod tests {
         assert_eq!(due_in(&mut exposed, TICKS), 0, "none of it is its own");
         assert!(exposed.is_due());
         assert_eq!(exposed.ticks, 2, "what worked since counts");
+    }
+
+    #[test]
+    fn looks_for_other_ends_do_not_put_it_off() {
+        let mut exposed = Exposed::default();
+        exposed.observe(groups(&[1, 2]));
+        assert!(exposed.is_due());
+        exposed.looked(&[(GroupId(1), 100)].into(), 0);
+        for _ in 0..TICKS {
+            assert!(!exposed.is_due());
+            assert_eq!(exposed.seen(&[(GroupId(1), 100), (GroupId(3), 9)].into()), 100);
+        }
+        assert!(exposed.is_due());
+        exposed.seen(&BTreeMap::new());
+        assert!(!exposed.is_any(), "it is seen that nothing is left");
     }
 
     #[test]
