@@ -82,6 +82,16 @@ struct Shared {
     notifier: OnceLock<Arc<dyn Notifier>>,
 }
 
+/// In the number of a handle: what is open by it goes past the kernel's pages.
+const PASSES_PAGES: u64 = 1 << 63;
+
+impl Handle {
+    /// Whether what is open by it goes past the kernel's pages, whatever the flags say.
+    fn passes_pages(self) -> bool {
+        self.0 & PASSES_PAGES != 0
+    }
+}
+
 /// One request under way: what it is named, about which inode, and for whom.
 struct Call {
     shared: Arc<Shared>,
@@ -216,8 +226,9 @@ impl Shared {
         Time(self.host.wall().0)
     }
 
-    fn handle(&self) -> Handle {
-        Handle(self.handles.fetch_add(1, Ordering::Relaxed))
+    fn handle(&self, passes_pages: bool) -> Handle {
+        let number = self.handles.fetch_add(1, Ordering::Relaxed);
+        Handle(if passes_pages { number | PASSES_PAGES } else { number })
     }
 
     /// Attributes for the kernel, and how long it may use them: where others change them only behind this client, or do not

@@ -128,16 +128,16 @@ impl Shared {
     /// read are filled behind this, with what the file has by then; and a last page that a WRITE has locked is read anew.
     async fn forget_beside_calls(&self, inode: InodeId) {
         let mut left = vec![WHOLE_FILE];
-        for _ in 0..COMING_TRIES {
+        for attempt in 0..COMING_TRIES {
             let moved = self.under_way.moved();
             self.under_way.spoil(inode, &WHOLE_FILE);
-            let beside = self.under_way.beside(inode, &left);
-            let tails = beside.tails.into_iter().map(|tail| (tail, true));
-            let parts = tails.chain(beside.free.into_iter().map(|free| (free, false)));
-            let parts = parts.map(async |(part, is_tail)| {
+            let beside = self.under_way.beside(inode, &left, attempt > 0);
+            let doubtful = beside.doubtful.into_iter().map(|page| (page, true));
+            let parts = doubtful.chain(beside.free.into_iter().map(|free| (free, false)));
+            let parts = parts.map(async |(part, is_doubtful)| {
                 let is_dropped = matches!(self.notify(vec![forget_bytes(inode, part.clone())]).await, Told::Done);
-                let is_locked_by_write = is_tail && !self.under_way.is_answered(inode, &part);
-                (!is_dropped && !is_locked_by_write).then_some(part)
+                let is_kept_waiting = is_doubtful && !self.under_way.is_answered(inode, &part);
+                (!is_dropped && !is_kept_waiting).then_some(part)
             });
             left = join_all(parts).await.into_iter().flatten().collect();
             if left.is_empty() {

@@ -93,7 +93,7 @@ impl Call {
     fn opened(&self, pages: Pages, past_pages: bool) -> Opened {
         let keep = if pages == Pages::Keep { fopen::KEEP_CACHE } else { 0 };
         let direct = if past_pages { fopen::DIRECT_IO } else { 0 };
-        Opened { handle: self.shared.handle(), flags: keep | direct, backing: 0 }
+        Opened { handle: self.shared.handle(past_pages), flags: keep | direct, backing: 0 }
     }
 
     pub(super) async fn release(self, release: Release) -> Outcome {
@@ -126,7 +126,9 @@ impl Call {
         if self.shared.access_times.take(read.handle) {
             self.touch();
         }
-        let request = self.shared.under_way.begin(self.inode, Use::Read, read.offset, read.size);
+        let is_past = read.handle.passes_pages() || OpenFlags(read.open_flags).is_direct();
+        let used = if is_past { Use::ReadPast } else { Use::Read };
+        let request = self.shared.under_way.begin(self.inode, used, read.offset, read.size);
         let mut pieces = loop {
             let look = || request.look();
             let pieces = self.client().read_once(self.inode, read.offset, read.size, look).await?;

@@ -49,7 +49,7 @@ impl Face {
     pub fn bequeath(&self) -> FaceHeritage {
         let Shared { access_times, holders, set_ids, told, forgotten, host, .. } = &*self.0;
         FaceHeritage {
-            next_handle: self.0.handle().0,
+            next_handle: self.0.handle(false).0,
             due: access_times.due().into_iter().map(|handle| handle.0).collect(),
             holders: holders.all().map(|(inode, owner, handle)| (inode, owner.0, handle.0)).collect(),
             set_ids: set_ids.all(),

@@ -76,6 +76,11 @@ impl OpenFlags {
         self.0 & APPEND != 0 && self.0 & DIRECT == 0
     }
 
+    /// Goes past the kernel's pages.
+    pub(crate) fn is_direct(self) -> bool {
+        self.0 & DIRECT != 0
+    }
+
     /// What is written must be durable before the write returns: O_DSYNC, which is part of O_SYNC.
     pub(crate) fn syncs(self) -> bool {
         self.0 & DATA_SYNC != 0

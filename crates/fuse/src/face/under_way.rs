@@ -2,8 +2,10 @@
 //!
 //! Linux locks a page that it reads until the READ is answered. The pages of a WRITE it fills and unlocks before it sends the
 //! WRITE; but a last page that it had not, and fills in part only, stays locked until the WRITE is answered. A page that was
-//! changed through a mapping stays under writeback until its WRITE is answered, which is as good as locked. Requests past the
-//! pages (O_DIRECT) lock none; they are counted nevertheless, which costs nothing but time.
+//! changed through a mapping stays under writeback until its WRITE is answered, which is as good as locked. A READ past the
+//! pages (O_DIRECT) locks none, and the kernel may have filled those of its bytes long ago: they are dropped as all others. But
+//! where a program has mapped what it opened so, or where the kernel reads the end of such a call by its pages, it says the
+//! same of a READ that has locked them.
 //!
 //! A READ that waits may keep its pages where others are dropped, if it then looks anew at what the file has: it is *spoiled*.
 //! One whose bytes are on their way to the kernel can do so no more, and is waited for.
@@ -25,6 +27,8 @@ const PAGE: u64 = 4096;
 pub(super) enum Use {
     /// Fills them.
     Read,
+    /// Passes them by, most likely.
+    ReadPast,
     /// Tells of their new bytes.
     Write,
     /// Tells of what was changed through a mapping.
@@ -57,7 +61,19 @@ impl State {
         match self.used {
             Use::Write => self.bytes.end.saturating_sub(PAGE).max(self.bytes.start)..self.bytes.end,
             Use::Read | Use::WriteBack => self.bytes.clone(),
+            Use::ReadPast => self.bytes.start..self.bytes.start,
         }
+    }
+
+    /// What it may have locked, each page for itself, or not: of a READ past the pages that is looked for when something is
+    /// found to be locked there.
+    fn doubtful(&self, is_locked: bool) -> impl Iterator<Item = Range<u64>> {
+        let bytes = match self.used {
+            Use::Write => self.kept(),
+            Use::ReadPast if is_locked => self.bytes.clone(),
+            Use::Read | Use::ReadPast | Use::WriteBack => 0..0,
+        };
+        bytes.step_by(PAGE as usize).map(|start| start..start.saturating_add(PAGE))
     }
 }
 
@@ -114,8 +130,8 @@ impl Drop for Request {
 pub(super) struct Beside {
     /// Locked for moments at most.
     pub(super) free: Vec<Range<u64>>,
-    /// A WRITE may have these locked, each for itself, or nobody.
-    pub(super) tails: Vec<Range<u64>>,
+    /// A request may have these locked, each for itself, or nobody.
+    pub(super) doubtful: Vec<Range<u64>>,
 }
 
 impl UnderWay {
@@ -152,15 +168,18 @@ impl UnderWay {
         requests.of(inode).any(|state| state.answered && overlap(&state.bytes, range))
     }
 
-    /// What of `ranges` lies beside the requests of now.
-    pub(super) fn beside(&self, inode: InodeId, ranges: &[Range<u64>]) -> Beside {
+    /// What of `ranges` lies beside the requests of now; `are_locked`: something is locked in each of them.
+    pub(super) fn beside(&self, inode: InodeId, ranges: &[Range<u64>], are_locked: bool) -> Beside {
         let requests = lock(&self.requests);
-        let mut beside = Beside { free: ranges.to_vec(), tails: Vec::new() };
+        let mut beside = Beside { free: ranges.to_vec(), doubtful: Vec::new() };
+        let take = |beside: &mut Beside, taken: &Range<u64>| {
+            beside.free = beside.free.iter().flat_map(|free| without(free, taken)).collect();
+        };
         for state in requests.of(inode).filter(|state| !state.answered) {
-            let kept = state.kept();
-            beside.free = beside.free.iter().flat_map(|free| without(free, &kept)).collect();
-            if state.used == Use::Write && ranges.iter().any(|range| overlap(range, &kept)) {
-                beside.tails.push(kept);
+            take(&mut beside, &state.kept());
+            for page in state.doubtful(are_locked).filter(|page| ranges.iter().any(|range| overlap(range, page))) {
+                take(&mut beside, &page);
+                beside.doubtful.push(page);
             }
         }
         beside
@@ -194,12 +213,24 @@ mod tests {
         let read = under_way.begin(FILE, Use::Read, PAGE + 1, 1);
         let written = under_way.begin(FILE, Use::Write, 4 * PAGE, 2 * PAGE as u32 + 1);
         let back = under_way.begin(FILE, Use::WriteBack, 9 * PAGE, 2 * PAGE as u32);
-        let beside = under_way.beside(FILE, &[ALL]);
+        let beside = under_way.beside(FILE, &[ALL], false);
         assert_eq!(beside.free, [0..PAGE, 2 * PAGE..6 * PAGE, 7 * PAGE..9 * PAGE, 11 * PAGE..u64::MAX]);
         let tail = 6 * PAGE..7 * PAGE;
-        assert_eq!(beside.tails, [tail]);
+        assert_eq!(beside.doubtful, [tail]);
         drop((read, written, back));
-        assert_eq!(under_way.beside(FILE, &[ALL]), Beside { free: vec![ALL], tails: Vec::new() });
+        assert_eq!(under_way.beside(FILE, &[ALL], false), Beside { free: vec![ALL], doubtful: Vec::new() });
+    }
+
+    #[test]
+    fn a_read_past_the_pages_keeps_none_unless_one_is_found_to_be_locked() {
+        let under_way = Arc::new(UnderWay::default());
+        let _past = under_way.begin(FILE, Use::ReadPast, PAGE, 2 * PAGE as u32);
+        let _read = under_way.begin(FILE, Use::Read, 2 * PAGE, 1);
+        let beside = under_way.beside(FILE, &[ALL], false);
+        assert_eq!((beside.free, beside.doubtful), (vec![0..2 * PAGE, 3 * PAGE..u64::MAX], Vec::new()));
+        let (both, first, second) = (0..2 * PAGE, 0..PAGE, PAGE..2 * PAGE);
+        let beside = under_way.beside(FILE, &[both], true);
+        assert_eq!((beside.free, beside.doubtful), (vec![first], vec![second]));
     }
 
     #[test]
@@ -208,7 +239,7 @@ mod tests {
         let (early, late) = (under_way.begin(FILE, Use::Read, 0, 1), under_way.begin(FILE, Use::Read, PAGE, 1));
         assert!(early.answer());
         under_way.spoil(FILE, &(0..2 * PAGE));
-        assert_eq!(under_way.beside(FILE, &[ALL]).free, [0..PAGE, 2 * PAGE..u64::MAX]);
+        assert_eq!(under_way.beside(FILE, &[ALL], false).free, [0..PAGE, 2 * PAGE..u64::MAX]);
         assert!(!late.answer());
         late.look();
         assert!(late.answer());
@@ -225,8 +256,8 @@ mod tests {
         let under_way = Arc::new(UnderWay::default());
         let _empty = under_way.begin(FILE, Use::Write, PAGE, 0);
         let _far = under_way.begin(FILE, Use::Read, u64::MAX - 1, 1);
-        let beside = under_way.beside(FILE, &[ALL]);
+        let beside = under_way.beside(FILE, &[ALL], false);
         let free = 0..u64::MAX / PAGE * PAGE;
-        assert_eq!((beside.free, beside.tails), (vec![free], Vec::new()));
+        assert_eq!((beside.free, beside.doubtful), (vec![free], Vec::new()));
     }
 }
