@@ -5,10 +5,9 @@
 //! are kept until it answers again, or its mount is broken off. Pages that a call has locked are passed over: they are filled
 //! when the call is answered.
 
-use std::collections::BTreeSet;
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fuse::Notification;
@@ -18,7 +17,7 @@ use rustix::fs::{Advice, AtFlags, CWD, StatxFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Resource};
 
 use super::mapped::Mapped;
-use super::mount;
+use super::{mount, page_cache};
 
 /// What programs have open on one mount, as far as it was looked at.
 pub struct Forgetting {
@@ -64,20 +63,25 @@ impl Forgetting {
         self.copy(open);
     }
 
-    /// Drops the pages of what was found open, but those that are mapped.
-    pub fn drop_pages(&self) {
-        for file in self.copies.values() {
+    /// Drops the pages of what was found open, but those that are mapped or that a program is just reading. Whether the kernel
+    /// has none of them any more.
+    pub fn drop_pages(&self) -> bool {
+        let drop_pages = |file: &OwnedFd| {
             let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
-        }
+            page_cache::has_nothing(file, 0, usize::MAX)
+        };
+        self.copies.values().map(drop_pages).fold(true, |all, gone| all & gone)
     }
 
-    /// Opening a file anew would ask the daemon; who has closed it meanwhile reads no more.
+    /// Opening a file anew would ask the daemon; who has closed it meanwhile reads no more, and may have something else open
+    /// under that number.
     fn copy(&mut self, open: Vec<Open>) {
         for Open { process, file, inode } in open {
-            if let Entry::Vacant(entry) = self.copies.entry(inode)
+            if !self.copies.contains_key(&inode)
                 && let Some(copy) = copy_of(process, file)
+                && self.inode(&copy, "", AtFlags::EMPTY_PATH) == Some(inode)
             {
-                entry.insert(copy);
+                self.copies.insert(inode, copy);
             }
         }
     }
@@ -106,10 +110,14 @@ impl Forgetting {
         open
     }
 
-    /// Where a process is, if that is there. The kernel tells what it knows, and asks nobody.
+    /// Where a process is, if that is there.
     fn working_directory(&self, process: i32) -> Option<u64> {
-        let link = format!("/proc/{process}/cwd");
-        let place = rustix::fs::statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+        self.inode(CWD, &format!("/proc/{process}/cwd"), AtFlags::empty())
+    }
+
+    /// The number of a file, if it lies there. The kernel tells what it knows, and asks nobody.
+    fn inode(&self, from: impl AsFd, path: &str, flags: AtFlags) -> Option<u64> {
+        let place = rustix::fs::statx(from, path, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
         let lies_there = format!("{}:{}", place.stx_dev_major, place.stx_dev_minor) == self.device;
         lies_there.then_some(place.stx_ino)
     }

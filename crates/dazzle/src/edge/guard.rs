@@ -69,11 +69,25 @@ pub fn run(daemon: i32, point: &Path) -> io::Result<()> {
     // Another daemon may have mounted there since.
     if mount::device(point).as_ref() == Some(&device) {
         break_connection(point);
-        let mut forgetting = Forgetting::new(device);
-        forgetting.look_at_pages();
-        forgetting.drop_pages();
+        forget_for_ever(device);
     }
     Ok(())
+}
+
+/// Drops the pages of a mount that is broken off: none come any more. It takes more than once where a program is just reading
+/// one, or has just been given a file by another; pages that several have mapped stay.
+fn forget_for_ever(device: String) {
+    let begun = Instant::now();
+    let mut forgetting = Forgetting::new(device.clone());
+    loop {
+        forgetting.look_at_pages();
+        let all_gone = forgetting.drop_pages();
+        forgetting::page_out_mapped(&device);
+        if all_gone || begun.elapsed() >= DROP_OFTEN {
+            return;
+        }
+        std::thread::sleep(DROP_AGAIN);
+    }
 }
 
 /// Returns when the daemon has ended.
