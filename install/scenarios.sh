@@ -723,7 +723,8 @@ end_lab() {
 lab_kills() {
     "$dazzle" lab up "$work/killed" --hosts 3 || return 1
     "$programs/hosts.py" "$dazzle" "$work/killed" --blows "${BLOWS:-kill,freeze,cut,part,kill}" --rounds "${ROUNDS:-5}" \
-        --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" --guests "${GUESTS:-}" || return 1
+        --most "${MOST:-8}" --seed "${SEED:-$RANDOM}" --guests "${GUESTS:-}" ||
+        { grep -hE " (WARN|ERROR) " "$work"/killed/host-*/dazzle.log | tail -n 5; return 1; }
     check_on_all "$work/killed" 1 2 3 && "$dazzle" lab down "$work/killed"
 }
 

@@ -249,10 +249,11 @@ class Watcher(threading.Thread):
         self.reads, self.stale, self.error = 0, None, None
 
     def read(self, file):
-        written = self.writer.written
+        written, begun = self.writer.written, time.monotonic()
         seen = int(os.pread(file, 20, 0))
         if seen < written and self.stale is None:
-            self.stale = f"read {seen}, and {written} was written before it began to read"
+            which = f"{os.path.basename(self.path)}, {'held open' if self.keeps_open else 'opened anew'}"
+            self.stale = begun, f"{which}: read {seen}, and {written} was written before it began to read"
         self.reads += 1
 
     def run(self):
@@ -272,9 +273,9 @@ class Looker(Watcher):
     """Looks what the renamer counts."""
 
     def read(self, file):
-        written = self.writer.written
+        written, begun = self.writer.written, time.monotonic()
         if os.path.exists(os.path.join(self.path, str(written - 1))) and self.stale is None:
-            self.stale = f"found the name {written - 1}, and it was renamed to {written} before it looked"
+            self.stale = begun, f"found the name {written - 1}, and it was renamed to {written} before it looked"
         os.path.exists(os.path.join(self.path, str(written)))
         self.reads += 1
 
@@ -283,7 +284,7 @@ class Watch:
     """Writers on one host, and watchers on another that is to be struck."""
 
     def __init__(self, run, mounts, victim):
-        self.victim = victim
+        self.victim, self.struck = victim, None
         other = next(mount for host, mount in mounts.items() if host != victim)
         # What is written all the time the kernel of a watcher seldom has a page of; of the others it has one when it is struck.
         pauses = {f"watched-{run}-{victim}-{number}": pause for number, pause in enumerate(PAUSES)}
@@ -302,7 +303,9 @@ class Watch:
                 raise Broken(f"the writer that host {self.victim} watches: {writer.error!r}")
         for watcher in self.watchers:
             if watcher.stale is not None:
-                raise Broken(f"host {self.victim} saw the past: {watcher.stale}")
+                (begun, stale), struck = watcher.stale, self.struck
+                when = "it was not struck" if struck is None else f"{begun - struck:.3f} s after the blow began"
+                raise Broken(f"host {self.victim} saw the past: {stale}; {when}")
 
     def end(self):
         """How often was looked."""
@@ -376,6 +379,7 @@ def strike(lab, blow, victim, crews, watch, guests, most):
     begin, end = BLOWS[blow]
     other = next(crew.host for crew in reversed(crews) if crew.host != victim)
     act = functools.partial(lab.act_between, other=other) if blow == "part" else lab.act
+    watch.struck = time.monotonic()
     act(begin, victim)
     until = time.monotonic() + DEAD
     while time.monotonic() < until:
