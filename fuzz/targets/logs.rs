@@ -90,7 +90,7 @@ fn run(input: &[u8]) {
     let entry = |n| TargetEntry::new(NODE.0, format!("t{n}"));
     let mut maps = change::new_cluster(7, (0..3).map(|n| (TargetId(n), entry(n))).collect(), NODE.0, 1);
     maps.groups.values_mut().for_each(|group| group.geometry = SHAPE);
-    let open = RegistryRequest::OpenLog { node: NODE.0, writer: Writer::Client };
+    let open = RegistryRequest::open_log(&maps, NODE.0, Writer::Client, 0);
     let maps = change::apply(&maps, open).0.expect("a log is opened");
     let (mut stores, laid) = lay(&mut feed, &maps);
     let harm = harm(&mut feed, &mut stores);

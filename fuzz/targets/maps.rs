@@ -87,7 +87,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
     };
     let seen = MapEpoch(maps.epoch.0.saturating_sub(feed.choice(3).into()));
     match feed.choice(26) {
-        0 => RegistryRequest::OpenLog { node: feed.word(), writer: Writer::Client },
+        0 => RegistryRequest::open_log(maps, feed.word(), Writer::Client, feed.byte().into()),
         1 => {
             let groups = feed.run().iter().map(|&id| GroupId(id.into())).collect();
             RegistryRequest::AddRun { log, version, epoch, from: StripeNumber(feed.number()), groups }
@@ -268,7 +268,7 @@ fn space_of(feed: &mut Feed<'_>) -> Bytes {
 fn seeds() -> Vec<Vec<u8>> {
     let entry = |n| TargetEntry::new(1, format!("t{n}"));
     let maps = change::new_cluster(7, (0..5).map(|n| (TargetId(n), entry(n))).collect(), 1, 1);
-    let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
+    let open = RegistryRequest::open_log(&maps, 1, Writer::Client, 0);
     let maps = change::apply(&maps, open).0.expect("a change");
     let mut body = registry::fuzzing::body(maps, 1);
     body.resize(body.len().next_multiple_of(4), 0);

@@ -133,7 +133,7 @@ mod tests {
 
     fn maps(logs: &[(u64, Writer, LogState)]) -> Maps {
         let entry = |&(log, writer, state): &(u64, Writer, LogState)| {
-            (LogId(log), LogEntry { node: 1, session: 0, writer, layout: vec![], state, version: 1 })
+            (LogId(log), LogEntry::new((1, 0), writer, vec![], state))
         };
         Maps {
             logs: logs.iter().map(entry).collect(),

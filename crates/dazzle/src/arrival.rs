@@ -159,7 +159,7 @@ mod tests {
         let group = *maps.groups.keys().next().expect("targets serve");
         let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![group] };
         let state = LogState::Open(FenceEpoch(1));
-        let entry = LogEntry { node: 1, session: 1, writer: Writer::Client, layout: vec![run], state, version: 1 };
+        let entry = LogEntry::new((1, 1), Writer::Client, vec![run], state);
         maps.logs.insert(LogId(1), entry);
         (maps, vec![stripe(group)])
     }

@@ -252,7 +252,7 @@ mod tests {
         maps.groups.insert(old, GroupEntry::new((1..=4).map(TargetId).collect(), geometry, false));
         let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![old] };
         let state = LogState::Open(FenceEpoch(1));
-        let entry = LogEntry { node: 1, session: 1, writer: Writer::Client, layout: vec![run], state, version: 1 };
+        let entry = LogEntry::new((1, 1), Writer::Client, vec![run], state);
         maps.logs.insert(LogId(1), entry);
         states[0].group = old;
         lacks(&mut states[0], 4);

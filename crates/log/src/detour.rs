@@ -275,7 +275,7 @@ mod tests {
         maps.groups.insert(GroupId(0), GroupEntry::new((0..4).map(TargetId).collect(), GEOMETRY, true));
         let run = Run { number: RunNumber(5), from: StripeNumber(0), end: None, groups: vec![GroupId(0)] };
         let state = LogState::Open(FenceEpoch(0));
-        let log = LogEntry { node: 0, session: 0, writer: Writer::Client, layout: vec![run], state, version: 0 };
+        let log = LogEntry::new((0, 0), Writer::Client, vec![run], state);
         maps.logs.insert(LOG, log);
         maps
     }

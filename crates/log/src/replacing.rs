@@ -236,7 +236,7 @@ mod tests {
         set(&mut maps, 1, TargetState::Failed);
         let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![GroupId(0)] };
         let state = LogState::Open(protocol::id::FenceEpoch(1));
-        let entry = LogEntry { node: 2, session: 1, writer: Writer::Client, layout: vec![run], state, version: 1 };
+        let entry = LogEntry::new((2, 1), Writer::Client, vec![run], state);
         maps.logs.insert(LogId(1), entry);
         assert!(replaced(&maps, &given_up(&[1])).is_empty());
         maps.logs.get_mut(&LogId(1)).expect("it is open").layout[0].end = Some(StripeNumber(9));
@@ -258,7 +258,7 @@ mod tests {
         };
         let state = LogState::Open(protocol::id::FenceEpoch(1));
         let layout = vec![run(0, 9, 0)];
-        let entry = LogEntry { node: 2, session: 1, writer: Writer::Client, layout, state, version: 1 };
+        let entry = LogEntry::new((2, 1), Writer::Client, layout, state);
         maps.logs.insert(LogId(1), entry);
         let id = FragmentId { log: LogId(1), stripe: StripeNumber(4), run: RunNumber(0), part: Part::Data(0) };
         let mut stripe = StripeState {

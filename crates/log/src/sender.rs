@@ -62,7 +62,8 @@ impl Shared {
         options: WriterOptions,
     ) -> Result<Arc<Shared>, LogError> {
         let node = cluster.host().node().0;
-        let answer = cluster.registry(RegistryRequest::OpenLog { node, writer }).await;
+        let open = RegistryRequest::open_log(&cluster.maps(), node, writer, cluster.host().random());
+        let answer = cluster.registry(open).await;
         let unavailable = |why: String| LogError::Unavailable(why);
         let (log, epoch, maps) = match answer {
             Ok(RegistryReply::Log(log, epoch, maps)) => (log, epoch, maps),

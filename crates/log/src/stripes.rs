@@ -517,7 +517,7 @@ mod tests {
         let run =
             |number, end| Run { number: RunNumber(number), from: StripeNumber(0), end, groups: vec![GroupId(number)] };
         let (layout, state) = (vec![run(0, Some(StripeNumber(1))), run(1, None)], LogState::Open(FenceEpoch(1)));
-        let log = LogEntry { node: 1, session: 1, writer: Writer::Client, layout, state, version: 1 };
+        let log = LogEntry::new((1, 1), Writer::Client, layout, state);
         Maps {
             targets: (0..4).map(|id| (TargetId(id), TargetEntry::new(id, String::new()))).collect(),
             groups: [(GroupId(0), group(0)), (GroupId(1), group(1))].into(),

@@ -25,7 +25,7 @@ fn another_registry_is_asked_and_changes_are_heard_of() {
         let registries = [NodeId(2), host.node()];
         let cluster = Cluster::connect_any(client, &registries).await.expect("one of two answers");
         cluster.follow();
-        let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Manager };
+        let open = RegistryRequest::open_log(&cluster.maps(), 1, Writer::Manager, 1);
         registry.answer(open).await.expect("a change");
         world.sleep(Duration::from_millis(50)).await;
         assert_eq!(cluster.maps().next_log.0, 2);

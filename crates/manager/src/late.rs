@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn nothing_is_done_for_who_waits_no_longer() {
-        let log = |state| LogEntry { node: 1, session: 1, writer: Writer::Client, layout: vec![], state, version: 1 };
+        let log = |state| LogEntry::new((1, 1), Writer::Client, vec![], state);
         let epoch = FenceEpoch(1);
         let states = [LogState::Open(epoch), LogState::Sealing(epoch), LogState::Sealed(Position::START)];
         let logs = (2..).map(LogId).zip(states.map(log)).collect();

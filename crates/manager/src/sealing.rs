@@ -140,7 +140,7 @@ mod tests {
             stores: true,
             copies: Default::default(),
         };
-        let log = LogEntry { node: 0, session: 1, writer: Writer::Manager, layout: Vec::new(), state, version: 1 };
+        let log = LogEntry::new((0, 1), Writer::Manager, Vec::new(), state);
         let living = (1..4).map(|number| (number, node(NodeState::Alive)));
         Maps {
             nodes: living.chain([(0, node(NodeState::Gone))]).collect(),

@@ -538,6 +538,8 @@ pub struct LogEntry {
     pub node: u32,
     /// In which session of that node it was opened.
     pub session: u64,
+    /// By which question of that session.
+    pub opening: u64,
     /// In which role.
     pub writer: Writer,
     /// Where its stripes lie.
@@ -549,6 +551,11 @@ pub struct LogEntry {
 }
 
 impl LogEntry {
+    /// A log of a session of a node, of which nothing has changed yet.
+    pub fn new((node, session): (u32, u64), writer: Writer, layout: Vec<Run>, state: LogState) -> LogEntry {
+        LogEntry { node, session, opening: 0, writer, layout, state, version: 1 }
+    }
+
     /// The newest run in which `stripe` may lie.
     pub fn run(&self, stripe: StripeNumber) -> Option<&Run> {
         self.layout.iter().rev().find(|run| run.covers(stripe))
@@ -638,7 +645,7 @@ mod tests {
 
     #[test]
     fn a_log_that_maps_do_not_know_yet_is_not_over() {
-        let log = |state| LogEntry { node: 1, session: 1, writer: Writer::Manager, layout: vec![], state, version: 1 };
+        let log = |state| LogEntry::new((1, 1), Writer::Manager, vec![], state);
         let open = (LogId(2), log(LogState::Open(FenceEpoch(1))));
         let sealed = (LogId(3), log(LogState::Sealed(Position::START)));
         let maps = Maps { logs: [open, sealed].into(), next_log: LogId(4), ..Maps::empty(1, 1) };

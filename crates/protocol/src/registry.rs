@@ -35,12 +35,16 @@ pub struct Attempt {
 pub enum RegistryRequest {
     /// All maps, as the replica that is asked has them.
     Maps,
-    /// A new log, written over the current groups.
+    /// A new log, written over the current groups. Asked again, it is the same log.
     OpenLog {
         /// The writer's node.
         node: u32,
+        /// The session of the node in which it is written: a request that comes when that is over opens none.
+        session: u64,
         /// The writer's role.
         writer: Writer,
+        /// Tells it from all other logs of the session.
+        opening: u64,
     },
     /// Adds a run to a log's layout: its writer's while it is open, its claimant's while it is being sealed. The registry
     /// gives it the next number, and says in which of its groups it begins.
@@ -249,6 +253,14 @@ pub enum RegistryRequest {
         /// The epoch of the maps that the asker saw.
         seen: MapEpoch,
     },
+}
+
+impl RegistryRequest {
+    /// That a node opens a log in its session that `maps` know. `opening` is drawn by lot.
+    pub fn open_log(maps: &Maps, node: u32, writer: Writer, opening: u64) -> RegistryRequest {
+        let session = maps.nodes.get(&node).map_or(0, |entry| entry.session);
+        RegistryRequest::OpenLog { node, session, writer, opening }
+    }
 }
 
 /// What the registry answers.

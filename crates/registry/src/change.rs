@@ -59,7 +59,9 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::End { node, session } | RegistryRequest::Expire { node, session } => {
             nodes::end(&mut next, node, session)
         }
-        RegistryRequest::OpenLog { node, writer } => open_log(&mut next, node, writer),
+        RegistryRequest::OpenLog { node, session, writer, opening } => {
+            open_log(&mut next, (node, session), writer, opening)
+        }
         RegistryRequest::AddRun { log, version, epoch, from, groups } => {
             add_run(&mut next, (log, version, epoch), from, groups)
         }
@@ -146,7 +148,16 @@ impl Outcome {
     }
 }
 
-fn open_log(maps: &mut Maps, node: u32, writer: Writer) -> Reply {
+fn open_log(maps: &mut Maps, (node, session): (u32, u64), writer: Writer, opening: u64) -> Reply {
+    // Others seal what a session that is over has written; only what comes behind that is nobody's.
+    if maps.nodes.get(&node).is_some_and(|entry| entry.session != session) {
+        return Err(RegistryError::Over(node, session));
+    }
+    let is_same = |entry: &LogEntry| (entry.node, entry.session, entry.opening) == (node, session, opening);
+    if let Some((&log, entry)) = maps.logs.iter().find(|(_, entry)| is_same(entry)) {
+        let LogState::Open(epoch) = entry.state else { return Err(RegistryError::Lost) };
+        return Ok(Outcome::Log(log, epoch));
+    }
     let log = maps.next_log;
     maps.next_log = LogId(log.0 + 1);
     let mut groups: Vec<_> = maps.groups.iter().filter(|(_, group)| group.current).map(|(id, _)| *id).collect();
@@ -156,8 +167,8 @@ fn open_log(maps: &mut Maps, node: u32, writer: Writer) -> Reply {
     turn(maps, (log, writer), StripeNumber(0), &mut groups);
     let layout = vec![Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups }];
     let epoch = FenceEpoch(1);
-    let session = maps.nodes.get(&node).map_or(0, |entry| entry.session);
-    maps.logs.insert(log, LogEntry { node, session, writer, layout, state: LogState::Open(epoch), version: 1 });
+    let entry = LogEntry { opening, ..LogEntry::new((node, session), writer, layout, LogState::Open(epoch)) };
+    maps.logs.insert(log, entry);
     Ok(Outcome::Log(log, epoch))
 }
 
@@ -383,6 +394,13 @@ pub(crate) fn bring_back(maps: &mut Maps, target: TargetId) {
     step(maps, RegistryRequest::TargetWhole(target, seen)).expect("nothing was said of it since");
 }
 
+/// A node's newest session opens a log.
+#[cfg(test)]
+pub(crate) fn open(maps: &mut Maps, node: u32, writer: Writer) -> Reply {
+    let (session, opening) = (maps.nodes[&node].session, maps.next_log.0);
+    step(maps, RegistryRequest::OpenLog { node, session, writer, opening })
+}
+
 /// Makes a request of maps, which can be followed then.
 #[cfg(test)]
 pub(crate) fn step(maps: &mut Maps, request: RegistryRequest) -> Reply {
@@ -417,7 +435,7 @@ mod tests {
     #[test]
     fn maps_that_cannot_be_followed_are_known_as_such() {
         let mut maps = cluster(5);
-        let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client });
+        let _ = open(&mut maps, 1, Writer::Client);
         assert_eq!(maps.verify(), Ok(()));
         let broken = |change: &dyn Fn(&mut Maps)| {
             let mut maps = maps.clone();
@@ -491,11 +509,7 @@ mod tests {
     #[test]
     fn the_number_of_a_group_that_was_forgotten_is_not_given_again() {
         let mut maps = cluster(5);
-        let Ok(Outcome::Log(log, epoch)) =
-            step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client })
-        else {
-            panic!("it is opened")
-        };
+        let Ok(Outcome::Log(log, epoch)) = open(&mut maps, 1, Writer::Client) else { panic!("it is opened") };
         let form = |maps: &mut Maps, fragment_size| {
             let geometry = Geometry { data: 1, parity: 1, fragment_size };
             let group = GroupEntry::new(vec![TargetId(0), TargetId(1)], geometry, false);
@@ -518,7 +532,7 @@ mod tests {
     #[test]
     fn a_log_is_forgotten_only_by_who_looked_since_its_targets_are_what_they_are() {
         let mut maps = cluster(5);
-        let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client });
+        let _ = open(&mut maps, 1, Writer::Client);
         let log = LogId(1);
         let _ = step(&mut maps, RegistryRequest::Claim { log, version: 1 });
         let (epoch, length, tail) = (FenceEpoch(2), Position::new(StripeNumber(0), 0), StripeNumber(0));
@@ -534,10 +548,28 @@ mod tests {
     }
 
     #[test]
+    fn an_opening_is_one_log_however_often_it_is_asked_for() {
+        let mut maps = cluster(5);
+        let asked = |session, opening| {
+            let (node, writer) = (1, Writer::Client);
+            RegistryRequest::OpenLog { node, session, writer, opening }
+        };
+        let log = |number| Ok(Outcome::Log(LogId(number), FenceEpoch(1)));
+        assert_eq!(step(&mut maps, asked(1, 7)), log(1));
+        assert_eq!(apply(&maps, asked(1, 7)), (None, log(1)), "the answer was lost");
+        assert_eq!(step(&mut maps, asked(1, 8)), log(2));
+        let _ = step(&mut maps, RegistryRequest::Claim { log: LogId(1), version: 1 });
+        assert_eq!(step(&mut maps, asked(1, 7)), Err(RegistryError::Lost), "it is another's by now");
+        let begin = RegistryRequest::Begin { node: 1, after: 1, address: String::new(), keeps: None };
+        assert_eq!(step(&mut maps, begin), Ok(Outcome::Session(2)));
+        assert_eq!(step(&mut maps, asked(1, 9)), Err(RegistryError::Over(1, 1)), "nobody would write it, or seal it");
+        assert_eq!(step(&mut maps, asked(2, 7)), log(3), "another session, another log");
+    }
+
+    #[test]
     fn two_recoverers_cannot_both_seal_a_log() {
         let mut maps = cluster(5);
-        let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
-        assert_eq!(step(&mut maps, open), Ok(Outcome::Log(LogId(1), FenceEpoch(1))));
+        assert_eq!(open(&mut maps, 1, Writer::Client), Ok(Outcome::Log(LogId(1), FenceEpoch(1))));
         let log = LogId(1);
         assert_eq!(step(&mut maps, RegistryRequest::Claim { log, version: 1 }), Ok(Outcome::Log(log, FenceEpoch(2))));
         assert_eq!(step(&mut maps, RegistryRequest::Claim { log, version: 1 }), Err(RegistryError::Lost));
@@ -564,7 +596,7 @@ mod tests {
         };
         for _ in 0..8 {
             for writer in [Writer::Client, Writer::Manager] {
-                let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer });
+                let _ = open(&mut maps, 1, writer);
             }
         }
         assert_eq!(begun(&maps), 8);
@@ -580,7 +612,7 @@ mod tests {
     #[test]
     fn a_claimed_log_gets_runs_from_its_claimant_alone() {
         let mut maps = cluster(5);
-        let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client });
+        let _ = open(&mut maps, 1, Writer::Client);
         let log = LogId(1);
         let add = |version, epoch| RegistryRequest::AddRun {
             log,
@@ -618,7 +650,7 @@ mod tests {
         );
         assert!(matches!(set(&mut maps, TargetState::Whole), Err(RegistryError::InUse(_))), "nobody looked");
         let seen = maps.epoch;
-        let _ = step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Client });
+        let _ = open(&mut maps, 1, Writer::Client);
         assert_eq!(whole(&mut maps, seen), Ok(Outcome::Maps), "what else happened says nothing of it");
         assert_eq!((maps.targets[&target].state, whole(&mut maps, seen)), (TargetState::Whole, Ok(Outcome::Maps)));
     }

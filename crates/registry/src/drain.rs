@@ -61,6 +61,10 @@ pub(crate) fn remove(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) -> R
         let entry = maps.targets.get_mut(target).expect("it may go");
         (entry.state, entry.empty) = (TargetState::Removed, false);
     }
+    // Whatever they were yet to get in a group of the past nobody needs there any more.
+    for group in maps.groups.values_mut() {
+        group.newcomers.retain(|member| !targets.contains(member));
+    }
     let owners: Vec<u32> = targets.iter().map(|target| maps.targets[target].node).collect();
     for node in owners {
         if !maps.present().any(|(_, entry)| entry.node == node)
@@ -143,7 +147,7 @@ mod tests {
     use protocol::registry::RegistryRequest;
 
     use super::*;
-    use crate::change::{new_cluster, step};
+    use crate::change::{new_cluster, open, step};
 
     /// Machines with one target each; node n has target n.
     fn cluster(nodes: u32) -> Maps {
@@ -198,8 +202,7 @@ mod tests {
     #[test]
     fn a_target_is_removed_when_nothing_can_come_to_lie_on_it() {
         let mut maps = cluster(4);
-        let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
-        let Ok(Outcome::Log(log, epoch)) = step(&mut maps, open) else { panic!("a log is opened") };
+        let Ok(Outcome::Log(log, epoch)) = open(&mut maps, 1, Writer::Client) else { panic!("a log is opened") };
         assert!(matches!(remove(&mut maps, 4), Err(RegistryError::InUse(_))), "nobody drained it");
         drain(&mut maps, 4, Drain::Careful).expect("three are left");
         assert!(matches!(remove(&mut maps, 4), Err(RegistryError::InUse(_))), "the log is written there");
@@ -261,8 +264,7 @@ mod tests {
         step(&mut maps, RegistryRequest::Begin { node: 3, after: 2, address: String::new(), keeps: None })
             .expect("it is back");
         crate::change::bring_back(&mut maps, TargetId(3));
-        let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
-        let Ok(Outcome::Log(log, _)) = step(&mut maps, open) else { panic!("a log is opened") };
+        let Ok(Outcome::Log(log, _)) = open(&mut maps, 1, Writer::Client) else { panic!("a log is opened") };
         assert_eq!((in_groups(&maps), is_empty(&maps)), (vec![1, 3], false), "it is written");
         crate::change::bring_back(&mut maps, TargetId(2));
         seal(&mut maps, log);

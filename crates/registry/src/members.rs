@@ -55,18 +55,17 @@ pub(crate) fn whole(maps: &mut Maps, (group, member): (GroupId, TargetId), seen:
 #[cfg(test)]
 mod tests {
     use protocol::id::{FenceEpoch, LogId, StripeNumber};
-    use protocol::maps::{TargetEntry, Writer};
+    use protocol::maps::{Drain, TargetEntry, Writer};
     use protocol::registry::RegistryRequest;
 
     use super::*;
-    use crate::change::{bring_back, new_cluster, step};
+    use crate::change::{bring_back, new_cluster, open, step};
 
     /// Machines with one target each, numbered alike, a log that began in a group over the first four, and that group.
     fn cluster() -> (Maps, LogId, GroupId) {
         let targets = (1..=4).map(|node| (TargetId(node), TargetEntry::new(node, String::new()))).collect();
         let mut maps = new_cluster(1, targets, 1, 1);
-        let open = RegistryRequest::OpenLog { node: 1, writer: Writer::Client };
-        let Ok(Outcome::Log(log, _)) = step(&mut maps, open) else { panic!("a log is opened") };
+        let Ok(Outcome::Log(log, _)) = open(&mut maps, 1, Writer::Client) else { panic!("a log is opened") };
         let group = maps.logs[&log].layout[0].groups[0];
         for node in 5..=6 {
             let add = RegistryRequest::AddNode {
@@ -184,5 +183,23 @@ mod tests {
         assert_eq!(replace(&mut maps, group, 5, 6), Ok(Outcome::Maps));
         let entry = &maps.groups[&group];
         assert_eq!((&entry.newcomers, &entry.former), (&[TargetId(6)].into(), &[2, 5].map(TargetId).into()));
+    }
+
+    #[test]
+    fn who_is_taken_away_before_it_was_whole_lacks_nothing() {
+        let (mut maps, log, group) = cluster();
+        fail(&mut maps, 2);
+        go_on(&mut maps, log);
+        replace(&mut maps, group, 2, 5).expect("it is complete there");
+        let drain = RegistryRequest::Drain(vec![TargetId(5)], Drain::Careful);
+        step(&mut maps, drain).expect("there are others");
+        let (from, epoch, version) = (StripeNumber(5), FenceEpoch(1), maps.logs[&log].version);
+        let groups = maps.groups.iter().filter(|(_, group)| group.current).map(|(&id, _)| id).collect();
+        step(&mut maps, RegistryRequest::AddRun { log, version, epoch, from, groups }).expect("it is the writer");
+        let finish = RegistryRequest::FinishRuns { log, version: version + 1, epoch, end: from };
+        step(&mut maps, finish).expect("all is elsewhere");
+        let remove = RegistryRequest::RemoveTargets(vec![TargetId(5)], maps.epoch);
+        assert_eq!(step(&mut maps, remove), Ok(Outcome::Maps));
+        assert!(maps.groups[&group].newcomers.is_empty(), "nobody would ever bring it that");
     }
 }

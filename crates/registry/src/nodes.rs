@@ -309,7 +309,7 @@ fn fail_targets(maps: &mut Maps, node: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{new_cluster, step};
+    use crate::change::{self, new_cluster, step};
     use protocol::id::{GroupId, SLOT_COUNT};
     use protocol::registry::RegistryRequest;
 
@@ -566,7 +566,7 @@ mod tests {
     #[test]
     fn the_next_session_goes_on_with_a_log_only_while_the_present_one_is_not_over() {
         let mut maps = cluster(3);
-        let open = |maps: &mut Maps, node, writer| match step(maps, RegistryRequest::OpenLog { node, writer }) {
+        let open = |maps: &mut Maps, node, writer| match change::open(maps, node, writer) {
             Ok(Outcome::Log(log, _)) => log,
             other => panic!("{other:?}"),
         };

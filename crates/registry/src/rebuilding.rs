@@ -271,7 +271,7 @@ impl Ruins<'_> {
 
     fn unknown(&self) -> LogEntry {
         let state = LogState::Open(FenceEpoch(1));
-        LogEntry { node: self.founder.node, session: 0, writer: Writer::Cleaner, layout: Vec::new(), state, version: 1 }
+        LogEntry::new((self.founder.node, 0), Writer::Cleaner, Vec::new(), state)
     }
 
     /// Groups as their fragments show them; those that the copy knows, with the members that took another's place since.
@@ -460,10 +460,9 @@ fn replaced(mut entry: GroupEntry, members: &Members) -> GroupEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{new_cluster, step};
+    use crate::change::{new_cluster, open};
     use protocol::fragment::{FragmentHeader, FragmentId, Geometry, Part};
     use protocol::id::RunNumber;
-    use protocol::registry::RegistryRequest;
     use protocol::storage::StoredFragment;
 
     const SHAPE: Geometry = Geometry { data: 2, parity: 1, fragment_size: 4096 };
@@ -597,7 +596,7 @@ mod tests {
         let targets = (0..3).map(|n| (TargetId(n), TargetEntry::new(1, format!("target-{n}")))).collect();
         let mut maps = new_cluster(7, targets, 1, 1);
         for writer in [Writer::Manager, Writer::Client] {
-            step(&mut maps, RegistryRequest::OpenLog { node: 1, writer }).expect("it lives");
+            open(&mut maps, 1, writer).expect("it lives");
         }
         let group = GroupEntry::new((0..3).map(TargetId).collect(), SHAPE, true);
         maps.groups = [(GroupId(3), group)].into();
@@ -628,8 +627,8 @@ mod tests {
         let mut maps = known();
         let length = Position::new(StripeNumber(1), 77);
         maps.logs.get_mut(&LogId(2)).expect("it was opened").state = LogState::Sealed(length);
-        let (open, forget) = (RegistryRequest::OpenLog { node: 1, writer: Writer::Client }, LogId(3));
-        step(&mut maps, open).expect("it lives");
+        let forget = LogId(3);
+        open(&mut maps, 1, Writer::Client).expect("it lives");
         maps.logs.remove(&forget);
         let evidence = evidence(&[(1, &[0, 1]), (2, &[0, 1]), (3, &[0]), (4, &[0, 1, 4])], 0);
         let rebuilt =
@@ -643,7 +642,7 @@ mod tests {
     #[test]
     fn a_manager_that_wrote_and_is_not_listed_shows_that_the_copy_is_old() {
         let mut maps = known();
-        step(&mut maps, RegistryRequest::OpenLog { node: 1, writer: Writer::Manager }).expect("it lives");
+        open(&mut maps, 1, Writer::Manager).expect("it lives");
         maps.logs.values_mut().for_each(|log| {
             log.layout[0].groups = vec![GroupId(3)];
             log.state = LogState::Sealing(FenceEpoch(2));

@@ -97,7 +97,7 @@ pub fn is_held(maps: &Maps, leader: u32, has: impl Fn(u32) -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{Outcome, apply, new_cluster};
+    use crate::change::{Outcome, apply, new_cluster, open};
     use protocol::maps::{Drain, TargetEntry, Writer};
 
     fn cluster(nodes: u32) -> Maps {
@@ -116,7 +116,7 @@ mod tests {
     fn the_founder_has_all_slots_and_groups_and_all_logs_are_to_be_sealed() {
         let mut before = cluster(3);
         for node in 1..=3 {
-            step(&mut before, RegistryRequest::OpenLog { node, writer: Writer::Client }).unwrap();
+            open(&mut before, node, Writer::Client).unwrap();
         }
         let mut maps = begin(&before, 2);
         assert_eq!(maps.verify(), Ok(()));
@@ -145,7 +145,7 @@ mod tests {
     fn no_number_of_a_life_that_the_founder_did_not_see_is_given_again() {
         let (mut unseen, before) = (cluster(2), cluster(2));
         for n in 0..100 {
-            step(&mut unseen, RegistryRequest::OpenLog { node: 1, writer: Writer::Client }).unwrap();
+            open(&mut unseen, 1, Writer::Client).unwrap();
             let (name, address) = (format!("new {n}"), format!("10.0.0.{n}:1"));
             step(&mut unseen, RegistryRequest::AddNode { name, address, stores: true, attempt: None }).unwrap();
         }
@@ -172,7 +172,7 @@ mod tests {
         let before = cluster(2);
         let reign = begin(&before, 2).reign;
         let mut own = before.clone();
-        step(&mut own, RegistryRequest::OpenLog { node: 1, writer: Writer::Client }).unwrap();
+        open(&mut own, 1, Writer::Client).unwrap();
         assert!(may_follow(&own, reign));
         step(&mut own, RegistryRequest::Expire { node: 2, session: 1 }).unwrap();
         assert!(!may_follow(&own, reign));

@@ -349,7 +349,7 @@ mod tests {
         carry_out(&mut maps, Move { first: 1366, last: 1500, from: 1, to: 2 });
         carry_out(&mut maps, Move { first: 3000, last: 3000, from: 1, to: 3 });
         assert_eq!(wished(&maps), [(1501, 2730, 2), (2731, 2999, 3), (3001, 4095, 3)]);
-        let log = RegistryRequest::OpenLog { node: 1, writer: protocol::maps::Writer::Client };
+        let log = RegistryRequest::open_log(&maps, 1, protocol::maps::Writer::Client, 0);
         assert_eq!(wished(&apply(&maps, log).0.unwrap()), wished(&maps), "what else happens is no matter");
         for request in [
             RegistryRequest::Begin { node: 2, after: 1, address: String::new(), keeps: None },

@@ -11,7 +11,7 @@ use protocol::maps::{Drain, NodeState, TargetState};
 use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
 use registry::{Life, Registry, RegistryStart, Session};
 
-use crate::cluster::{Cluster, open, until};
+use crate::cluster::{Cluster, until};
 
 #[test]
 fn one_node_starts_at_once_and_keeps_what_it_acknowledged() {
@@ -19,7 +19,7 @@ fn one_node_starts_at_once_and_keeps_what_it_acknowledged() {
         let cluster = Cluster::create(&world, &host, 3, 1).await;
         let registry = cluster.start(1).await;
         for log in 1..=300 {
-            match registry.answer(open(1)).await {
+            match registry.answer(cluster.open(1)).await {
                 Ok(RegistryReply::Log(id, _, maps)) => assert_eq!((id.0, maps.next_log.0), (log, log + 1)),
                 other => panic!("{other:?}"),
             }
@@ -40,7 +40,7 @@ fn the_only_voter_shows_all_that_it_acknowledged_as_soon_as_it_has_started() {
         let cluster = Cluster::create(&world, &host, 2, 1).await;
         let mut registry = cluster.start(1).await;
         for log in 2..20 {
-            registry.answer(open(1)).await.expect("it is alone");
+            registry.answer(cluster.open(1)).await.expect("it is alone");
             world.crash(NodeId(1), if log % 2 == 0 { Stop::Kill } else { Stop::PowerLoss });
             let host = world.restart(NodeId(1));
             let disks = (0..).map(TargetId).zip(cluster.disks(1).iter().map(|disk| disk.plug())).collect();
@@ -60,12 +60,12 @@ fn three_nodes_grow_from_one_and_outlive_any_of_them() {
         }
         let voters = cluster.await_voters(1, 3).await;
         assert_eq!(voters, [1, 2, 3]);
-        first.answer(open(1)).await.expect("three nodes agree");
+        first.answer(cluster.open(1)).await.expect("three nodes agree");
         let leader = first.leader().expect("somebody leads");
         world.crash(NodeId(leader), Stop::PowerLoss);
         let died = world.now();
         let living = if leader == 1 { 2 } else { 1 };
-        cluster.registry(living).answer(open(living)).await.expect("two of three agree");
+        cluster.registry(living).answer(cluster.open(living)).await.expect("two of three agree");
         assert!(world.now().since(died) < Duration::from_secs(5), "{:?}", world.now().since(died));
         assert_eq!(cluster.registry(living).maps().next_log.0, 3);
         let maps = || cluster.registry(living).maps();
@@ -116,7 +116,7 @@ fn a_node_that_is_drained_gives_its_vote_and_its_slots_away_and_is_forgotten() {
             Session::begin(&host, ask, Life { node: leaver, after: 1, address: String::new(), keeps: None }).await;
         assert_eq!(refused.err(), Some(RegistryError::Removed(leaver)));
         world.crash(NodeId(staying[1]), Stop::PowerLoss);
-        on.answer(open(staying[0])).await.expect("two of three agree");
+        on.answer(cluster.open(staying[0])).await.expect("two of three agree");
     });
 }
 
@@ -149,7 +149,7 @@ fn a_leader_that_goes_away_is_not_missed() {
         registry.hand_over().await;
         let next = registry.leader().expect("another leads");
         assert_ne!(next, leader);
-        registry.answer(open(leader)).await.expect("they agree");
+        registry.answer(cluster.open(leader)).await.expect("they agree");
         assert!(world.now().since(before) < Duration::from_millis(200), "{:?}", world.now().since(before));
         let holds = |node: &u32| cluster.session(*node).unwrap().holds(world.host(NodeId(*node)).now());
         assert!(cluster.nodes().iter().all(holds), "nobody's lease has anything to do with who leads");
@@ -187,9 +187,9 @@ fn a_node_goes_on_with_the_targets_that_are_left() {
         let cluster = Cluster::create(&world, &host, 3, 1).await;
         let registry = cluster.start(1).await;
         cluster.disks(1)[0].fail();
-        registry.answer(open(1)).await.expect("two of three copies are enough");
+        registry.answer(cluster.open(1)).await.expect("two of three copies are enough");
         cluster.disks(1)[1].fail();
-        let refused = registry.answer(open(1));
+        let refused = registry.answer(cluster.open(1));
         let mended = async {
             world.sleep(Duration::from_secs(1)).await;
             cluster.disks(1)[1].heal();
@@ -212,7 +212,7 @@ fn a_start_does_not_ask_for_targets_that_were_taken_away() {
         registry.answer(RegistryRequest::Drain(gone.clone(), Drain::Careful)).await.expect("two are left");
         registry.answer(RegistryRequest::RemoveTargets(gone, registry.maps().epoch)).await.expect("nothing lies there");
         world.sleep(Duration::from_secs(1)).await;
-        registry.answer(open(1)).await.expect("two copies are enough");
+        registry.answer(cluster.open(1)).await.expect("two copies are enough");
         world.crash(NodeId(1), Stop::PowerLoss);
         let plugged = |targets: [usize; 2]| -> Vec<_> {
             let disks = cluster.disks(1);
@@ -247,9 +247,9 @@ fn a_node_whose_disks_are_full_waits_for_room_and_catches_up() {
         for _ in 0..400 {
             // Who leads may be the one that waits.
             world.sleep(Duration::from_millis(50)).await;
-            drop(cluster.registry(other).answer(open(other)).await);
+            drop(cluster.registry(other).answer(cluster.open(other)).await);
         }
-        cluster.registry(other).answer(open(other)).await.expect("two of three agree");
+        cluster.registry(other).answer(cluster.open(other)).await.expect("two of three agree");
         let told = cluster.registry(full).answer(RegistryRequest::Maps).await;
         assert!(matches!(told, Err(RegistryError::Elsewhere(_))), "seed {}: {told:?}", world.seed());
         assert!(cluster.registry(full).ails().is_some_and(|why| why.contains("full")));
@@ -258,7 +258,7 @@ fn a_node_whose_disks_are_full_waits_for_room_and_catches_up() {
         room(DiskOptions::default().capacity_bytes);
         let epoch = || cluster.registry(other).maps().epoch;
         until(&world, "it has caught up", || cluster.registry(full).maps().epoch == epoch()).await;
-        cluster.registry(full).answer(open(full)).await.expect("it agrees again");
+        cluster.registry(full).answer(cluster.open(full)).await.expect("it agrees again");
         assert_eq!(cluster.registry(full).ails(), None);
     });
 }
@@ -274,7 +274,7 @@ fn a_disk_that_hangs_stops_nobody_for_long_and_is_taken_back() {
             cluster.disks(1)[disk].set_faults(HUNG);
             for limit in [1000, 200, 200] {
                 let before = world.now();
-                registry.answer(open(1)).await.expect("two of three copies are enough");
+                registry.answer(cluster.open(1)).await.expect("two of three copies are enough");
                 let took = world.now().since(before);
                 assert!(
                     took < Duration::from_millis(limit),
@@ -283,7 +283,7 @@ fn a_disk_that_hangs_stops_nobody_for_long_and_is_taken_back() {
             }
             cluster.disks(1)[disk].heal();
             world.sleep(Duration::from_secs(1)).await;
-            registry.answer(open(1)).await.expect("all agree");
+            registry.answer(cluster.open(1)).await.expect("all agree");
         }
         let logs = registry.maps().logs.len();
         world.crash(NodeId(1), Stop::PowerLoss);
@@ -327,10 +327,10 @@ async fn go_on(world: &World, cluster: &Cluster, node: u32) {
     for _ in 0..20 {
         world.sleep(Duration::from_millis(500)).await;
         // Who leads may be the one that waits.
-        drop(cluster.registry(other).answer(open(other)).await);
+        drop(cluster.registry(other).answer(cluster.open(other)).await);
     }
     until(world, "it goes on", || cluster.registry(node).ails().is_none()).await;
-    cluster.registry(node).answer(open(node)).await.expect("it agrees");
+    cluster.registry(node).answer(cluster.open(node)).await.expect("it agrees");
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn a_node_waits_for_disks_that_all_hang() {
             let hung = 2 + dice.below(2) as usize;
             let disks = cluster.disks(1);
             disks[..hung].iter().for_each(|disk| disk.set_faults(HUNG));
-            let asked = registry.answer(open(1)).await;
+            let asked = registry.answer(cluster.open(1)).await;
             assert!(matches!(asked, Err(RegistryError::Unavailable(_))), "{asked:?}");
             assert!(registry.ails().is_some_and(|why| why.contains("not answered")));
             // So long that what the library tells itself meanwhile fills its queues, if it does.
@@ -425,7 +425,7 @@ fn a_node_waits_for_disks_that_all_hang() {
             disks[..hung].iter().for_each(|disk| disk.heal());
             let agrees = || registry.ails().is_none();
             until(&world, "it goes on", agrees).await;
-            registry.answer(open(1)).await.expect("it agrees again");
+            registry.answer(cluster.open(1)).await.expect("it agrees again");
         }
     });
 }
@@ -439,11 +439,11 @@ fn a_node_goes_on_when_one_disk_has_room_again_though_another_hangs() {
         hung.set_faults(HUNG);
         full.set_options(DiskOptions { capacity_bytes: 0, ..DiskOptions::default() });
         // What it has already is written over.
-        while registry.answer(open(1)).await.is_ok() {}
+        while registry.answer(cluster.open(1)).await.is_ok() {}
         assert!(registry.ails().is_some());
         full.set_options(DiskOptions::default());
         until(&world, "it goes on", || registry.ails().is_none()).await;
-        registry.answer(open(1)).await.expect("two of three copies are enough");
+        registry.answer(cluster.open(1)).await.expect("two of three copies are enough");
     });
 }
 
@@ -491,6 +491,6 @@ fn equal_seeds_tell_equal_stories() {
         world.crash(NodeId(2), Stop::Kill);
         world.sleep(Duration::from_secs(6)).await;
         world.restart(NodeId(2));
-        cluster.start(2).await.answer(open(2)).await.expect("it is back");
+        cluster.start(2).await.answer(cluster.open(2)).await.expect("it is back");
     });
 }

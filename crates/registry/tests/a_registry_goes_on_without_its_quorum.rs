@@ -12,11 +12,11 @@ use protocol::registry::{LEASE, RegistryError, RegistryReply};
 use registry::RegistryStart;
 use registry::promotion::PromotionError;
 
-use crate::cluster::{Cluster, open, until};
+use crate::cluster::{Cluster, until};
 
 /// Opens a log where `node` is; its number.
 async fn opened(cluster: &Cluster, node: u32) -> Option<LogId> {
-    match cluster.started(node)?.answer(open(node)).await {
+    match cluster.started(node)?.answer(cluster.open(node)).await {
         Ok(RegistryReply::Log(log, ..)) => Some(log),
         _ => None,
     }
@@ -158,7 +158,7 @@ fn two_that_lead_without_each_other_become_one_as_soon_as_they_meet() {
         let (session, session_2) = (cluster.session(1).unwrap(), cluster.session(2).unwrap());
         world.heal(NodeId(1), NodeId(2));
         until(&world, "the first has ended", || session.is_over()).await;
-        let refused = cluster.registry(1).answer(open(1)).await;
+        let refused = cluster.registry(1).answer(cluster.open(1)).await;
         assert!(matches!(refused, Err(RegistryError::Unavailable(_))), "{refused:?}");
         assert!(session_2.holds(world.host(NodeId(2)).now()));
         assert!(opened(&cluster, 2).await.is_some());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use host::sim::{self, Dice, NetworkOptions, Stop, World};
 use host::{Host, NodeId};
 use protocol::id::LogId;
-use protocol::maps::{Maps, NodeState, Writer};
+use protocol::maps::{Maps, NodeState};
 use protocol::registry::{ConsensusMessage, DRIFT, LEASE, RegistryRequest};
 
 use crate::cluster::Cluster;
@@ -80,7 +80,7 @@ fn ask_from(world: &World, cluster: &Cluster, history: &History, node: u32) {
                 _ => Asked::Open,
             };
             let request = match asked {
-                Asked::Open => RegistryRequest::OpenLog { node, writer: Writer::Client },
+                Asked::Open => cluster.open(node),
                 Asked::Claim(log, version) => RegistryRequest::Claim { log, version },
             };
             let op = history.begin(asked, outer.now());
@@ -155,7 +155,7 @@ async fn settle(world: &World, cluster: &Cluster, history: &History) -> Maps {
     world.sleep(Duration::from_secs(12)).await;
     let registry = cluster.registry(1);
     let op = history.begin(Asked::Open, world.now());
-    let last = registry.answer(RegistryRequest::OpenLog { node: 1, writer: Writer::Manager }).await;
+    let last = registry.answer(cluster.open(1)).await;
     history.end(op, last.clone(), world.now());
     let maps = last.expect("all live, so they agree").maps().expect("a change is answered with maps").clone();
     world.sleep(Duration::from_secs(1)).await;

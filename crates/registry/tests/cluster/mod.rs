@@ -3,6 +3,7 @@
 pub mod history;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use registry::{Life, Registry, RegistryStart, Salvage, Session, Standing, change
 pub struct Cluster {
     world: World,
     members: Arc<Mutex<BTreeMap<u32, Member>>>,
+    openings: Arc<AtomicU64>,
 }
 
 /// A machine.
@@ -29,11 +31,6 @@ struct Member {
     /// Of its present life.
     registry: Option<Arc<Registry>>,
     session: Option<Session>,
-}
-
-/// What a node asks to write a log.
-pub fn open(node: u32) -> RegistryRequest {
-    RegistryRequest::OpenLog { node, writer: Writer::Client }
 }
 
 /// Waits for what is to come.
@@ -61,7 +58,8 @@ impl Cluster {
         let maps = change::new_cluster(7, (0..targets).map(|n| (TargetId(n), entry(n))).collect(), node.0, parity);
         Registry::create(maps, plugged(&disks)).await.expect("empty disks take a registry");
         let member = Member { disks, registry: None, session: None };
-        Cluster { world: world.clone(), members: Arc::new(Mutex::new([(node.0, member)].into())) }
+        let members = Arc::new(Mutex::new([(node.0, member)].into()));
+        Cluster { world: world.clone(), members, openings: Arc::default() }
     }
 
     fn members(&self) -> MutexGuard<'_, BTreeMap<u32, Member>> {
@@ -86,6 +84,15 @@ impl Cluster {
     /// The session of a node in its present life, if it has begun one.
     pub fn session(&self, node: u32) -> Option<Session> {
         self.members()[&node].session.clone()
+    }
+
+    /// What a node asks to write a log: in the session that it has begun, or the newest that any registry knows of.
+    pub fn open(&self, node: u32) -> RegistryRequest {
+        let registries: Vec<_> = self.members().values().filter_map(|member| member.registry.clone()).collect();
+        let known = registries.iter().filter_map(|registry| Some(registry.maps().nodes.get(&node)?.session)).max();
+        let session = self.session(node).map(|session| session.number()).or(known).unwrap_or_default();
+        let opening = self.openings.fetch_add(1, Ordering::Relaxed);
+        RegistryRequest::OpenLog { node, session, writer: Writer::Client, opening }
     }
 
     /// The disks of a node, to do harm to.
