@@ -431,7 +431,8 @@ bad_mounts() {
     [ "$(cat "$dir-mount/file")" = kept ] && "$dazzle" down "$dir" --force || return 1
     exec {user}<&-
     # A killed daemon leaves a dead mount behind.
-    "$dazzle" up "$dir" && echo "and more" >>"$dir-mount/file" && sync "$dir-mount/file" && kill_daemon "$dir" || return 1
+    "$dazzle" up "$dir" && echo "and more" >>"$dir-mount/file" && sync "$dir-mount/file" || return 1
+    "$programs/killed.py" "$dir-mount" "kill -KILL \$(cat '$dir/lock') && flock '$dir/lock' true" || return 1
     cat "$dir-mount/file" 2>/dev/null && { echo "a dead mount answers"; return 1; }
     "$dazzle" up "$dir" && touch -d 2001-01-01 "$dir-mount/file" && [ "$(tail -1 "$dir-mount/file")" = "and more" ] || return 1
     # Somebody else unmounts: the daemon stores everything, the time of the last read too, and ends.
