@@ -751,8 +751,8 @@ lab_losses() {
     check_on_all "$work/losses" $(seq "$hosts") && "$dazzle" lab down "$work/losses"
 }
 
-# One host of three fills the file system: all are told, nothing is lost, and with what it wrote removed all goes on. Stripes keep
-# to the width that was chosen, though three hosts would give them 2+1.
+# One host of three fills the file system, and then all do at once: all are told, nothing is lost, and with what they wrote removed
+# all goes on. Stripes keep to the width that was chosen, though three hosts would give them 2+1.
 lab_fill() {
     local lab=$work/filled host expected told writing=()
     [ "$(id -u)" = 0 ] || { echo "network namespaces need root: left out"; return 0; }

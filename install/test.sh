@@ -162,7 +162,7 @@ run full-beneath "the disk beneath a target fills up" full_beneath
 run bad-input "bad input" bad_input
 run bad-mounts "no /dev/fuse, a busy mount point, a dead daemon's mount, an ordinary user" bad_mounts
 run lab-stops "all hosts stop together, with nothing lost, unless programs use a mount" lab_stops
-run lab-fill "one host of three fills the file system, and all go on when there is room again" lab_fill
+run lab-fill "hosts fill the file system, one and then all, and go on when there is room again" lab_fill
 run lab-upgrades "programs of daemons are replaced, by one of other versions too; a daemon that waits says so" lab_upgrades
 run grows "one machine opens its file system to others, and two join" grows
 run unequal "three machines of unequal size are filled" unequal

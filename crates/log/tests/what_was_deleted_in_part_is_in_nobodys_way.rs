@@ -22,11 +22,24 @@ const FRAGMENT_SIZE: u32 = 16 << 10;
 
 type Records = Vec<(Appended, Vec<u8>)>;
 
+/// A log that is being written.
+async fn begun(fakes: &Fakes, host: &Host) -> (Cluster, LogWriter) {
+    let cluster = fakes.cluster(host).await;
+    let writer = LogWriter::open(cluster.clone(), Writer::Client, Room::Data, WriterOptions::default()).await;
+    (cluster, writer.expect("all answer"))
+}
+
+/// Stores a short record.
+async fn store(writer: &LogWriter) {
+    let parts = &[BodyPart::Copied(&[1; 200])];
+    let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
+    let end = writer.append(record).expect("it fits").end;
+    writer.commit(end, Durability::Disk).await.expect("enough answer");
+}
+
 /// A sealed log of a few stripes, the last of them mostly short.
 async fn a_log(fakes: &Fakes, host: &Host, dice: &mut Dice) -> (Cluster, LogId, Records) {
-    let cluster = fakes.cluster(host).await;
-    let options = WriterOptions::default();
-    let writer = LogWriter::open(cluster.clone(), Writer::Client, Room::Data, options).await.expect("all answer");
+    let (cluster, writer) = begun(fakes, host).await;
     let mut records = Records::new();
     for _ in 0..dice.within(1..40) {
         let kind = if dice.coin() { RecordKind::Data } else { RecordKind::Deltas };
@@ -147,16 +160,8 @@ fn without_parity() {
 fn what_a_target_brings_back_of_a_run_that_was_left_need_not_be_whole() {
     run(1, async |world, host| {
         let fakes = Fakes::new(&world, 4, 1, FRAGMENT_SIZE);
-        let cluster = fakes.cluster(&host).await;
-        let writer = LogWriter::open(cluster.clone(), Writer::Client, Room::Data, WriterOptions::default()).await;
-        let writer = writer.expect("all answer");
-        let append = |length: usize| {
-            let bytes = vec![1; length];
-            let parts = &[BodyPart::Copied(&bytes)];
-            let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
-            writer.append(record).expect("it fits").end
-        };
-        writer.commit(append(200), Durability::Disk).await.expect("all answer");
+        let (cluster, writer) = begun(&fakes, &host).await;
+        store(&writer).await;
         let stripe = StripeNumber(0);
         let holds = |wanted: fn(&Part) -> bool| {
             let of_it = |id: &FragmentId| id.stripe == stripe && wanted(&id.part);
@@ -165,7 +170,7 @@ fn what_a_target_brings_back_of_a_run_that_was_left_need_not_be_whole() {
         let away = holds(|part| matches!(part, Part::Copy { .. })).expect("it was copied");
         let leaves = holds(|part| matches!(part, Part::Data(_))).expect("it was stored");
         world.crash(Fakes::node(away), Stop::Kill);
-        writer.commit(append(200), Durability::Disk).await.expect("three answer");
+        store(&writer).await;
         let log = writer.log();
         drop(writer);
         recovery::seal(&cluster, log).await.expect("three answer");
@@ -186,18 +191,8 @@ fn what_a_target_brings_back_of_a_run_that_was_left_need_not_be_whole() {
 fn what_is_left_of_a_deleted_stripe_need_not_be_whole_where_a_target_was_removed() {
     run(2, async |world, host| {
         let fakes = Fakes::new(&world, 4, 1, FRAGMENT_SIZE);
-        let cluster = fakes.cluster(&host).await;
-        let writer = LogWriter::open(cluster.clone(), Writer::Client, Room::Data, WriterOptions::default()).await;
-        let writer = writer.expect("all answer");
-        let bytes = vec![1; 200];
-        let record = Record {
-            kind: RecordKind::Data,
-            owner: Owner::default(),
-            parts: &[BodyPart::Copied(&bytes)],
-            aligned: false,
-        };
-        writer.append(record).expect("it fits");
-        writer.commit(writer.end(), Durability::Disk).await.expect("all answer");
+        let (cluster, writer) = begun(&fakes, &host).await;
+        store(&writer).await;
         let log = writer.log();
         drop(writer);
         recovery::seal(&cluster, log).await.expect("all answer");

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_is_known_as_long_as_nothing_can_come_to_lie_there() {
+    fn what_is_empty_is_known_until_a_log_goes_there() {
         let mut maps = cluster(3);
         let is_empty = |maps: &Maps| maps.targets[&TargetId(3)].empty;
         let conclude = |maps: &mut Maps, seen| step(maps, RegistryRequest::TargetsEmpty(vec![TargetId(3)], seen));
