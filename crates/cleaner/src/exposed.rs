@@ -136,7 +136,7 @@ impl Exposed {
 #[cfg(test)]
 mod tests {
     use protocol::id::{LogId, StripeNumber};
-    use protocol::maps::{NodeEntry, NodeState};
+    use protocol::maps::NodeEntry;
 
     use super::*;
 
@@ -146,15 +146,7 @@ mod tests {
 
     #[test]
     fn each_stripe_is_one_machines_and_each_has_as_many() {
-        let (name, address) = (String::new, String::new);
-        let node = |stores| NodeEntry {
-            name: name(),
-            address: address(),
-            session: 1,
-            state: NodeState::Alive,
-            stores,
-            copies: Default::default(),
-        };
+        let node = |stores| NodeEntry::new("", "", stores).begun();
         let mut maps = Maps::empty(1, 1);
         maps.nodes = (1..=7).map(|number| (number, node(number != 3))).collect();
         let shares: Vec<Share> = (1..=7).filter_map(|number| Share::of(&maps, number)).collect();

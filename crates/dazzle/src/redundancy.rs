@@ -134,15 +134,7 @@ mod tests {
     fn who_votes_bounds_how_many_machines_calls_can_do_without() {
         let mut two = maps([1, 2], TargetState::Whole);
         let told = |maps: &Maps, voters: &[u32]| health(maps, &tally(&[]), 0, Some(&voters.iter().copied().collect()));
-        let (address, state) = (String::new, NodeState::Alive);
-        let node = |name: &str| NodeEntry {
-            name: name.into(),
-            address: address(),
-            session: 1,
-            state,
-            stores: true,
-            copies: Default::default(),
-        };
+        let node = |name: &str| NodeEntry::new(name, "", true).begun();
         two.nodes = [(1, node("rack-1")), (2, node("")), (3, node("rack-3"))].into();
         assert_eq!(told(&two, &[1, 2, 3]), "healthy, any 1 machine(s) may be lost");
         let alone = "healthy, any 1 machine(s) may be lost without losing a byte; calls go on while rack-1 runs";

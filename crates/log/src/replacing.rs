@@ -124,14 +124,7 @@ mod tests {
 
     /// Machines with one target each, numbered alike from 1; groups over some of them, obsolete all but the last.
     fn maps(machines: u32, groups: &[(&[u32], u8)]) -> Maps {
-        let node = || NodeEntry {
-            name: String::new(),
-            address: String::new(),
-            session: 1,
-            state: NodeState::Alive,
-            stores: true,
-            copies: Default::default(),
-        };
+        let node = || NodeEntry::new("", "", true).begun();
         let group = |(number, (targets, parity)): (usize, &(&[u32], u8))| {
             let geometry = Geometry { data: targets.len() as u8 - parity, parity: *parity, fragment_size: 4096 };
             let targets = targets.iter().copied().map(TargetId).collect();

@@ -132,14 +132,7 @@ mod tests {
 
     /// Four nodes of which the first wrote the log, and has died.
     fn maps(state: LogState) -> Maps {
-        let node = |state| NodeEntry {
-            name: String::new(),
-            address: String::new(),
-            session: 1,
-            state,
-            stores: true,
-            copies: Default::default(),
-        };
+        let node = |state| NodeEntry { state, ..NodeEntry::new("", "", true).begun() };
         let log = LogEntry::new((0, 1), Writer::Manager, Vec::new(), state);
         let living = (1..4).map(|number| (number, node(NodeState::Alive)));
         Maps {

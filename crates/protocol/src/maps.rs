@@ -347,6 +347,19 @@ pub struct NodeEntry {
     pub copies: Counted,
 }
 
+impl NodeEntry {
+    /// A node that never began.
+    pub fn new(name: impl Into<String>, address: impl Into<String>, stores: bool) -> NodeEntry {
+        let (name, address, copies) = (name.into(), address.into(), Counted::default());
+        NodeEntry { name, address, session: 0, state: NodeState::Gone, stores, copies }
+    }
+
+    /// The same in its first session.
+    pub fn begun(self) -> NodeEntry {
+        NodeEntry { session: 1, state: NodeState::Alive, ..self }
+    }
+}
+
 /// Which of its targets hold the copies of a node's replica of the maps that count: it goes on with others only once the
 /// cluster agrees.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use protocol::fragment::Geometry;
 use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, RunNumber, StripeNumber, TargetId};
 use protocol::maps::{
-    Class, GroupEntry, LogEntry, LogState, Maps, NodeEntry, NodeState, Run, SlotEntry, TargetEntry, TargetState, Writer,
+    Class, GroupEntry, LogEntry, LogState, Maps, NodeEntry, Run, SlotEntry, TargetEntry, TargetState, Writer,
 };
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 use protocol::settings::Setting;
@@ -16,14 +16,7 @@ use crate::{counting, drain, members, nodes, slots, stop};
 
 /// The maps of a new cluster, whose first node is `node`. Nodes that its targets name live too.
 pub fn new_cluster(cluster: u128, targets: Vec<(TargetId, TargetEntry)>, node: u32, class: impl Into<Class>) -> Maps {
-    let entry = || NodeEntry {
-        name: String::new(),
-        address: String::new(),
-        session: 1,
-        state: NodeState::Alive,
-        stores: true,
-        copies: Default::default(),
-    };
+    let entry = || NodeEntry::new("", "", true).begun();
     let numbers: BTreeSet<_> = targets.iter().map(|(_, target)| target.node).chain([node]).collect();
     let mut maps = Maps {
         next_node: numbers.last().map_or(1, |last| last + 1),

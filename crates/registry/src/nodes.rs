@@ -66,10 +66,7 @@ pub(crate) fn add(maps: &mut Maps, (name, address, stores): (String, String, boo
     }
     let node = maps.next_node;
     maps.next_node += 1;
-    maps.nodes.insert(
-        node,
-        NodeEntry { name, address, session: 0, state: NodeState::Gone, stores, copies: Default::default() },
-    );
+    maps.nodes.insert(node, NodeEntry::new(name, address, stores));
     if let Some(attempt) = attempt {
         note(maps, attempt, node);
     }

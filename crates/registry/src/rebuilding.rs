@@ -19,8 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::address::Position;
 use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
 use protocol::maps::{
-    Class, GroupEntry, LogEntry, LogState, Maps, NodeEntry, NodeState, Run, SlotEntry, SlotLog, TargetEntry,
-    TargetState, Writer,
+    Class, GroupEntry, LogEntry, LogState, Maps, NodeEntry, Run, SlotEntry, SlotLog, TargetEntry, TargetState, Writer,
 };
 
 use crate::evidence::{Evidence, Members, Trace, turn};
@@ -233,9 +232,7 @@ impl Ruins<'_> {
 
     fn blank(&self) -> Maps {
         let Founder { node, name, address, cluster, class, .. } = self.founder;
-        let (name, address) = (name.clone(), address.clone());
-        let entry =
-            NodeEntry { name, address, session: 1, state: NodeState::Gone, stores: true, copies: Default::default() };
+        let entry = NodeEntry { session: 1, ..NodeEntry::new(name, address, true) };
         let shapes = || self.evidence.groups().values().map(|group| group.geometry);
         let parity = shapes().map(|shape| shape.parity).max().unwrap_or(0).max(class.parity);
         let mut maps = Maps {
@@ -463,6 +460,7 @@ mod tests {
     use crate::change::{new_cluster, open};
     use protocol::fragment::{FragmentHeader, FragmentId, Geometry, Part};
     use protocol::id::RunNumber;
+    use protocol::maps::NodeState;
     use protocol::storage::StoredFragment;
 
     const SHAPE: Geometry = Geometry { data: 2, parity: 1, fragment_size: 4096 };

@@ -130,7 +130,7 @@ pub async fn ask(host: &Host, peers: &[NodeId]) -> Result<Cluster, String> {
 #[cfg(test)]
 mod tests {
     use host::sim::World;
-    use protocol::maps::{NodeEntry, NodeState, TargetEntry};
+    use protocol::maps::{NodeEntry, TargetEntry};
 
     use super::*;
 
@@ -146,15 +146,7 @@ mod tests {
     #[test]
     fn a_target_is_told_by_its_path_and_one_whose_path_was_corrected_by_being_left() {
         let mut maps = Maps::empty(1, 1);
-        let node = NodeEntry {
-            name: "b".into(),
-            address: String::new(),
-            session: 0,
-            state: NodeState::Gone,
-            stores: true,
-            copies: Default::default(),
-        };
-        maps.nodes.insert(2, node);
+        maps.nodes.insert(2, NodeEntry::new("b", "", true));
         for (id, owner, name) in [(3, 1, "/d1"), (4, 2, "/d1"), (5, 2, "/d2"), (6, 2, "/d4")] {
             maps.targets.insert(TargetId(id), TargetEntry::new(owner, name.into()));
         }

@@ -13,7 +13,7 @@ use manager::{Manager, ManagerOptions};
 use protocol::id::{MapEpoch, SLOT_COUNT, SlotId, TargetId};
 use protocol::manager::MANAGER_PORT;
 
-use protocol::maps::{Maps, NodeEntry, NodeState, SlotEntry, SlotWish, TargetEntry, TargetState};
+use protocol::maps::{Maps, NodeEntry, SlotEntry, SlotWish, TargetEntry, TargetState};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryReply, RegistryRequest};
 use registry::change;
 use storage::{Storage, TargetOptions};
@@ -92,16 +92,7 @@ impl Site {
         }
         let mut maps = change::new_cluster(CLUSTER, entries, GROUND.0, 1);
         for node in site.managers.keys() {
-            let (state, address) = (NodeState::Alive, String::new());
-            let entry = NodeEntry {
-                name: node.0.to_string(),
-                address,
-                session: 1,
-                state,
-                stores: true,
-                copies: Default::default(),
-            };
-            maps.nodes.insert(node.0, entry);
+            maps.nodes.insert(node.0, NodeEntry::new(node.0.to_string(), "", true).begun());
         }
         maps.next_node = maps.nodes.keys().max().map_or(1, |last| last + 1);
         for run in 0..RUNS {
@@ -160,9 +151,7 @@ impl Site {
 
     /// A node that stores nothing is one of the cluster's.
     pub fn join(&self, node: NodeId) {
-        let (name, state) = (node.0.to_string(), NodeState::Alive);
-        let entry =
-            NodeEntry { name, address: String::new(), session: 1, state, stores: false, copies: Default::default() };
+        let entry = NodeEntry::new(node.0.to_string(), "", false).begun();
         change_maps(&self.maps, |maps| drop(maps.nodes.insert(node.0, entry)));
     }
 
