@@ -39,7 +39,7 @@ pub enum RegistryRequest {
     OpenLog {
         /// The writer's node.
         node: u32,
-        /// The session of the node in which it is written: a request that comes when that is over opens none.
+        /// The session of the node in which it is written: a request that comes when a later one has begun opens none.
         session: u64,
         /// The writer's role.
         writer: Writer,

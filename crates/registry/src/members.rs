@@ -90,12 +90,13 @@ mod tests {
         step(maps, RegistryRequest::ReplaceMember { group, old: TargetId(old), new: TargetId(new) })
     }
 
-    /// The log goes on elsewhere, and all that it wrote before is complete.
-    fn go_on(maps: &mut Maps, log: LogId) {
+    /// The log goes on elsewhere from a stripe on, and all that it wrote before is complete.
+    fn go_on(maps: &mut Maps, log: LogId, from: u64) {
         let groups = maps.groups.iter().filter(|(_, group)| group.current).map(|(&id, _)| id).collect();
-        let (from, epoch) = (StripeNumber(3), FenceEpoch(1));
-        step(maps, RegistryRequest::AddRun { log, version: 1, epoch, from, groups }).expect("it is the writer");
-        step(maps, RegistryRequest::FinishRuns { log, version: 2, epoch, end: from }).expect("it is the writer");
+        let (from, epoch, version) = (StripeNumber(from), FenceEpoch(1), maps.logs[&log].version);
+        step(maps, RegistryRequest::AddRun { log, version, epoch, from, groups }).expect("it is the writer");
+        let finish = RegistryRequest::FinishRuns { log, version: version + 1, epoch, end: from };
+        step(maps, finish).expect("it is the writer");
     }
 
     fn fail(maps: &mut Maps, target: u32) {
@@ -112,7 +113,7 @@ mod tests {
         assert!(is_refused(&replace(&mut maps, group, 2, 5)), "it serves, and the log is written there");
         fail(&mut maps, 2);
         assert!(is_refused(&replace(&mut maps, group, 2, 5)), "the log is written there");
-        go_on(&mut maps, log);
+        go_on(&mut maps, log, 3);
         for (old, new) in [(1, 5), (2, 2), (2, 3), (2, 9), (5, 6)] {
             assert!(is_refused(&replace(&mut maps, group, old, new)), "{new} for {old}");
         }
@@ -127,7 +128,7 @@ mod tests {
     fn nothing_is_written_where_somebody_is_new() {
         let (mut maps, log, group) = cluster();
         fail(&mut maps, 2);
-        go_on(&mut maps, log);
+        go_on(&mut maps, log, 3);
         replace(&mut maps, group, 2, 5).expect("it is complete there");
         let GroupEntry { targets, geometry, .. } = maps.groups[&group].clone();
         let run = |version, group| RegistryRequest::AddRun {
@@ -159,7 +160,7 @@ mod tests {
     fn nobody_is_replaced_where_more_are_away_than_parity_makes_up_for() {
         let (mut maps, log, group) = cluster();
         fail(&mut maps, 2);
-        go_on(&mut maps, log);
+        go_on(&mut maps, log, 3);
         let before = maps.clone();
         fail(&mut maps, 3);
         assert!(is_refused(&replace(&mut maps, group, 2, 5)), "a second one is away");
@@ -175,7 +176,7 @@ mod tests {
     fn a_former_member_never_comes_back_and_who_is_new_may_be_replaced() {
         let (mut maps, log, group) = cluster();
         fail(&mut maps, 2);
-        go_on(&mut maps, log);
+        go_on(&mut maps, log, 3);
         replace(&mut maps, group, 2, 5).expect("it is complete there");
         bring_back(&mut maps, TargetId(2));
         fail(&mut maps, 5);
@@ -189,15 +190,11 @@ mod tests {
     fn who_is_taken_away_before_it_was_whole_lacks_nothing() {
         let (mut maps, log, group) = cluster();
         fail(&mut maps, 2);
-        go_on(&mut maps, log);
+        go_on(&mut maps, log, 3);
         replace(&mut maps, group, 2, 5).expect("it is complete there");
         let drain = RegistryRequest::Drain(vec![TargetId(5)], Drain::Careful);
         step(&mut maps, drain).expect("there are others");
-        let (from, epoch, version) = (StripeNumber(5), FenceEpoch(1), maps.logs[&log].version);
-        let groups = maps.groups.iter().filter(|(_, group)| group.current).map(|(&id, _)| id).collect();
-        step(&mut maps, RegistryRequest::AddRun { log, version, epoch, from, groups }).expect("it is the writer");
-        let finish = RegistryRequest::FinishRuns { log, version: version + 1, epoch, end: from };
-        step(&mut maps, finish).expect("all is elsewhere");
+        go_on(&mut maps, log, 5);
         let remove = RegistryRequest::RemoveTargets(vec![TargetId(5)], maps.epoch);
         assert_eq!(step(&mut maps, remove), Ok(Outcome::Maps));
         assert!(maps.groups[&group].newcomers.is_empty(), "nobody would ever bring it that");
