@@ -40,7 +40,7 @@ class Mapper:
     """A process that has a file mapped, and touches it again when it is told to."""
 
     def __init__(self, path):
-        told, self.tell = os.pipe()
+        (told, self.tell), (mapping, map_it) = os.pipe(), os.pipe()
         self.process = os.fork()
         if self.process == 0:
             os.close(self.tell)
@@ -48,6 +48,7 @@ class Mapper:
             file = os.open(path, os.O_RDONLY)
             mapped = mmap.mmap(file, 4096, prot=mmap.PROT_READ)
             assert mapped[0] == ord("x")
+            os.write(map_it, b"!")
             os.read(told, 1)
             # What is mapped is taken out of memory a moment after the daemon has died.
             until = time.monotonic() + PATIENCE
@@ -55,6 +56,8 @@ class Mapper:
                 assert mapped[0] == ord("x")
             os._exit(0)
         os.close(told)
+        os.close(map_it)
+        assert os.read(mapping, 1) == b"!", "it is mapped before"
 
     def end(self):
         """By what it ended."""

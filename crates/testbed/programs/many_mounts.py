@@ -333,7 +333,7 @@ def write_numbers(machine, newest, until):
 
 
 def read_numbers(machine, newest, until, how):
-    """A number, by a page that is mapped, by one that the kernel has, or past these, by one of their processes' own."""
+    """A number: by a page that is mapped, by one that the kernel has, or past these."""
     flags = os.O_RDONLY | (os.O_DIRECT if how == "direct" else 0)
     file, page = os.open(machine.path("numbers"), flags), mmap.mmap(-1, 4096)
     mapped = mmap.mmap(file, 8192, prot=mmap.PROT_READ) if how == "mapped" else None
