@@ -114,7 +114,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         11 => RegistryRequest::Balance,
         12 | 13 => {
             let drain = [Drain::No, Drain::Careful, Drain::Forced][usize::from(feed.choice(3))];
-            RegistryRequest::Drain(feed.run().iter().map(|&id| TargetId(id.into())).collect(), drain)
+            RegistryRequest::Drain(feed.run().iter().map(|&id| TargetId(id.into())).collect(), drain, seen)
         }
         14 => RegistryRequest::RemoveTargets(feed.run().iter().map(|&id| TargetId(id.into())).collect(), maps.epoch),
         15 => RegistryRequest::RemoveNode(feed.word()),

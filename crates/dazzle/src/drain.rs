@@ -276,8 +276,8 @@ async fn begin(parts: &Parts, maps: &Maps, leaver: &Leaver, force: bool) -> Resu
 }
 
 async fn set(parts: &Parts, leaver: &Leaver, drain: Drain) -> Result<(), String> {
-    let request = RegistryRequest::Drain(leaver.targets.iter().copied().collect(), drain);
-    let answer = parts.roles.cluster.registry(request).await;
+    let targets: Vec<TargetId> = leaver.targets.iter().copied().collect();
+    let answer = parts.roles.cluster.decide(|seen| RegistryRequest::Drain(targets.clone(), drain, seen)).await;
     answer.map(drop).map_err(|error| format!("the registry did not do it: {error}"))
 }
 

@@ -184,7 +184,7 @@ mod tests {
     /// The fourth of four machines is drained, of whose stripes there are 3,021 MB.
     fn drain(pace: Pace) -> Estimate {
         let maps = cluster(4);
-        let (then, _) = change::apply(&maps, RegistryRequest::Drain(vec![TargetId(4)], Drain::Careful));
+        let (then, _) = change::apply(&maps, RegistryRequest::Drain(vec![TargetId(4)], Drain::Careful, maps.epoch));
         let mut work = Work::default();
         work.lay_anew(&maps, &then.expect("three are left"), (&maps.groups[&GroupId(0)], 3_021_000_000));
         work.estimate(pace)

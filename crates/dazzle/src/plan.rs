@@ -66,7 +66,7 @@ impl Plan {
         let left = Left::on(maps, states, targets);
         let (now, fate, estimate) = (Safety::of_current(maps), Fate::default(), Work::default().estimate(pace));
         let mut plan = Plan { left, fate, room: 0, now, then: None, estimate, refusal: None, forcible: false };
-        let request = RegistryRequest::Drain(targets.iter().copied().collect(), Drain::Forced);
+        let request = RegistryRequest::Drain(targets.iter().copied().collect(), Drain::Forced, maps.epoch);
         let without = match change::apply(maps, request) {
             (_, Err(error)) => {
                 plan.refusal = Some(error.to_string());

@@ -15,7 +15,7 @@ pub(crate) async fn settings(parts: &Parts, changes: Vec<Setting>) -> Result<Val
         let maps = cluster.newest().await.map_err(|error| error.to_string())?;
         return Ok(in_json(&maps, &parts.config));
     }
-    let set = cluster.registry(RegistryRequest::Set(changes)).await;
+    let set = cluster.decide(|seen| RegistryRequest::Set(changes.clone(), seen)).await;
     set.map_err(|error| format!("{error}. `dazzle settings` shows what holds"))?;
     Ok(in_json(&cluster.maps(), &parts.config))
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use event_listener::{Event, EventListener};
 use futures_util::future::{Either, select};
 use host::{Address, BoxFuture, Envelope, Host, NodeId, Port};
-use protocol::id::{LogId, TargetId};
+use protocol::id::{LogId, MapEpoch, TargetId};
 use protocol::maps::{Maps, NodeEntry, NodeState};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest};
 use protocol::storage::{
@@ -34,6 +34,8 @@ const NEWEST_PATIENCE_EACH: Duration = Duration::from_secs(4);
 /// How long they are asked for again by who cannot begin without.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(30);
 const BEGIN_PAUSE: Duration = Duration::from_millis(100);
+/// How often what people decide is asked for while others decide something first.
+const DECIDE_TRIES: usize = 5;
 /// How long nobody is asked for newer maps after nobody could tell.
 const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
 
@@ -250,6 +252,19 @@ impl Cluster {
             Err(RegistryError::Elsewhere(why)) => Err(RegistryError::Unavailable(why)),
             answer => answer,
         }
+    }
+
+    /// Asks for what people decide. It must not undo what others decide later, when a copy of it comes late: it says by which
+    /// maps, and is asked for again where somebody else was first, or who was asked did not know what was decided before.
+    pub async fn decide(&self, request: impl Fn(MapEpoch) -> RegistryRequest) -> RegistryAnswer {
+        let mut answer = self.registry(request(self.refresh().await?.epoch)).await;
+        for _ in 1..DECIDE_TRIES {
+            if !matches!(answer, Err(RegistryError::Lost)) {
+                break;
+            }
+            answer = self.registry(request(self.newest().await?.epoch)).await;
+        }
+        answer
     }
 
     /// Takes maps that came with a message, unless they are older than those known.

@@ -122,7 +122,7 @@ fn how_long_a_pass_takes_is_set_for_all_while_one_is_under_way() {
         let hour = Duration::from_secs(3600);
         let scrubber = Scrubber::start(cluster.clone(), ScrubOptions::default());
         let set = async |days| {
-            fakes.change(RegistryRequest::Set(vec![Setting::ScrubDays(days)]));
+            fakes.change(RegistryRequest::Set(vec![Setting::ScrubDays(days)], cluster.maps().epoch));
             cluster.refresh().await.expect("the registry never fails");
         };
         world.sleep(hour).await;

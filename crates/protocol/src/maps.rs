@@ -42,6 +42,9 @@ pub struct Maps {
     pub invitations: BTreeMap<u64, Invited>,
     /// What holds on all machines, however each is set up for itself.
     pub settings: Settings,
+    /// In which epoch people last decided something: what holds on all machines, that targets go or stay, that all stop.
+    /// Whoever decides by older maps than these does not know that.
+    pub decided: MapEpoch,
     /// A stop of all machines at once, from when it is asked for until one of them begins again.
     pub stop: Option<Stop>,
     /// The number that the next log gets.
@@ -103,6 +106,9 @@ pub enum MapsError {
     /// Something was said of a node's replica in an epoch that is still to come: its node could never go on without a copy.
     #[error("the copies of node {0}'s replica count since an epoch that is still to come")]
     Copies(u32),
+    /// People decided something in an epoch that is still to come: nobody could ever decide anything.
+    #[error("something was decided in an epoch that is still to come")]
+    Decided,
     /// A run names no group, or one that does not exist.
     #[error("log {} has a run without groups that exist", .0.0)]
     Run(LogId),
@@ -127,6 +133,7 @@ impl Maps {
             wishes: BTreeMap::new(),
             invitations: BTreeMap::new(),
             settings: Settings::default(),
+            decided: MapEpoch(0),
             stop: None,
             next_log: LogId(1),
             next_node: 1,
@@ -165,6 +172,9 @@ impl Maps {
         }
         if let Some((&node, _)) = self.nodes.iter().find(|(_, node)| node.copies.since > self.epoch) {
             return Err(MapsError::Copies(node));
+        }
+        if self.decided > self.epoch {
+            return Err(MapsError::Decided);
         }
         for (&group, entry) in &self.groups {
             let are_known = entry.targets.iter().all(|target| self.targets.contains_key(target));

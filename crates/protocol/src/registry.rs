@@ -157,8 +157,9 @@ pub enum RegistryRequest {
     },
     /// Another disk takes the place of a target's: what people call it from now on.
     RenameTarget(TargetId, String),
-    /// Whether targets are to be emptied, or to stay after all.
-    Drain(Vec<TargetId>, Drain),
+    /// Whether targets are to be emptied, or to stay after all. It is decided with the maps of this epoch: a request that comes
+    /// late must not undo what was decided since.
+    Drain(Vec<TargetId>, Drain, MapEpoch),
     /// Takes targets away on which nothing lies that anybody needs, as the asker found with the maps of this epoch.
     RemoveTargets(Vec<TargetId>, MapEpoch),
     /// What people call a node from now on.
@@ -199,6 +200,8 @@ pub enum RegistryRequest {
     StopAll {
         /// Even if programs use mounts.
         force: bool,
+        /// The epoch of the maps with which it was decided: a request that comes late must not stop them once more.
+        seen: MapEpoch,
     },
     /// A node has finished this phase of the stop of all.
     FinishPhase {
@@ -239,8 +242,8 @@ pub enum RegistryRequest {
     TargetsEmpty(Vec<TargetId>, MapEpoch),
     /// How many bytes of fragments fit on targets in all. What differs little from what is known changes nothing.
     TargetSizes(Vec<(TargetId, u64)>),
-    /// Change what holds on all machines: all of this, or nothing.
-    Set(Vec<Setting>),
+    /// Change what holds on all machines: all of this, or nothing. It is decided with the maps of this epoch.
+    Set(Vec<Setting>, MapEpoch),
     /// On which of its targets the copies are that count of a node's replica of the maps.
     SetCopies {
         /// The node.

@@ -42,7 +42,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::AddTargets { node, names } => nodes::add_targets(&mut next, node, names),
         RegistryRequest::AddTarget { node, session, name } => nodes::add_target(&mut next, (node, session), name),
         RegistryRequest::TargetSizes(sizes) => nodes::size_targets(&mut next, &sizes),
-        RegistryRequest::Set(changes) => set(&mut next, &changes),
+        RegistryRequest::Set(changes, seen) => set(&mut next, &changes, seen),
         RegistryRequest::SetCopies { node, from, to, seen } => counting::set(&mut next, (node, seen), from, to),
         RegistryRequest::RenameTarget(target, name) => nodes::rename_target(&mut next, target, name),
         RegistryRequest::RenameNode(node, name) => nodes::rename(&mut next, node, name),
@@ -78,11 +78,11 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::TargetWhole(target, seen) => target_whole(&mut next, target, seen),
         RegistryRequest::ReplaceMember { group, old, new } => members::replace(&mut next, group, old, new),
         RegistryRequest::MemberWhole(group, member, seen) => members::whole(&mut next, (group, member), seen),
-        RegistryRequest::Drain(targets, drain) => drain::set(&mut next, &targets, drain),
+        RegistryRequest::Drain(targets, drain, seen) => drain::set(&mut next, &targets, drain, seen),
         RegistryRequest::RemoveTargets(targets, seen) => drain::remove(&mut next, &targets, seen),
         RegistryRequest::TargetsEmpty(targets, seen) => drain::conclude(&mut next, &targets, seen),
         RegistryRequest::RemoveNode(node) => drain::remove_node(&mut next, node),
-        RegistryRequest::StopAll { force } => stop::ask(&mut next, force),
+        RegistryRequest::StopAll { force, seen } => stop::ask(&mut next, force, seen),
         RegistryRequest::FinishPhase { node, session, phase } => stop::finish(&mut next, (node, session), phase),
         RegistryRequest::CallStopOff { node, session } => stop::call_off(&mut next, node, session),
     };
@@ -102,6 +102,16 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
 /// The epoch of the maps that come of a change.
 pub(crate) fn next_epoch(maps: &Maps) -> MapEpoch {
     MapEpoch(maps.epoch.0 + 1)
+}
+
+/// People decide something, with the maps of epoch `seen`. That counts only where nothing was decided since: a request that is
+/// asked for twice, or that a machine held which stood still, must not undo it.
+pub(crate) fn decide(maps: &mut Maps, seen: MapEpoch) -> Result<(), RegistryError> {
+    if maps.decided > seen {
+        return Err(RegistryError::Lost);
+    }
+    maps.decided = next_epoch(maps);
+    Ok(())
 }
 
 /// What to answer, but for the maps themselves.
@@ -225,9 +235,12 @@ fn entry_of_writer(maps: &mut Maps, (log, version, epoch): Seen) -> Result<&mut 
 }
 
 /// What holds on all machines from now on: all that was asked for, or nothing of it.
-fn set(maps: &mut Maps, changes: &[Setting]) -> Reply {
+fn set(maps: &mut Maps, changes: &[Setting], seen: MapEpoch) -> Reply {
     let settings = changes.iter().fold(maps.settings, |settings, &change| settings.with(change));
     settings.verify().map_err(|error| RegistryError::Wrong(error.to_string()))?;
+    if settings != maps.settings {
+        decide(maps, seen)?;
+    }
     maps.settings = settings;
     Ok(Outcome::Maps)
 }
@@ -454,18 +467,23 @@ mod tests {
     fn all_of_what_is_to_be_set_is_set_or_nothing() {
         let mut maps = cluster(3);
         let (soon, never) = (Setting::RebuildMinutes(Some(2)), Setting::ScrubDays(Some(0)));
-        step(&mut maps, RegistryRequest::Set(vec![soon, never])).expect("both make sense");
+        let before = maps.epoch;
+        step(&mut maps, RegistryRequest::Set(vec![soon, never], before)).expect("both make sense");
         let set = maps.clone();
         assert_eq!(
             (set.settings.rebuild_minutes, set.settings.scrub_days, set.settings.rebuild),
             (Some(2), Some(0), None)
         );
-        let refused =
-            step(&mut maps, RegistryRequest::Set(vec![Setting::RebuildMinutes(None), Setting::Rebuild(Some(1))]));
+        let seen = maps.epoch;
+        let wrong = RegistryRequest::Set(vec![Setting::RebuildMinutes(None), Setting::Rebuild(Some(1))], seen);
+        let refused = step(&mut maps, wrong);
         assert!(matches!(refused, Err(RegistryError::Wrong(_))), "{refused:?}");
+        assert_eq!(step(&mut maps, RegistryRequest::Set(vec![never], before)), Ok(Outcome::Maps), "so it is");
         assert_eq!(maps, set);
-        step(&mut maps, RegistryRequest::Set(vec![Setting::RebuildMinutes(None)])).expect("it can be left to each");
+        step(&mut maps, RegistryRequest::Set(vec![Setting::RebuildMinutes(None)], seen)).expect("it is left to each");
         assert_eq!((maps.settings.rebuild_minutes, maps.settings.scrub_days), (None, Some(0)));
+        let late = RegistryRequest::Set(vec![soon], before);
+        assert_eq!(step(&mut maps, late), Err(RegistryError::Lost), "that was decided since");
     }
 
     #[test]

@@ -9,18 +9,27 @@
 //! 4. That it is empty may be known before, so that it may be switched off then and is not asked any more. It counts as long
 //!    as nothing has come to lie there: no longer where it stays after all, or a log is written over it again. That groups
 //!    lie on it again, for redundancy needs it, is not enough: it may be off before any log goes there.
-//! 5. A node is forgotten when it is gone, has no targets, and manages nothing. Its number is never given again.
+//! 5. That a target is to go, or to stay, was decided with maps that say what was decided before: a request that comes late
+//!    undoes nothing.
+//! 6. A node is forgotten when it is gone, has no targets, and manages nothing. Its number is never given again.
+
+use std::collections::BTreeMap;
 
 use protocol::id::{MapEpoch, TargetId};
 use protocol::maps::{Drain, GroupEntry, Maps, NodeState, TargetEntry, TargetState};
 use protocol::registry::RegistryError;
 
-use crate::change::{Outcome, Reply, forget_groups};
+use crate::change::{self, Outcome, Reply, forget_groups};
 use crate::formation::{self, Machines};
 use crate::{nodes, slots};
 
-/// Begins to empty targets, or ends it.
-pub(crate) fn set(maps: &mut Maps, targets: &[TargetId], drain: Drain) -> Reply {
+/// Begins to empty targets, or ends it, as was decided with the maps of epoch `seen`. Asked again, nothing changes.
+pub(crate) fn set(maps: &mut Maps, targets: &[TargetId], drain: Drain, seen: MapEpoch) -> Reply {
+    let present: BTreeMap<TargetId, &TargetEntry> = maps.present().collect();
+    if targets.iter().all(|target| present.get(target).is_some_and(|entry| entry.drain == drain)) {
+        return Ok(Outcome::Maps);
+    }
+    change::decide(maps, seen)?;
     for target in targets {
         let entry = maps.targets.get_mut(target).filter(|entry| entry.state != TargetState::Removed);
         entry.ok_or_else(|| RegistryError::Unknown("target".into()))?.drain = drain;
@@ -156,7 +165,8 @@ mod tests {
     }
 
     fn drain(maps: &mut Maps, target: u32, drain: Drain) -> Reply {
-        step(maps, RegistryRequest::Drain(vec![TargetId(target)], drain))
+        let seen = maps.epoch;
+        step(maps, RegistryRequest::Drain(vec![TargetId(target)], drain, seen))
     }
 
     fn remove(maps: &mut Maps, target: u32) -> Reply {
@@ -186,6 +196,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_decided_with_older_maps_undoes_nothing() {
+        let mut maps = cluster(5);
+        let decide = |maps: &mut Maps, targets: &[u32], drain, seen| {
+            step(maps, RegistryRequest::Drain(targets.iter().copied().map(TargetId).collect(), drain, seen))
+        };
+        let before = maps.epoch;
+        decide(&mut maps, &[4], Drain::Careful, before).expect("three are left");
+        let decided = maps.clone();
+        assert_eq!(decide(&mut maps, &[4], Drain::Careful, before), Ok(Outcome::Maps), "it was asked twice");
+        assert_eq!(decide(&mut maps, &[5, 4], Drain::No, before), Err(RegistryError::Lost), "that was not known");
+        assert_eq!(maps, decided, "neither changes anything");
+        decide(&mut maps, &[4], Drain::No, decided.epoch).expect("it stays");
+        assert_eq!(decide(&mut maps, &[4], Drain::Careful, before), Err(RegistryError::Lost), "it comes late");
+        assert_eq!(in_groups(&maps), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
     fn redundancy_counts_for_more_than_a_drain_that_was_not_forced() {
         let mut maps = cluster(3);
         drain(&mut maps, 3, Drain::Careful).expect("two are left");
@@ -195,7 +222,7 @@ mod tests {
         assert_eq!(in_groups(&maps), [1]);
         set_state(&mut maps, 1, TargetState::Failed);
         assert_eq!(in_groups(&maps), [3], "there is nothing else");
-        let all = RegistryRequest::Drain((1..=3).map(TargetId).collect(), Drain::Forced);
+        let all = RegistryRequest::Drain((1..=3).map(TargetId).collect(), Drain::Forced, maps.epoch);
         assert!(matches!(step(&mut maps, all), Err(RegistryError::InUse(_))), "something must stay");
     }
 

@@ -192,7 +192,7 @@ mod tests {
         fail(&mut maps, 2);
         go_on(&mut maps, log, 3);
         replace(&mut maps, group, 2, 5).expect("it is complete there");
-        let drain = RegistryRequest::Drain(vec![TargetId(5)], Drain::Careful);
+        let drain = RegistryRequest::Drain(vec![TargetId(5)], Drain::Careful, maps.epoch);
         step(&mut maps, drain).expect("there are others");
         go_on(&mut maps, log, 5);
         let remove = RegistryRequest::RemoveTargets(vec![TargetId(5)], maps.epoch);

@@ -423,7 +423,7 @@ mod tests {
         let mut maps = cluster(1);
         let add = RegistryRequest::AddTarget { node: 1, session: 2, name: "c".into() };
         assert_eq!(step(&mut maps, add), Ok(Outcome::Targets(TargetId(2))));
-        let all = RegistryRequest::Drain(vec![TargetId(0), TargetId(1)], protocol::maps::Drain::Careful);
+        let all = RegistryRequest::Drain(vec![TargetId(0), TargetId(1)], protocol::maps::Drain::Careful, maps.epoch);
         assert!(matches!(step(&mut maps, all), Err(RegistryError::InUse(_))));
         let seen = maps.epoch;
         assert_eq!(step(&mut maps, RegistryRequest::RemoveTargets(vec![TargetId(2)], seen)), Ok(Outcome::Maps));
@@ -434,7 +434,8 @@ mod tests {
     fn a_node_whose_last_target_was_taken_away_stores_again_with_another() {
         let mut maps = cluster(3);
         let own = vec![TargetId(4), TargetId(5)];
-        step(&mut maps, RegistryRequest::Drain(own.clone(), protocol::maps::Drain::Careful)).expect("others are left");
+        let drain = RegistryRequest::Drain(own.clone(), protocol::maps::Drain::Careful, maps.epoch);
+        step(&mut maps, drain).expect("others are left");
         let seen = maps.epoch;
         step(&mut maps, RegistryRequest::RemoveTargets(own, seen)).expect("nothing lies there");
         assert!(!maps.nodes[&3].stores);

@@ -48,9 +48,11 @@ pub fn begin(before: &Maps, node: u32) -> Maps {
     maps
 }
 
-/// What was found out of targets in another reign does not count in this one, nor which copies its replicas had.
+/// What was found out of targets in another reign does not count in this one, nor which copies its replicas had, nor what was
+/// asked for there and comes late.
 pub(crate) fn looked_at_anew(maps: &mut Maps) {
     let epoch = maps.epoch;
+    maps.decided = epoch;
     maps.nodes.values_mut().for_each(|node| node.copies = Counted::default());
     maps.targets.values_mut().for_each(|target| (target.since, target.empty) = (epoch, false));
 }
@@ -150,7 +152,8 @@ mod tests {
             step(&mut unseen, RegistryRequest::AddNode { name, address, stores: true, attempt: None }).unwrap();
         }
         step(&mut unseen, RegistryRequest::AddTargets { node: 1, names: vec!["x".into()] }).unwrap();
-        step(&mut unseen, RegistryRequest::Drain(vec![TargetId(1)], Drain::Careful)).unwrap();
+        let seen = unseen.epoch;
+        step(&mut unseen, RegistryRequest::Drain(vec![TargetId(1)], Drain::Careful, seen)).unwrap();
         let maps = begin(&before, 2);
         assert!(maps.epoch > unseen.epoch && maps.next_log > unseen.next_log && maps.next_node > unseen.next_node);
         assert!(maps.next_target > unseen.next_target && maps.next_group > unseen.next_group);

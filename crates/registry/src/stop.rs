@@ -4,15 +4,17 @@
 //! 1. A phase ends when every living node has finished it. Who dies is not waited for, and who is not there may not begin
 //!    meanwhile.
 //! 2. Nothing has happened until all have found their mounts unused, or need not look: up to then it can be called off.
-//! 3. When it is over, no lease runs out and nothing changes hands: whoever begins first finds the cluster as it was, and has
+//! 3. Nobody is stopped once more by what was asked before the last stop was over.
+//! 4. When it is over, no lease runs out and nothing changes hands: whoever begins first finds the cluster as it was, and has
 //!    as long as a lease holds to be followed by the others.
 
 use std::collections::BTreeSet;
 
+use protocol::id::MapEpoch;
 use protocol::maps::{Maps, NodeState, Stop, StopPhase};
 use protocol::registry::RegistryError;
 
-use crate::change::{Outcome, Reply};
+use crate::change::{self, Outcome, Reply};
 use crate::nodes;
 
 /// Whether a stop of all goes on, or is over.
@@ -26,11 +28,12 @@ pub fn is_over(maps: &Maps) -> bool {
 }
 
 /// Somebody wants all to stop. Asking again changes nothing, but may force what has only been asked for.
-pub(crate) fn ask(maps: &mut Maps, force: bool) -> Reply {
+pub(crate) fn ask(maps: &mut Maps, force: bool, seen: MapEpoch) -> Reply {
     if let Some(stop) = maps.stop.as_mut().filter(|stop| !matches!(stop.phase, StopPhase::CalledOff(_))) {
         stop.force |= force;
         return Ok(Outcome::Maps);
     }
+    change::decide(maps, seen)?;
     let left = living(maps);
     maps.stop = Some(Stop { force, phase: StopPhase::Asked, left });
     // What was to move stays where it is.
@@ -78,7 +81,10 @@ pub(crate) fn let_begin(maps: &mut Maps) -> Result<(), RegistryError> {
         let why = "all machines of the cluster are being stopped; start this one when they are, or later";
         return Err(RegistryError::Unavailable(why.into()));
     }
-    maps.stop = None;
+    if maps.stop.take().is_some() {
+        // Whoever asked for it, or for another one meanwhile, has what he asked for.
+        maps.decided = change::next_epoch(maps);
+    }
     Ok(())
 }
 
@@ -115,6 +121,11 @@ mod tests {
         maps.stop.as_ref().map(|stop| stop.phase)
     }
 
+    fn ask(maps: &mut Maps, force: bool) -> Reply {
+        let seen = maps.epoch;
+        step(maps, RegistryRequest::StopAll { force, seen })
+    }
+
     fn begin(node: u32) -> RegistryRequest {
         RegistryRequest::Begin { node, after: 1, address: String::new(), keeps: None }
     }
@@ -123,7 +134,7 @@ mod tests {
     fn a_phase_begins_when_all_have_finished_the_one_before() {
         let mut maps = cluster();
         let before = maps.clone();
-        assert!(step(&mut maps, RegistryRequest::StopAll { force: false }).is_ok());
+        assert!(ask(&mut maps, false).is_ok());
         for (now, next) in [
             (StopPhase::Asked, StopPhase::Clients),
             (StopPhase::Clients, StopPhase::Managers),
@@ -142,9 +153,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_before_the_last_stop_stops_nobody() {
+        let mut maps = cluster();
+        let asked = RegistryRequest::StopAll { force: true, seen: maps.epoch };
+        step(&mut maps, asked.clone()).expect("nothing else was decided");
+        assert_eq!(step(&mut maps, asked.clone()), Ok(Outcome::Maps), "it was asked twice");
+        for now in [StopPhase::Asked, StopPhase::Clients, StopPhase::Managers] {
+            finish(&mut maps, &[1, 2, 3], now);
+        }
+        step(&mut maps, begin(2)).expect("all have stopped");
+        assert_eq!((step(&mut maps, asked), phase(&maps)), (Err(RegistryError::Lost), None), "it comes late");
+    }
+
+    #[test]
     fn who_dies_is_not_waited_for() {
         let mut maps = cluster();
-        assert!(step(&mut maps, RegistryRequest::StopAll { force: true }).is_ok());
+        assert!(ask(&mut maps, true).is_ok());
         finish(&mut maps, &[1, 2], StopPhase::Asked);
         assert!(step(&mut maps, RegistryRequest::Expire { node: 3, session: 1 }).is_ok());
         finish(&mut maps, &[1, 2], StopPhase::Clients);
@@ -159,12 +183,12 @@ mod tests {
     fn it_is_called_off_before_anything_happens_or_not_at_all() {
         let mut maps = cluster();
         let call_off = || RegistryRequest::CallStopOff { node: 2, session: 1 };
-        assert!(step(&mut maps, RegistryRequest::StopAll { force: false }).is_ok());
+        assert!(ask(&mut maps, false).is_ok());
         assert!(step(&mut maps, call_off()).is_ok());
         assert_eq!((phase(&maps), goes_on(&maps)), (Some(StopPhase::CalledOff(2)), false));
         finish(&mut maps, &[1, 2, 3], StopPhase::Asked);
         assert_eq!(phase(&maps), Some(StopPhase::CalledOff(2)));
-        assert!(step(&mut maps, RegistryRequest::StopAll { force: true }).is_ok());
+        assert!(ask(&mut maps, true).is_ok());
         assert!(step(&mut maps, call_off()).is_ok());
         assert_eq!(phase(&maps), Some(StopPhase::Asked), "force is force");
         finish(&mut maps, &[1, 2, 3], StopPhase::Asked);

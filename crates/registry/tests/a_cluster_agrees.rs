@@ -92,7 +92,8 @@ fn a_node_that_is_drained_gives_its_vote_and_its_slots_away_and_is_forgotten() {
         let on = cluster.registry(staying[0]);
         let targets =
             on.maps().present().filter(|(_, entry)| entry.node == leaver).map(|(id, _)| id).collect::<Vec<_>>();
-        on.answer(RegistryRequest::Drain(targets.clone(), Drain::Careful)).await.expect("three others are left");
+        let drain = RegistryRequest::Drain(targets.clone(), Drain::Careful, on.maps().epoch);
+        on.answer(drain).await.expect("three others are left");
         until(&world, "only others vote", || cluster.registry(staying[0]).voters() == staying).await;
         let maps = on.maps();
         let gives = |first: &u16| maps.slot(*first).node == leaver;
@@ -209,7 +210,8 @@ fn a_start_does_not_ask_for_targets_that_were_taken_away() {
         let cluster = Cluster::create(&world, &host, 4, 1).await;
         let registry = cluster.start(1).await;
         let gone = vec![TargetId(2), TargetId(3)];
-        registry.answer(RegistryRequest::Drain(gone.clone(), Drain::Careful)).await.expect("two are left");
+        let drain = RegistryRequest::Drain(gone.clone(), Drain::Careful, registry.maps().epoch);
+        registry.answer(drain).await.expect("two are left");
         registry.answer(RegistryRequest::RemoveTargets(gone, registry.maps().epoch)).await.expect("nothing lies there");
         world.sleep(Duration::from_secs(1)).await;
         registry.answer(cluster.open(1)).await.expect("two copies are enough");

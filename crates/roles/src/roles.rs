@@ -312,6 +312,8 @@ async fn watch(cluster: Cluster, storage: Storage, session: u64) {
                         .await
                         .map(|()| drop(known.insert(id, Arc::downgrade(&target))))
                 }
+                // It was said that it serves before it failed, and came later.
+                Some(_) if entry.serves() => mark(&cluster, id, TargetState::Failed).await,
                 Some(_) => Ok(()),
                 None => {
                     known.remove(&id);

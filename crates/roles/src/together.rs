@@ -41,7 +41,7 @@ pub enum Stays {
 impl Roles {
     /// Has all machines stop, this one too: by [`Roles::all_are_to_stop`] each of them hears of it.
     pub async fn stop_all(&self, force: bool) -> Result<(), RegistryError> {
-        self.cluster.registry(RegistryRequest::StopAll { force }).await.map(drop)
+        self.cluster.decide(|seen| RegistryRequest::StopAll { force, seen }).await.map(drop)
     }
 
     /// Returns when all machines are to stop.

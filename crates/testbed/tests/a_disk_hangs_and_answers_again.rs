@@ -12,6 +12,7 @@ use host::sim::{self, DiskFaults, World};
 use protocol::file::{Caller, Kind, NewInode};
 use protocol::id::InodeId;
 use protocol::maps::TargetState;
+use protocol::registry::RegistryRequest;
 use storage::HANG_PATIENCE;
 
 use crate::rack::{Rack, Shape};
@@ -27,6 +28,8 @@ const HANG_MAX: Duration =
     HANG_PATIENCE.saturating_add(FOUND_WITHIN).saturating_add(REGISTRY_PATIENCE).saturating_add(RELAY_MAX);
 /// Nor one that is made when it has been found.
 const FOUND_MAX: Duration = Duration::from_secs(2);
+/// How soon the registry is told again that it does not answer.
+const TOLD_AGAIN: Duration = Duration::from_secs(3);
 /// How soon all is whole when it answers again: its targets are looked at within half a minute at most.
 const WHOLE_MAX: Duration = Duration::from_secs(60);
 
@@ -103,9 +106,13 @@ async fn tell_a_story(world: World, rack: Rack, machines: std::ops::Range<u64>) 
             assert!(longest < HANG_MAX, "while it hangs a call takes {longest:?}");
             let longest = keep_working(at_work, &mut made, Duration::from_secs(60)).await;
             assert!(longest < FOUND_MAX, "when it has been found to hang a call takes {longest:?}");
-            let maps = roles.cluster.maps();
-            let failed = maps.targets.values().filter(|target| target.state == TargetState::Failed).count();
-            assert_eq!(failed, 1, "everybody is told, each time");
+            let failed =
+                || roles.cluster.maps().targets.iter().find(|(_, it)| it.state == TargetState::Failed).map(|it| *it.0);
+            let hangs = failed().expect("everybody is told, each time");
+            let before = RegistryRequest::SetTarget(hangs, TargetState::Behind);
+            roles.cluster.registry(before).await.expect("what was said before it hung may come late");
+            there.sleep(TOLD_AGAIN).await;
+            assert_eq!(failed(), Some(hangs), "it is said again");
             disk.heal();
             let longest = keep_working(at_work, &mut made, Duration::from_secs(10)).await;
             assert!(longest < FOUND_MAX, "when it answers again a call takes {longest:?}");

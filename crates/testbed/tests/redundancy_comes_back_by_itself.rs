@@ -74,7 +74,7 @@ fn how_long_one_is_waited_for_and_how_fast_it_is_made_up_for_is_set_for_all() {
         world.sleep(10 * MINUTE).await;
         assert!(!machines.tally(&all[0]).await.bytes_exposed.is_empty(), "they wait");
         let soon = vec![Setting::RebuildMinutes(Some(1)), Setting::Rebuild(Some(512 << 20))];
-        machines.ask(RegistryRequest::Set(soon)).expect("it makes sense");
+        machines.ask(RegistryRequest::Set(soon, machines.maps().epoch)).expect("it makes sense");
         machines.until_safe(&all[0]).await;
         machines.die(0, Stop::PowerLoss);
         files.verify(&world, &machines.client(1, &all[1]).await).await;

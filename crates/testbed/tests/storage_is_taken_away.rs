@@ -27,7 +27,8 @@ fn targets_of(machines: &Machines, machine: usize) -> BTreeSet<TargetId> {
 
 fn drain(machines: &Machines, targets: &BTreeSet<TargetId>) {
     let targets = targets.iter().copied().collect();
-    machines.ask(RegistryRequest::Drain(targets, Drain::Careful)).expect("others are left");
+    let seen = machines.maps().epoch;
+    machines.ask(RegistryRequest::Drain(targets, Drain::Careful, seen)).expect("others are left");
     // As the registry's leader does when nodes have stopped coming and going.
     machines.ask(RegistryRequest::Balance).expect("it can always be planned");
 }
@@ -74,7 +75,8 @@ fn a_machine_that_was_drained_is_not_missed() {
             if counts.len() == 2 {
                 // One machine cannot be lost any more, which is what was asked for; its disks are domains then.
                 let targets = leaving.iter().copied().collect();
-                machines.ask(RegistryRequest::Drain(targets, Drain::Forced)).expect("others are left");
+                let seen = machines.maps().epoch;
+                machines.ask(RegistryRequest::Drain(targets, Drain::Forced, seen)).expect("others are left");
             }
             drain_unless_forced(&machines, &leaving);
             files.write(&client, &mut dice, 6).await;

@@ -58,7 +58,8 @@ struct Going {
     index: usize,
     target: Option<TargetId>,
     phase: Phase,
-    attempt: Option<BoxFuture<'static, Result<Outcome, Crashed>>>,
+    /// What is tried, and for which phase: it may be another one by the time that ends.
+    attempt: Option<(Phase, BoxFuture<'static, Result<Outcome, Crashed>>)>,
     next: Moment,
 }
 
@@ -259,18 +260,21 @@ impl Changes {
     }
 
     fn see_off(&mut self, mut going: Going) -> (Option<Going>, Option<usize>) {
-        let Some(mut attempt) = going.attempt.take() else {
+        let Some((phase, mut attempt)) = going.attempt.take() else {
             if self.world.now() >= going.next {
-                going.attempt = self.attempt_to(&going);
+                going.attempt = self.attempt_to(&going).map(|attempt| (going.phase, attempt));
             }
             return (Some(going), None);
         };
         let Some(ended) = attempt.as_mut().now_or_never() else {
-            going.attempt = Some(attempt);
+            going.attempt = Some((phase, attempt));
             return (Some(going), None);
         };
+        if phase != going.phase {
+            return (Some(going), None);
+        }
         going.next = self.world.now() + PAUSE;
-        match (ended, going.phase) {
+        match (ended, phase) {
             (Ok(Outcome::Done), Phase::Begins) => going.phase = Phase::Empties,
             (Ok(Outcome::Done), Phase::Empties) if going.target.is_none() => {
                 self.note(format!("{:?} is empty, and switched off", self.rack.node(going.index)));
@@ -310,10 +314,10 @@ impl Changes {
             if targets.is_empty() && phase != Phase::Leaves {
                 return Outcome::Failed("its targets are not known here yet".into());
             }
-            let list = targets.iter().copied().collect();
+            let list: Vec<TargetId> = targets.iter().copied().collect();
             let answer = match phase {
-                Phase::Begins => cluster.registry(RegistryRequest::Drain(list, Drain::Careful)).await.map(drop),
-                Phase::Returns => cluster.registry(RegistryRequest::Drain(list, Drain::No)).await.map(drop),
+                Phase::Begins => decide(cluster, &list, Drain::Careful).await,
+                Phase::Returns => decide(cluster, &list, Drain::No).await,
                 Phase::Empties if target.is_none() => return is_empty(cluster, node, &targets).await,
                 Phase::Empties | Phase::Leaves => return take_away(cluster, (node, target), &targets).await,
             };
@@ -324,6 +328,10 @@ impl Changes {
             }
         }))
     }
+}
+
+async fn decide(cluster: &log::Cluster, targets: &[TargetId], drain: Drain) -> Result<(), RegistryError> {
+    cluster.decide(|seen| RegistryRequest::Drain(targets.to_vec(), drain, seen)).await.map(drop)
 }
 
 /// The targets of a machine that were not taken away.

@@ -390,7 +390,8 @@ impl Rack {
         let all: Vec<_> = present.iter().map(|&index| self.roles(index).expect("all run")).collect();
         let roles = self.roles(asked).expect("all run");
         let asking = self.world.spawn(&self.world.host(self.node(asked)), async move { roles.stop_all(false).await });
-        assert!(asking.await.expect("nobody dies").is_ok(), "seed {seed}: the registry can be asked");
+        let asked = asking.await.expect("nobody dies");
+        assert_eq!(asked, Ok(()), "seed {seed}: the registry can be asked");
         let stopping: Vec<_> = present
             .iter()
             .zip(all)
