@@ -55,7 +55,7 @@ impl Above for Kernel {
         shared.forgotten.note(inode, shared.host.now());
         match calls {
             Calls::GoOn => shared.tell(vec![forget(inode, Pages::From(0))]),
-            Calls::Wait => Box::pin(async move { shared.forget_beside_calls(inode).await }),
+            Calls::Wait => Box::pin(async move { shared.forget_beside_calls(inode, WHOLE_FILE).await }),
         }
     }
 
@@ -124,13 +124,13 @@ impl Shared {
         })
     }
 
-    /// Has the kernel drop all pages of a file but those that calls under way have locked. These calls wait: pages that they
+    /// Has the kernel drop these pages of a file but those that calls under way have locked. These calls wait: pages that they
     /// read are filled behind this, with what the file has by then; and a last page that a WRITE has locked is read anew.
-    async fn forget_beside_calls(&self, inode: InodeId) {
-        let mut left = vec![WHOLE_FILE];
+    async fn forget_beside_calls(&self, inode: InodeId, bytes: Range<u64>) {
+        let mut left = vec![bytes.clone()];
         for attempt in 0..COMING_TRIES {
             let moved = self.under_way.moved();
-            self.under_way.spoil(inode, &WHOLE_FILE);
+            self.under_way.spoil(inode, &bytes);
             let beside = self.under_way.beside(inode, &left, attempt > 0);
             let doubtful = beside.doubtful.into_iter().map(|page| (page, true));
             let parts = doubtful.chain(beside.free.into_iter().map(|free| (free, false)));
@@ -158,9 +158,6 @@ impl Shared {
     /// The kernel puts the bytes into its pages first and unlocks these before it sends the WRITE. If it is told to forget the
     /// file meanwhile, a READ may fill the pages with what was there before, and nobody would correct that. And where others
     /// append, too, it takes the end of the file to be where it is no longer.
-    ///
-    /// A page that stays locked, though no bytes are on their way to it, is locked by the WRITE itself, so that nobody has
-    /// filled it; or by a READ that looks at the file from now on.
     pub(super) async fn drop_mistaken_pages(&self, inode: InodeId, (assumed, size): (u64, u32), offset: u64) {
         let now = self.host.now();
         if assumed == offset && !self.forgotten.is_recent(inode, now) {
@@ -170,16 +167,7 @@ impl Shared {
         if self.notifier.get().is_none() || bytes.is_empty() {
             return;
         }
-        self.under_way.spoil(inode, &bytes);
-        let mut told = self.notify(vec![forget_bytes(inode, bytes.clone())]);
-        while let Told::Waits(rest) = told.await {
-            let moved = self.under_way.moved();
-            if !self.under_way.is_answered(inode, &bytes) {
-                return;
-            }
-            moved.await;
-            told = rest;
-        }
+        self.forget_beside_calls(inode, bytes).await;
     }
 }
 

@@ -7,6 +7,7 @@
 //! sometimes a long one, for the thread that does it is not always there at once.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -31,6 +32,10 @@ pub const PAGE_BYTES: u64 = 4096;
 /// How often, and by how much, anything comes late.
 const LATE_ONE_IN: u64 = 8;
 const LATE_MAX_NANOS: u64 = 50_000_000;
+/// Pages of a file that is read and written.
+pub const FILE_PAGES: u64 = 4;
+/// How many pages a READ is for, at most.
+const READ_PAGES_MAX: u64 = 3;
 /// How often it is looked at whether it waits for a page.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -103,19 +108,24 @@ impl Cache {
     }
 }
 
-/// A page that is being read; however that ends, it is unlocked.
-struct Reading<'a> {
+/// Pages that are locked, one behind the other; however that ends, they are unlocked.
+struct Locked<'a> {
     cache: &'a Cache,
-    name: PageName,
-    value: Option<u64>,
+    first: PageName,
+    count: u64,
+    /// What is in them then. Nothing: they are dropped.
+    values: Vec<u64>,
 }
 
-impl Drop for Reading<'_> {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let mut pages = self.cache.pages.lock().unwrap();
-        match self.value {
-            Some(value) => drop(pages.insert(self.name, Some(value))),
-            None => drop(pages.remove(&self.name)),
+        for nth in 0..self.count {
+            let name = (self.first.0, self.first.1 + nth);
+            match self.values.get(nth as usize) {
+                Some(value) => drop(pages.insert(name, Some(*value))),
+                None => drop(pages.remove(&name)),
+            }
         }
         drop(pages);
         self.cache.unlocked.notify(usize::MAX);
@@ -131,7 +141,7 @@ pub struct Kernel {
     forgets_names: bool,
     /// One write at a time.
     writing: async_lock::Mutex<()>,
-    under_way: Mutex<Option<u64>>,
+    under_way: Mutex<Range<u64>>,
 }
 
 impl Kernel {
@@ -219,62 +229,76 @@ impl Kernel {
     /// What a program reads. Nothing where another program here is just writing it: that is in the pages before the face has
     /// heard of it, and no face can help that.
     pub async fn read(&self, inode: InodeId, page: u64) -> Result<Option<u64>, Failed> {
-        let value = self.read_page(inode, page).await?;
-        Ok(Some(value).filter(|value| *self.under_way.lock().unwrap() != Some(*value)))
+        let value = self.read_pages(inode, page).await?;
+        Ok(Some(value).filter(|value| !self.under_way.lock().unwrap().contains(value)))
     }
 
-    async fn read_page(&self, inode: InodeId, page: u64) -> Result<u64, Failed> {
-        let name = (inode, page);
-        let is_there = |pages: &mut BTreeMap<PageName, Option<u64>>| match pages.get(&name) {
-            Some(value) => *value,
-            None => {
-                pages.insert(name, None);
-                None
+    /// The value of a page; where it is not there, some behind it that are not there either are read, too.
+    async fn read_pages(&self, inode: InodeId, page: u64) -> Result<u64, Failed> {
+        let (first, most) = ((inode, page), 1 + self.host.random() % READ_PAGES_MAX);
+        let lock = |pages: &mut BTreeMap<PageName, Option<u64>>| {
+            if let Some(value) = pages.get(&first) {
+                return Ok(value.expect("it is not locked"));
             }
+            let is_free = |page: &u64| *page < FILE_PAGES && !pages.contains_key(&(inode, *page));
+            let count = (page..page + most).take_while(is_free).count() as u64;
+            pages.extend((page..page + count).map(|page| ((inode, page), None)));
+            Err(count)
         };
-        if let Some(value) = self.cache.with(name, is_there).await {
-            return Ok(value);
-        }
-        let mut reading = Reading { cache: &self.cache, name, value: None };
-        let (handle, offset, size) = (Handle(1), page * PAGE_BYTES, PAGE_BYTES as u32);
+        let count = match self.cache.with(first, lock).await {
+            Ok(value) => return Ok(value),
+            Err(count) => count,
+        };
+        let mut locked = Locked { cache: &self.cache, first, count, values: Vec::new() };
+        let (handle, offset, size) = (Handle(1), page * PAGE_BYTES, (count * PAGE_BYTES) as u32);
         let read = Read { handle, offset, size, lock_owner: None, open_flags: 0 };
         let bytes = self.ask(inode, Operation::Read(read)).await?.payload().concat();
-        assert_eq!(bytes.len() as u64, PAGE_BYTES, "no file is shorter than its pages");
-        let mut words = bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-        let value = words.next().unwrap();
-        assert!(words.all(|word| word == value), "a page is written at once");
-        reading.value = Some(value);
-        Ok(value)
+        assert_eq!(bytes.len() as u64, u64::from(size), "no file is shorter than its pages");
+        for page in bytes.chunks(PAGE_BYTES as usize) {
+            let mut words = page.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+            let value = words.next().unwrap();
+            assert!(words.all(|word| word == value), "a page is written at once");
+            locked.values.push(value);
+        }
+        Ok(locked.values[0])
     }
 
-    /// What a program writes; perhaps as if it were part of a page. The WRITE has all of it nevertheless.
-    pub async fn write(&self, inode: InodeId, page: u64, value: u64) -> Result<(), Failed> {
+    /// What a program writes, from a page on, another value in each; the last one perhaps as if it were part of a page. The
+    /// WRITE has all of it nevertheless.
+    pub async fn write(&self, inode: InodeId, page: u64, values: Range<u64>) -> Result<(), Failed> {
         let _one = self.writing.lock().await;
-        let name = (inode, page);
-        let is_part = self.host.random() & 1 == 0;
-        *self.under_way.lock().unwrap() = Some(value);
-        let put = |pages: &mut BTreeMap<PageName, Option<u64>>| {
-            let stays_locked = is_part && !pages.contains_key(&name);
-            pages.insert(name, Some(value).filter(|_| !stays_locked));
-            stays_locked
-        };
-        let stays_locked = self.cache.with(name, put).await;
-        let _locked = stays_locked.then(|| Reading { cache: &self.cache, name, value: None });
-        let data = Bytes::from(value.to_le_bytes().repeat(PAGE_BYTES as usize / 8));
+        let (count, is_part) = (values.end - values.start, self.host.random() & 1 == 0);
+        *self.under_way.lock().unwrap() = values.clone();
+        let mut locked = None;
+        for (nth, value) in values.clone().enumerate() {
+            let (name, is_last) = ((inode, page + nth as u64), nth as u64 + 1 == count);
+            let put = |pages: &mut BTreeMap<PageName, Option<u64>>| {
+                let stays_locked = is_last && is_part && !pages.contains_key(&name);
+                pages.insert(name, Some(value).filter(|_| !stays_locked));
+                stays_locked
+            };
+            if self.cache.with(name, put).await {
+                locked = Some(Locked { cache: &self.cache, first: name, count: 1, values: Vec::new() });
+            }
+        }
+        let data: Vec<u8> = values.flat_map(|value| value.to_le_bytes().repeat(PAGE_BYTES as usize / 8)).collect();
         let write = Write {
             handle: Handle(1),
             offset: page * PAGE_BYTES,
-            data,
+            data: Bytes::from(data),
             lock_owner: None,
             open_flags: 2,
             from_page_cache: false,
             kill_suidgid: false,
         };
         let written = self.ask(inode, Operation::Write(write)).await.map(drop);
+        drop(locked);
         if written.is_err() {
-            self.cache.with(name, |pages| pages.remove(&name)).await;
+            for page in page..page + count {
+                self.cache.with((inode, page), |pages| pages.remove(&(inode, page))).await;
+            }
         }
-        *self.under_way.lock().unwrap() = None;
+        *self.under_way.lock().unwrap() = 0..0;
         written
     }
 }

@@ -10,12 +10,9 @@ use host::sim::{self, Dice, World};
 use protocol::id::InodeId;
 
 use super::history::{NOTHING, Register};
-use super::kernel::{Kernel, PAGE_BYTES};
+use super::kernel::{FILE_PAGES, Kernel, PAGE_BYTES};
 use super::machines::Machines;
 use super::{CALL_MAX, plain};
-
-/// Pages of the file.
-const PAGES: u64 = 4;
 
 /// What happened to each page, and the newest value.
 struct Told {
@@ -40,7 +37,7 @@ struct Program {
 impl Program {
     async fn run(mut self, steps: u64) {
         for _ in 0..steps {
-            let page = self.dice.below(PAGES);
+            let page = self.dice.below(FILE_PAGES);
             let began = self.world.now();
             if !self.parts && self.dice.below(5) == 0 {
                 self.write(page, began.0).await;
@@ -62,23 +59,29 @@ impl Program {
         }
     }
 
+    /// Writes to a page, and perhaps to some behind it.
     async fn write(&mut self, page: u64, began: u64) {
-        let value = {
+        let count = 1 + self.dice.below(FILE_PAGES - page);
+        let values = {
             let mut told = self.told.lock().unwrap();
-            told.values += 1;
-            let value = told.values;
-            told.pages[page as usize].begin(value, self.node, began);
-            value
+            let first = told.values + 1;
+            told.values += count;
+            first..first + count
         };
-        self.kernel.write(self.inode, page, value).await.expect("there is room");
-        self.told.lock().unwrap().pages[page as usize].end(value, self.world.now().0);
+        for (page, value) in (page..).zip(values.clone()) {
+            self.told.lock().unwrap().pages[page as usize].begin(value, self.node, began);
+        }
+        self.kernel.write(self.inode, page, values.clone()).await.expect("there is room");
+        for (page, value) in (page..).zip(values) {
+            self.told.lock().unwrap().pages[page as usize].end(value, self.world.now().0);
+        }
     }
 }
 
 async fn make_file(client: &Client) -> InodeId {
     let made = client.create_open(InodeId::ROOT, Bytes::from_static(b"file"), plain()).await;
     let inode = made.expect("the name is new").inode;
-    let zeros = Bytes::from(vec![0; (PAGES * PAGE_BYTES) as usize]);
+    let zeros = Bytes::from(vec![0; (FILE_PAGES * PAGE_BYTES) as usize]);
     client.write(inode, WriteAt::Offset(0), zeros).await.expect("there is room");
     client.fsync(inode, false).await.expect("it is stored");
     inode
@@ -86,7 +89,7 @@ async fn make_file(client: &Client) -> InodeId {
 
 #[test]
 fn no_kernel_shows_the_past() {
-    sim::explore(0..100, async |world, _| tell_a_story(world, false).await);
+    sim::explore(0..300, async |world, _| tell_a_story(world, false).await);
 }
 
 /// A machine that stands still altogether is not among these stories: its kernel goes on before its client does.
@@ -101,7 +104,7 @@ async fn tell_a_story(world: World, loses_lease: bool) {
     let (node, client) = machines.client(0);
     let made = world.spawn(&world.host(node), async move { make_file(&client).await });
     let inode = made.await.unwrap();
-    let pages = (0..PAGES).map(|_| Register::default()).collect();
+    let pages = (0..FILE_PAGES).map(|_| Register::default()).collect();
     let told = Arc::new(Mutex::new(Told { pages, values: NOTHING }));
     let parting = loses_lease.then(|| dice.below(u64::from(machines.clients())) as u32);
     let mut programs = Vec::new();
