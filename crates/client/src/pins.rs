@@ -231,10 +231,10 @@ impl Inner {
     }
 
     /// A file that was made by a question of that turn, and perhaps granted beside: pinned, where nobody else can have
-    /// touched it.
+    /// touched it, nor a program here without leaving a trace.
     pub(crate) fn pin_made(&self, inode: InodeId, granted: Option<Token>, asked: Turn) -> Option<Pin<'_>> {
         let mut held = self.tokens.slot(inode.slot());
-        let is_pinned = held.take_made(granted, asked) && held.pin_held(inode) == Some(Pinned::Yes);
+        let is_pinned = held.take_made(inode, granted, asked) && held.pin_held(inode) == Some(Pinned::Yes);
         is_pinned.then(|| Pin { tokens: &self.tokens, inode, mode: TokenMode::Read })
     }
 

@@ -31,6 +31,9 @@ pub struct SlotTokens {
     /// The newest grant of an inode that was called back, or forgotten. Up to it none is taken beside an answer that tells of
     /// a new file: that may have been on its way meanwhile.
     gone: TokenVersion,
+    /// The newest inode of which nothing is in memory any more. Where the slot is whole, that leaves no other trace; and newer
+    /// ones have higher numbers.
+    forgotten: Option<InodeId>,
     /// It was given up once: the kernel may keep pages from before that nobody knows of.
     was_shared: bool,
     inodes: BTreeMap<InodeId, Held>,
@@ -168,10 +171,11 @@ impl SlotTokens {
     }
 
     /// A file was made by a question of that turn, and perhaps granted beside; that is not taken if it may have been called
-    /// back by now. Whether nobody else can have touched the file.
-    pub fn take_made(&mut self, token: Option<Token>, asked: Turn) -> bool {
+    /// back by now. Whether nobody else can have touched the file, nor another program here that found it, and of which nothing
+    /// is known any more.
+    pub fn take_made(&mut self, inode: InodeId, token: Option<Token>, asked: Turn) -> bool {
         if self.whole || !self.stands(asked) {
-            return self.whole && self.stands(asked);
+            return self.whole && self.stands(asked) && self.forgotten < Some(inode);
         }
         let Some(token) = token.filter(|token| token.version > self.gone) else { return false };
         let held = self.inodes.entry(token.inode).or_default();
@@ -352,6 +356,7 @@ impl SlotTokens {
 
     /// Nothing of the inode is in memory any more: its token, if there is one, need not be kept, and its manager can be told.
     pub fn forget(&mut self, inode: InodeId) -> Option<Token> {
+        self.forgotten = self.forgotten.max(Some(inode));
         let held = self.inodes.get_mut(&inode)?;
         let forgotten = held.token.take();
         if held.is_idle() {
@@ -423,7 +428,7 @@ mod tests {
         let (mut held, made) = found_before_its_maker_heard();
         assert_eq!(held.demand(INODE, TokenVersion(8)), Demand::GiveUp);
         held.reopen(INODE, Kept::Nothing);
-        assert!(!held.take_made(Some(made), Turn(0)));
+        assert!(!held.take_made(INODE, Some(made), Turn(0)));
         assert_eq!(held.mode(INODE), None);
     }
 
@@ -431,8 +436,20 @@ mod tests {
     fn a_new_file_that_was_forgotten_before_its_maker_hears_of_it_is_not_kept() {
         let (mut held, made) = found_before_its_maker_heard();
         assert!(held.forget(INODE).is_some());
-        assert!(!held.take_made(Some(made), Turn(0)));
+        assert!(!held.take_made(INODE, Some(made), Turn(0)));
         assert_eq!(held.mode(INODE), None);
+    }
+
+    #[test]
+    fn a_new_file_of_a_whole_slot_that_was_forgotten_before_its_maker_hears_of_it_is_not_kept() {
+        let (older, newer) = (InodeId(INODE.0 - 1), InodeId(INODE.0 + 1));
+        let mut held = SlotTokens::default();
+        held.take_whole(Turn(0));
+        assert_eq!(held.forget(older), None);
+        assert!(held.take_made(INODE, None, Turn(0)), "that was another one");
+        assert_eq!(held.forget(INODE), None);
+        assert!(!held.take_made(INODE, None, Turn(0)), "somebody may have written it");
+        assert!(held.take_made(newer, None, Turn(0)), "that one cannot have been known");
     }
 
     #[test]
@@ -440,9 +457,9 @@ mod tests {
         let token = Token { inode: INODE, mode: TokenMode::Write, version: TokenVersion(7) };
         let mut held = SlotTokens::default();
         assert_eq!(held.demand(INODE, token.version), Demand::Nothing);
-        assert!(!held.take_made(Some(token), Turn(0)));
+        assert!(!held.take_made(INODE, Some(token), Turn(0)));
         assert_eq!(held.mode(INODE), None);
-        assert!(held.take_made(Some(Token { version: TokenVersion(8), ..token }), Turn(0)));
+        assert!(held.take_made(INODE, Some(Token { version: TokenVersion(8), ..token }), Turn(0)));
         assert_eq!(held.mode(INODE), Some(TokenMode::Write), "a later grant");
     }
 }

@@ -15,6 +15,8 @@ use protocol::id::InodeId;
 use crate::support::{Site, plain_file};
 
 const FILES: u32 = 40;
+/// How long an answer may be on its way.
+const LATE: Duration = Duration::from_secs(20);
 /// Until everything is written out, and forgotten.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -63,6 +65,29 @@ async fn make_and_find(world: World, host: Host) {
         }
     }
     client.stop().await.expect("everything can be written");
+}
+
+/// The finder's file is stored, and forgotten, long before the maker hears of it.
+async fn make_late(world: World, host: Host) {
+    let site = Site::start(&world, &host, DiskOptions::default()).await;
+    let client = site.client().await;
+    // It holds the slot from here on.
+    client.create_open(InodeId::ROOT, Bytes::from_static(b"first"), plain_file()).await.expect("the name is new");
+    site.manager.delay_new_files(LATE);
+    let making = world.spawn(&host, make(client.clone(), 0));
+    let file = find(client.clone(), host.clone(), 0).await;
+    making.await.expect("nobody stops the node");
+    for wait in [Duration::ZERO, LONG] {
+        host.sleep(wait).await;
+        let read = client.read(file, 0, 100).await.expect("it can be read").concat();
+        assert_eq!(Bytes::from(read), "maker finder", "{wait:?} later");
+    }
+    client.stop().await.expect("everything can be written");
+}
+
+#[test]
+fn what_was_forgotten_before_its_maker_hears_of_it_is_not_taken_for_empty() {
+    sim::explore(0..6, make_late);
 }
 
 #[test]

@@ -82,6 +82,7 @@ struct State {
     deltas: u32,
     applied: Position,
     waits: Duration,
+    makes_wait: Duration,
 }
 
 struct Stored {
@@ -94,6 +95,11 @@ impl FakeManager {
     /// From now on every answer takes so long.
     pub fn delay(&self, waits: Duration) {
         self.state.lock().unwrap().waits = waits;
+    }
+
+    /// From now on every answer that tells of a new file is so long on its way.
+    pub fn delay_new_files(&self, waits: Duration) {
+        self.state.lock().unwrap().makes_wait = waits;
     }
 
     /// How often its journal was flushed on request.
@@ -305,7 +311,13 @@ impl Handler for Service {
         let manager = self.0.clone();
         Box::pin(async move {
             let request = request.open::<ManagerRequest>().expect("a request to a manager");
-            let waits = manager.state.lock().unwrap().waits;
+            let (waits, makes_wait) = {
+                let state = manager.state.lock().unwrap();
+                (
+                    state.waits,
+                    if matches!(request, ManagerRequest::Create { .. }) { state.makes_wait } else { Duration::ZERO },
+                )
+            };
             if !waits.is_zero() {
                 manager.host.sleep(waits * (manager.host.random() % 100) as u32 / 100).await;
             }
@@ -319,6 +331,7 @@ impl Handler for Service {
             if !waits.is_zero() {
                 manager.host.sleep(waits * (manager.host.random() % 100) as u32 / 100).await;
             }
+            manager.host.sleep(makes_wait).await;
             // There is one client, and all files are in one slot.
             let (log, granted) = (LogId(u64::MAX), Some(Grant::Slot(SlotId(0))));
             let reply = |answer| ManagerReply { answer, log, journal, journal_disk, granted };

@@ -187,7 +187,7 @@ fn hear_made(model: &Handover, own: &mut Client, asked: Turn, token: Option<Toke
         Breach::MadeIsTaken => token.map(|token| Token { version: TokenVersion(u64::MAX), ..token }),
         _ => token,
     };
-    let is_untouched = own.held.take_made(token, asked) || model.breach == Breach::MadeIsNew;
+    let is_untouched = own.held.take_made(file(), token, asked) || model.breach == Breach::MadeIsNew;
     if is_untouched && own.held.clone().pin_held(file()) == Some(Pinned::Yes) {
         own.content.get_or_insert(Content { number: 0, place: Place::Manager });
     }
