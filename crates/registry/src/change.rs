@@ -461,6 +461,7 @@ mod tests {
         let run = |maps: &mut Maps, groups| maps.logs.get_mut(&LogId(1)).unwrap().layout[0].groups = groups;
         assert_eq!(broken(&|maps| run(maps, vec![])), Err(MapsError::Run(LogId(1))));
         assert_eq!(broken(&|maps| run(maps, vec![GroupId(77)])), Err(MapsError::Run(LogId(1))));
+        assert_eq!(broken(&|maps| maps.decided = next_epoch(maps)), Err(MapsError::Decided));
     }
 
     #[test]

@@ -311,12 +311,10 @@ impl Handler for Service {
         let manager = self.0.clone();
         Box::pin(async move {
             let request = request.open::<ManagerRequest>().expect("a request to a manager");
+            let is_make = matches!(request, ManagerRequest::Create { .. });
             let (waits, makes_wait) = {
                 let state = manager.state.lock().unwrap();
-                (
-                    state.waits,
-                    if matches!(request, ManagerRequest::Create { .. }) { state.makes_wait } else { Duration::ZERO },
-                )
+                (state.waits, state.makes_wait * u32::from(is_make))
             };
             if !waits.is_zero() {
                 manager.host.sleep(waits * (manager.host.random() % 100) as u32 / 100).await;
