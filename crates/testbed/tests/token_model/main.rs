@@ -102,6 +102,7 @@ fn a_new_file_may_be_found_before_its_maker_hears_of_it() {
 fn what_is_forgotten_may_be_told_late() {
     holds(forgetful());
     holds(from_whole(forgetful()));
+    holds(Handover { forgets: 1, ..from_whole(new_file()) });
 }
 
 #[test]
