@@ -20,7 +20,7 @@ use protocol::maps::{Drain, GroupEntry, Maps, NodeState, TargetEntry, TargetStat
 use protocol::registry::RegistryError;
 
 use crate::change::{self, Outcome, Reply, forget_groups};
-use crate::formation::{self, Machines};
+use crate::formation::{self, Domains, Machines};
 use crate::{nodes, slots};
 
 /// Begins to empty targets, or ends it, as was decided with the maps of epoch `seen`. Asked again, nothing changes.
@@ -129,7 +129,7 @@ pub(crate) fn spared(maps: &Maps) -> Vec<GroupEntry> {
         let machines = serving(maps, most);
         let groups = formation::groups(&machines, maps.class(), maps.fragment_size);
         let parity = groups.iter().map(|group| group.geometry.parity).min();
-        (parity, formation::are_domains(&machines, maps.parity), groups)
+        (parity, Domains::over(&machines, maps.parity), groups)
     };
     let staying = over(Drain::No);
     let careful = over(Drain::Careful);

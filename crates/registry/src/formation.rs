@@ -1,10 +1,11 @@
 //! Which stripe groups are laid over which targets.
 //!
 //! k follows from the number of live failure domains, never from a wish (DESIGN §3): machines are the domains as soon as
-//! there are m+2 of them, or two with m = 1; before that, disks. m+1 domains give 1+m, each more widens the stripes up to
+//! there are m+2 of them, or two with m = 1; on one machine, disks. m+1 domains give 1+m, each more widens the stripes up to
 //! the class's default, or what was chosen for it.
 //!
-//! Where machines are the domains, no group has two targets of one machine.
+//! Where machines are the domains, no group has two targets of one machine. Where there are several and yet too few, none has
+//! more than m: any one machine may be lost, or any m disks (`docs/decisions/0052-few-machines.md`).
 //!
 //! *Equal machines*, with equally many targets of about the same size, stand in a ring (`ring`,
 //! `docs/decisions/0040-equal-machines-stand-in-a-ring.md`). Each target is in as many groups as a stripe is wide, once with
@@ -57,23 +58,65 @@ pub fn groups(machines: &Machines, class: Class, fragment_size: u32) -> Vec<Grou
     if targets.is_empty() {
         return Vec::new();
     }
-    let apart = machines_are_domains(machines.len(), class.parity);
-    let (data, parity) = shape(if apart { machines.len() } else { targets.len() }, class);
+    let domains = Domains::of(machines.len(), class.parity);
+    let most = domains.most(class.parity);
+    let (data, parity) = shape(machines.iter().map(|machine| machine.targets.len().min(most)).sum(), class);
     let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size };
     let width = data + parity;
     let are_alike = machines.iter().flat_map(|machine| &machine.targets).all(|(_, size)| *size == ALIKE);
-    let members = match equal(&machines) {
+    let disks = || machines.iter().flat_map(Domain::apart).collect::<Vec<_>>();
+    let members = match (domains, equal(&machines)) {
         _ if width == targets.len() => vec![targets],
-        _ if !apart && are_alike => in_turn(&targets, width),
-        _ if !apart => across(&machines.iter().flat_map(Domain::apart).collect::<Vec<_>>(), width),
-        Some(machines) if are_alike && targets.len() <= MEMBERSHIPS_MAX => in_ring(&machines, width),
-        _ => across(&machines, width),
+        (Domains::Disks, _) if are_alike => in_turn(&targets, width),
+        (Domains::Disks | Domains::Shares, _) => across(&disks(), width, most),
+        (Domains::Machines, Some(machines)) if are_alike && targets.len() <= MEMBERSHIPS_MAX => {
+            in_ring(&machines, width)
+        }
+        (Domains::Machines, _) => across(&machines, width, most),
     };
     members.into_iter().map(|targets| GroupEntry::new(targets, geometry, true)).collect()
 }
 
-/// What may be lost as a whole, a machine or a disk: its targets in order, with their sizes.
+/// What stripes are kept apart by. What survives more is greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Domains {
+    /// There is one machine, and each of its disks has a fragment of a stripe at most.
+    Disks,
+    /// There are too few machines for one fragment on each: each has as many as may be lost, on different disks.
+    Shares,
+    /// Each machine has one fragment of a stripe at most.
+    Machines,
+}
+
+impl Domains {
+    /// Of `machines` machines, for stripes that survive the loss of `parity` fragments.
+    fn of(machines: usize, parity: u8) -> Domains {
+        match (machines, parity) {
+            (0 | 1, _) => Domains::Disks,
+            (2, 1) => Domains::Machines,
+            _ if machines >= usize::from(parity) + 2 => Domains::Machines,
+            _ => Domains::Shares,
+        }
+    }
+
+    /// Those of the groups over the targets of `machines`.
+    pub fn over(machines: &Machines, parity: u8) -> Domains {
+        Domains::of(machines.values().filter(|targets| !targets.is_empty()).count(), parity)
+    }
+
+    /// So many fragments of a stripe may lie on one machine.
+    fn most(self, parity: u8) -> usize {
+        match self {
+            Domains::Disks => usize::MAX,
+            Domains::Shares => usize::from(parity),
+            Domains::Machines => 1,
+        }
+    }
+}
+
+/// What has one fragment of a stripe at most, a machine or a disk: its targets in order, with their sizes.
 struct Domain {
+    machine: u32,
     number: u32,
     targets: Vec<(TargetId, u64)>,
 }
@@ -85,7 +128,8 @@ impl Domain {
 
     /// Each of its disks by itself.
     fn apart(&self) -> impl Iterator<Item = Domain> {
-        self.targets.iter().map(|&(target, size)| Domain { number: target.0, targets: vec![(target, size)] })
+        let disk = |&(target, size): &(TargetId, u64)| (target.0, vec![(target, size)]);
+        self.targets.iter().map(disk).map(|(number, targets)| Domain { machine: self.machine, number, targets })
     }
 }
 
@@ -103,18 +147,9 @@ fn weighed(machines: &Machines) -> Vec<Domain> {
     };
     let domain = |(&number, targets): (&u32, &Vec<(TargetId, Option<u64>)>)| {
         let sizes: BTreeMap<TargetId, u64> = targets.iter().map(|&(target, told)| (target, size(told))).collect();
-        Domain { number, targets: sizes.into_iter().collect() }
+        Domain { machine: number, number, targets: sizes.into_iter().collect() }
     };
     machines.iter().filter(|(_, targets)| !targets.is_empty()).map(domain).collect()
-}
-
-/// Whether machines are the failure domains, and not disks.
-pub fn are_domains(machines: &Machines, parity: u8) -> bool {
-    machines_are_domains(machines.values().filter(|targets| !targets.is_empty()).count(), parity)
-}
-
-fn machines_are_domains(count: usize, parity: u8) -> bool {
-    count >= usize::from(parity) + 2 || (parity == 1 && count == 2)
 }
 
 /// k and m for so many domains.
@@ -133,7 +168,7 @@ fn count(targets: usize, width: usize) -> usize {
     (targets * memberships).div_ceil(width)
 }
 
-/// Every target is a domain, and all are alike: groups are runs of targets, beginning at each in turn.
+/// Every target of one machine is a domain, and all are alike: groups are runs of targets, beginning at each in turn.
 fn in_turn(targets: &[TargetId], width: usize) -> Vec<Vec<TargetId>> {
     let begins = count(targets.len(), width);
     let begin = |group: usize| group * targets.len() / begins;
@@ -177,9 +212,9 @@ fn in_ring(machines: &[Vec<TargetId>], width: usize) -> Vec<Vec<TargetId>> {
 }
 
 /// Some domains hold more than others: each group takes those that lag most behind their share, and of each the target that
-/// does.
-fn across(domains: &[Domain], width: usize) -> Vec<Vec<TargetId>> {
-    let mut drawn = Drawn::new(domains, width);
+/// does; but no more than `most` of one machine.
+fn across(domains: &[Domain], width: usize, most: usize) -> Vec<Vec<TargetId>> {
+    let mut drawn = Drawn::new(domains, width, most);
     let mut formed: Vec<BTreeSet<TargetId>> = Vec::new();
     for group in 0..count_across(domains, width) {
         let draw = |lot| drawn.draw(group, lot);
@@ -195,15 +230,16 @@ fn across(domains: &[Domain], width: usize) -> Vec<Vec<TargetId>> {
 struct Drawn<'a> {
     domains: &'a [Domain],
     width: usize,
+    most: usize,
     shares: Shares,
     /// In how many groups each domain is so far, and each of its targets.
     taken: Vec<Vec<u128>>,
 }
 
 impl<'a> Drawn<'a> {
-    fn new(domains: &'a [Domain], width: usize) -> Drawn<'a> {
+    fn new(domains: &'a [Domain], width: usize, most: usize) -> Drawn<'a> {
         let taken = domains.iter().map(|domain| vec![0; domain.targets.len()]).collect();
-        Drawn { domains, width, shares: Shares::of(domains, width), taken }
+        Drawn { domains, width, most, shares: Shares::of(domains, width), taken }
     }
 
     /// The members of a group, by their places, drawn by `lot` among those that lag as much.
@@ -212,6 +248,12 @@ impl<'a> Drawn<'a> {
         let lag = |at: usize| self.shares.lag(at, (group + 1) as u128, self.taken[at].iter().sum());
         let mut order: Vec<usize> = (0..self.domains.len()).collect();
         order.sort_by_cached_key(|&at| (Reverse(lag(at)), scramble(lot, self.domains[at].number)));
+        let mut on: BTreeMap<u32, usize> = BTreeMap::new();
+        order.retain(|&at| {
+            let count = on.entry(self.domains[at].machine).or_default();
+            *count += 1;
+            *count <= self.most
+        });
         order.truncate(self.width);
         order.into_iter().map(|at| (at, self.target(at))).collect()
     }
@@ -385,9 +427,33 @@ mod tests {
     fn machines_are_the_domains_as_soon_as_there_are_enough() {
         assert_eq!(shape(&[3, 3], 1).0, 1);
         assert_eq!(shape(&[3, 3, 3], 1).0, 2);
-        assert_eq!(shape(&[3, 3, 3], 2), (7, 2, 1));
+        assert_eq!(shape(&[1, 1, 1], 2), (1, 2, 1));
         assert_eq!(shape(&[3, 3, 3, 3], 2).0, 2);
         assert_eq!(shape(&[1, 1, 1, 1, 1], 1), (4, 1, 1));
+    }
+
+    #[test]
+    fn of_too_few_machines_one_may_be_lost() {
+        assert_eq!((shape(&[3, 3, 3], 2).0, shape(&[3, 3], 2).0, shape(&[2, 1], 2).0), (4, 2, 1));
+        assert_eq!((shape(&[9, 9, 9, 9], 3).0, shape(&[1, 1, 1, 1], 3).0), (8, 1), "no wider than by default");
+        for counts in [&[3, 3, 3][..], &[3, 3], &[2, 1], &[1, 1], &[9, 1], &[1, 2, 3], &[4, 8, 6, 2], &[5; 5]] {
+            for parity in 2..=4 {
+                let machines = machines(counts);
+                if Domains::over(&machines, parity) == Domains::Machines {
+                    continue;
+                }
+                let groups = groups(&machines, parity.into(), FRAGMENT_SIZE);
+                assert_eq!(memberships(&groups).len(), counts.iter().sum::<u32>() as usize, "every target is used");
+                for (group, machine) in groups.iter().flat_map(|group| machines.values().map(move |of| (group, of))) {
+                    let here = machine.iter().filter(|(target, _)| group.targets.contains(target)).count();
+                    let lost = here.min(usize::from(group.geometry.parity));
+                    assert_eq!(lost, here, "{counts:?}, parity {parity}: {:?}", group.targets);
+                }
+            }
+        }
+        let memberships = memberships(&formed(&[3, 3, 3], 2));
+        let (least, most) = (memberships.values().min().unwrap(), memberships.values().max().unwrap());
+        assert!(most - least <= 1, "equal disks are used alike: {memberships:?}");
     }
 
     #[test]
@@ -395,7 +461,7 @@ mod tests {
         for counts in [&[2, 2][..], &[4, 1, 1], &[3, 3, 3, 3], &[1, 2, 3, 4, 5, 6, 7, 8], &[12; 80]] {
             for parity in 1..3 {
                 let machines = machines(counts);
-                if !are_domains(&machines, parity) {
+                if Domains::over(&machines, parity) != Domains::Machines {
                     continue;
                 }
                 for group in groups(&machines, parity.into(), FRAGMENT_SIZE) {
@@ -520,7 +586,7 @@ mod tests {
                 (0..count).map(|_| (0..roll(3)).map(|_| (1 << 36) * roll(16)).collect()).collect();
             let parity = 1 + (seed % 2) as u8;
             let machines = sized(&sizes);
-            if !are_domains(&machines, parity) {
+            if Domains::over(&machines, parity) != Domains::Machines {
                 continue;
             }
             let groups = groups(&machines, parity.into(), FRAGMENT_SIZE);
