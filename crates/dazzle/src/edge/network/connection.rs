@@ -162,6 +162,8 @@ pub(super) enum Ended {
     Idle,
     #[error("it was closed from here")]
     Closed,
+    #[error("another took its place")]
+    Replaced,
     #[error("the other machine does not answer")]
     Dead,
     #[error("nothing passes through it, although the other machine lives")]
@@ -292,9 +294,8 @@ impl Connection {
             calls.phase = Phase::Closed;
             std::mem::take(&mut calls.waiting)
         };
-        // Of a life that is over, here or there, the next one tells before it asks anything.
-        let may_be_late = !waiting.is_empty() && !matches!(why, Ended::Closed);
-        if let Some(wire) = self.wire().take().filter(|_| may_be_late) {
+        // Their callers are told that they failed: nothing of them is to come later.
+        if let Some(wire) = self.wire().take().filter(|_| !waiting.is_empty()) {
             wire.forget_unsent();
         }
         self.window.close();
@@ -303,7 +304,10 @@ impl Connection {
         // A peer that stops says nothing more; only where it leaves a call behind is that worth a word.
         let usual = matches!(
             why,
-            Ended::Idle | Ended::Closed | Ended::Received(ReceiveError::Closed | ReceiveError::Broken(_))
+            Ended::Idle
+                | Ended::Closed
+                | Ended::Replaced
+                | Ended::Received(ReceiveError::Closed | ReceiveError::Broken(_))
         );
         match usual && failed == 0 {
             true => debug!(peer, lane, %why, "a connection ended"),

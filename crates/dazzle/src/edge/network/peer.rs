@@ -179,7 +179,7 @@ impl Peer {
             state.backoff.clear();
             state.error = None;
         }
-        replaced.iter().for_each(|connection| connection.close(&Ended::Closed));
+        replaced.iter().for_each(|connection| connection.close(&Ended::Replaced));
         true
     }
 

@@ -198,15 +198,36 @@ async fn narrow(node: &Node, identity: &Identity) -> Dialled {
 async fn what_failed_is_not_sent_when_the_machine_reads_again() {
     let cluster = Cluster::new(super::CLUSTER);
     let one = cluster.node(1).await;
-    let mut stream = narrow(&one, &cluster.identity(2)).await;
-    // It would be asked first who it is.
-    let straight = Host::new(one.machine.clone());
-    let calls =
-        (0..CALLS).map(|call| straight.call::<_, Tell>(at(2), Ask::Keep(vec![Bytes::from(vec![call; CALL_BYTES])])));
-    let failed = join_all(calls).await;
+    let stream = narrow(&one, &cluster.identity(2)).await;
+    let failed = join_all(calls(&Host::new(one.machine.clone()))).await;
     assert!(failed.iter().all(Result::is_err), "nobody answers");
+    expect_reset(stream).await;
+}
+
+/// The same where the machine dials again, and the caller takes the new connection for the old one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_failed_as_another_connection_took_its_place_is_not_sent() {
+    let cluster = Cluster::new(super::CLUSTER);
+    let (one, two) = (cluster.node(1).await, cluster.identity(2));
+    let mut stream = narrow(&one, &two).await;
+    let straight = Host::new(one.machine.clone());
+    let dial_again = async {
+        stream.read_u8().await.expect("the calls are being sent");
+        narrow(&one, &two).await
+    };
+    let (failed, _again) = tokio::join!(join_all(calls(&straight)), dial_again);
+    assert!(failed.iter().all(Result::is_err), "nobody answers");
+    expect_reset(stream).await;
+}
+
+/// Calls to node 2, straight: it would be asked first who it is.
+fn calls(host: &Host) -> Vec<impl Future<Output = Result<Tell, host::Unreachable>>> {
+    (0..CALLS).map(|call| host.call::<_, Tell>(at(2), Ask::Keep(vec![Bytes::from(vec![call; CALL_BYTES])]))).collect()
+}
+
+/// Reads what comes until the stream ends, with an error where the connection was reset.
+async fn expect_reset(mut stream: Dialled) {
     let mut heard = Vec::new();
-    // It ends with an error: the connection was reset.
     let end = stream.read_to_end(&mut heard).await;
     assert!(heard.len() < usize::from(CALLS) * CALL_BYTES / 2, "{} bytes came, and then {end:?}", heard.len());
     assert!(!heard.windows(8).any(|bytes| bytes == [CALLS - 1; 8]), "of the last call something came");
