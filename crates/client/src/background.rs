@@ -215,10 +215,9 @@ impl Inner {
 
     /// Sends what is `disk`, until managers have acknowledged it.
     async fn send_all(&self) {
-        let manager = |delta: &Delta| self.manager_of(delta.inode);
         let next = || {
             let disk = self.log.reached(Durability::Disk);
-            lock(&self.outbox).sending(disk, manager)
+            lock(&self.outbox).sending(disk, &self.cluster.maps())
         };
         let (mut sending, mut marked, mut swept) = (next(), self.host.now(), Moment::default());
         while let Some(mut now) = sending {
@@ -228,11 +227,7 @@ impl Inner {
                 }
                 let _ = self.cluster.refresh().await;
                 self.host.sleep(PAUSE / 10).await;
-                // Slots may have moved: what is left is laid out anew.
-                let left: Vec<_> = std::mem::take(&mut now.parts).into_values().flatten().collect();
-                for delta in left {
-                    now.parts.entry(manager(&delta)).or_default().push(delta);
-                }
+                now.lay_out_anew(&self.cluster.maps());
             }
             lock(&self.outbox).acknowledge(now.end);
             sending = next();

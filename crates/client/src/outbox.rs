@@ -4,6 +4,7 @@
 //! Invariants
 //! 1. Batches lie in log order, and leave in log order: a slot gets the deltas of one log in the order of the log.
 //! 2. A batch leaves only when the log is `disk` through its end, and is kept until every manager acknowledged it.
+//! 3. Deltas of one slot are all laid out for one manager: what is laid out at once goes by the same maps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use host::NodeId;
 use protocol::address::Position;
 use protocol::delta::Delta;
+use protocol::maps::Maps;
 
 use crate::ClientError;
 
@@ -52,6 +54,21 @@ pub(crate) struct Sending {
     pub(crate) parts: BTreeMap<NodeId, Vec<Delta>>,
 }
 
+impl Sending {
+    fn lay_out(&mut self, deltas: impl Iterator<Item = Delta>, maps: &Maps) {
+        for delta in deltas {
+            let manager = NodeId(maps.slot(delta.inode.slot().0).node);
+            self.parts.entry(manager).or_default().push(delta);
+        }
+    }
+
+    /// Slots may have moved: what is left goes by other maps.
+    pub(crate) fn lay_out_anew(&mut self, maps: &Maps) {
+        let left = std::mem::take(&mut self.parts);
+        self.lay_out(left.into_values().flatten(), maps);
+    }
+}
+
 impl Outbox {
     pub(crate) fn push(&mut self, batch: Batch) {
         assert!(self.batches.back().is_none_or(|last| last.end <= batch.position), "records are appended in order");
@@ -89,7 +106,7 @@ impl Outbox {
     }
 
     /// What may leave, as the log is `disk` through `disk`; none if nothing may.
-    pub(crate) fn sending(&self, disk: Position, manager: impl Fn(&Delta) -> NodeId) -> Option<Sending> {
+    pub(crate) fn sending(&self, disk: Position, maps: &Maps) -> Option<Sending> {
         let mut sending = Sending::default();
         let mut count = 0;
         for batch in self.batches.iter().take_while(|batch| batch.end <= disk) {
@@ -98,9 +115,7 @@ impl Outbox {
             }
             count += batch.deltas.len();
             (sending.position, sending.end) = (batch.position, batch.end);
-            for delta in &*batch.deltas {
-                sending.parts.entry(manager(delta)).or_default().push(delta.clone());
-            }
+            sending.lay_out(batch.deltas.iter().cloned(), maps);
         }
         // A batch may have no deltas: it only moves the mark.
         (sending.end > Position::default()).then_some(sending)
@@ -136,6 +151,7 @@ mod tests {
     use protocol::delta::Change;
     use protocol::file::Time;
     use protocol::id::{InodeId, SlotId, StripeNumber};
+    use protocol::maps::SlotEntry;
 
     use super::*;
 
@@ -156,15 +172,43 @@ mod tests {
         }
     }
 
+    /// Slots 1 and so on are managed by these nodes.
+    fn managed(nodes: &[u32]) -> Maps {
+        let slots = (1..).zip(nodes.iter().map(|&node| SlotEntry { node, base: None, logs: Vec::new() }));
+        Maps { slots: slots.collect(), ..Maps::empty(1, 1) }
+    }
+
+    #[test]
+    fn what_is_left_when_slots_move_stays_in_log_order() {
+        let mut outbox = Outbox::default();
+        outbox.push(batch(0, &[1, 2]));
+        outbox.push(batch(10, &[2, 1]));
+        outbox.push(batch(20, &[1]));
+        let mut sending = outbox.sending(at(30), &managed(&[7, 8])).expect("all are on disk");
+        for maps in [managed(&[8, 7]), managed(&[3, 3]), managed(&[2, 1])] {
+            sending.lay_out_anew(&maps);
+            for slot in [1, 2] {
+                let with = |part: &&Vec<Delta>| part.iter().any(|delta| delta.inode.slot() == SlotId(slot));
+                assert_eq!(sending.parts.values().filter(with).count(), 1, "one manager has all of a slot");
+            }
+            let of_first = sending.parts.values().flatten().filter(|delta| delta.inode.slot() == SlotId(1));
+            let sizes = of_first.map(|delta| match delta.change {
+                Change::Wrote { size, .. } => size,
+                _ => unreachable!("nothing else was made"),
+            });
+            assert_eq!(sizes.collect::<Vec<_>>(), [0, 10, 20]);
+        }
+    }
+
     #[test]
     fn deltas_leave_in_log_order_once_the_log_is_on_disk() {
         let mut outbox = Outbox::default();
         outbox.push(batch(0, &[1, 2]));
         outbox.push(batch(10, &[1]));
         outbox.push(batch(20, &[2]));
-        let manager = |delta: &Delta| NodeId(u32::from(delta.inode.slot().0));
-        assert!(outbox.sending(at(9), manager).is_none());
-        let sending = outbox.sending(at(25), manager).expect("two batches are on disk");
+        let maps = managed(&[1, 2]);
+        assert!(outbox.sending(at(9), &maps).is_none());
+        let sending = outbox.sending(at(25), &maps).expect("two batches are on disk");
         assert_eq!((sending.position, sending.end), (at(11), at(20)));
         assert_eq!((sending.parts[&NodeId(1)].len(), sending.parts[&NodeId(2)].len()), (2, 1));
         outbox.want(at(20));
