@@ -34,7 +34,7 @@ pub struct SlotTokens {
     /// The newest inode of which nothing is in memory any more. Where the slot is whole, that leaves no other trace; and newer
     /// ones have higher numbers.
     forgotten: Option<InodeId>,
-    /// It was given up once: the kernel may keep pages from before that nobody knows of.
+    /// Others used it beside this client once: the kernel may keep pages from before that nobody knows of.
     was_shared: bool,
     inodes: BTreeMap<InodeId, Held>,
 }
@@ -111,6 +111,7 @@ impl SlotTokens {
     }
 
     pub fn inherit(&mut self, token: Token) {
+        self.was_shared = true;
         self.inodes.entry(token.inode).or_default().token = Some((token.mode, token.version));
     }
 
@@ -182,6 +183,7 @@ impl SlotTokens {
         let is_free = held.token.is_none() && !held.asking && !held.called;
         if is_free {
             held.token = Some((token.mode, token.version));
+            self.was_shared = true;
         }
         is_free
     }
@@ -245,6 +247,7 @@ impl SlotTokens {
         let taken = granted.filter(|token| token.inode == inode && is_in_time(token));
         if let Some(token) = taken {
             held.token = Some((token.mode, token.version));
+            self.was_shared = true;
         }
         if held.is_idle() {
             self.inodes.remove(&inode);
@@ -421,6 +424,21 @@ mod tests {
         assert_eq!(held.pin(INODE, TokenMode::Read), Pinned::Ask);
         assert!(held.end_ask(INODE, Turn(0), Some(Token { version: TokenVersion(8), ..made })));
         (held, made)
+    }
+
+    /// A slot is handed over where nobody claims anything of it, and then this client is alone in it: what the kernel has is from
+    /// when others wrote there.
+    #[test]
+    fn who_held_single_inodes_knows_that_others_used_the_slot() {
+        let (mut held, made) = found_before_its_maker_heard();
+        assert!(held.forget(INODE).is_some());
+        held.take_whole(Turn(0));
+        assert!(held.is_whole() && held.was_shared());
+        let mut held = SlotTokens::default();
+        assert!(held.take_made(INODE, Some(made), Turn(0)) && held.was_shared());
+        let mut held = SlotTokens::default();
+        held.take_whole(Turn(0));
+        assert!(!held.was_shared(), "it was alone from the first");
     }
 
     #[test]
