@@ -287,11 +287,15 @@ impl Inner {
     }
 }
 
-/// Which token a file needs whose slot is no longer held.
+/// Which token a file needs whose slot is no longer held. Of one that an earlier process left open nothing may be known here,
+/// and what lies above has it all the same.
 fn mode_needed(file: &OpenFile) -> Option<TokenMode> {
     let state = lock(&file.state);
-    let known = state.file.as_ref()?;
-    Some(if known.is_settled() { TokenMode::Read } else { TokenMode::Write })
+    match &state.file {
+        Some(known) if !known.is_settled() => Some(TokenMode::Write),
+        None if !state.is_open() => None,
+        _ => Some(TokenMode::Read),
+    }
 }
 
 /// A call-back being carried out.
@@ -305,5 +309,21 @@ impl Drop for Called<'_> {
     fn drop(&mut self) {
         self.inner.tokens.slot(self.inode.slot()).reopen(self.inode, self.kept);
         self.inner.tokens.moved.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::heritage::Open;
+    use crate::opens::State;
+
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_process_left_open_keeps_a_token_when_its_slot_goes() {
+        let file = OpenFile::new(InodeId(2), State::default());
+        assert_eq!(mode_needed(&file), None, "nobody has it open, and nothing is known of it");
+        lock(&file.state).inherit(Open { inode: file.inode, count: 1, unlinked: false, failed: None });
+        assert_eq!(mode_needed(&file), Some(TokenMode::Read));
     }
 }

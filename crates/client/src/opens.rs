@@ -133,7 +133,7 @@ impl State {
 }
 
 impl OpenFile {
-    fn new(inode: InodeId, state: State) -> OpenFile {
+    pub(crate) fn new(inode: InodeId, state: State) -> OpenFile {
         let (shape, opening) = (async_lock::RwLock::new(()), async_lock::Mutex::new(()));
         OpenFile { inode, shape, opening, state: Mutex::new(state), is_used: AtomicBool::new(true) }
     }
