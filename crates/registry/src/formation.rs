@@ -59,10 +59,12 @@ pub fn groups(machines: &Machines, class: Class, fragment_size: u32) -> Vec<Grou
         return Vec::new();
     }
     let domains = Domains::of(machines.len(), class.parity);
-    let most = domains.most(class.parity);
-    let (data, parity) = shape(machines.iter().map(|machine| machine.targets.len().min(most)).sum(), class);
+    let with = |most: usize| machines.iter().map(|machine| machine.targets.len().min(most)).sum();
+    let (data, parity) = shape(with(domains.most(class.parity)), class);
     let geometry = Geometry { data: data as u8, parity: parity as u8, fragment_size };
     let width = data + parity;
+    // A stripe narrower than there are places for lies over as many machines as it can.
+    let most = (1..).find(|&most| with(most) >= width).expect("it is no wider than there are targets");
     let are_alike = machines.iter().flat_map(|machine| &machine.targets).all(|(_, size)| *size == ALIKE);
     let disks = || machines.iter().flat_map(Domain::apart).collect::<Vec<_>>();
     let members = match (domains, equal(&machines)) {
@@ -451,6 +453,10 @@ mod tests {
                 }
             }
         }
+        let mirrored = groups(&machines(&[3, 3, 3]), Class { parity: 2, data_max: Some(1) }, FRAGMENT_SIZE);
+        let on_each =
+            |group: &GroupEntry| group.targets.iter().map(|target| target.0 / 3).collect::<BTreeSet<_>>().len();
+        assert!(mirrored.iter().all(|group| on_each(group) == 3), "where there are as many machines, one on each");
         let memberships = memberships(&formed(&[3, 3, 3], 2));
         let (least, most) = (memberships.values().min().unwrap(), memberships.values().max().unwrap());
         assert!(most - least <= 1, "equal disks are used alike: {memberships:?}");
