@@ -78,7 +78,7 @@ enum Command {
     Check(check::Check),
     /// Rebuild what a lost or damaged target held, from the others.
     Repair(repair::Repair),
-    /// The registry: promote another machine where those that vote are lost, rebuild it where its copies are.
+    /// The registry: promote this machine where those that vote are lost, rebuild the registry where its copies are lost.
     Registry(registry::RegistryCommand),
     /// Try a cluster on this machine: hosts as network namespaces, to start, kill, freeze, cut and slow.
     Lab(lab::LabCommand),

@@ -28,30 +28,38 @@ const DATA_MAX: u8 = 8;
 
 /// What stands above the settings in the file.
 const EXPLANATION: &str = "\
-# The settings of a Dazzle file system; they are read when its daemon starts.
+# The settings of a Dazzle file system; they are read when its daemon starts. Dazzle writes this file anew when targets
+# are added or replaced, or `dazzle up` is told another mount: comments of your own are lost then.
 #
-# parity     how many targets may be lost at once without losing a byte; fixed
-# data       the most data fragments that a stripe gets beside those of parity, also where more machines are there, so that what
-#            a machine held can be made again on those that are in none of its stripes; unless given, 4, or 8 with parity of
-#            2 and more; fixed
+# parity     how many targets may be lost at once without losing a byte, 0 to 4; fixed
+# data       the most data fragments that a stripe gets beside those of parity, also where more machines are there, so
+#            that what a machine held can be made again on those that are in none of its stripes, 1 to 8; unless given,
+#            4, or 8 with parity of 2 and more; fixed
 # mount      where it is mounted; `dazzle up --mount` changes it
-# cache      memory for file data: read ahead, recently read, written but not yet stored
-# dirty      the part of cache for what is written but not yet stored
+# cache      memory for file data: read ahead, recently read, written but not yet stored; 256 MiB unless given, at least
+#            32 MiB
+# dirty      the part of cache for what is written but not yet stored; 128 MiB unless given, at least 16 MiB, and at
+#            least 16 MiB less than cache
 # metadata   memory for inodes, names and maps of files: some 140 bytes a file, else they are read from the targets again;
-#            a new file system gets about a sixteenth of the machine's memory, from 512 MiB to 8 GiB
-#            beside cache and metadata the daemon takes up to 128 MiB, and a quarter of metadata: docs/limits.md
-# scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 0: never;
-#            what `dazzle settings` sets for all machines, this, rebuild or rebuild_minutes, counts instead of what is here
+#            a new file system gets about a sixteenth of the machine's memory, from 512 MiB to 8 GiB; at least 16 MiB
+#            beside cache and metadata the daemon takes up to 128 MiB, 8 MiB more for each processor where requests come
+#            by io_uring, and a quarter of metadata: docs/limits.md
+# scrub_days in so many days everything stored is read once, and repaired where bits have rotted; 7 unless given;
+#            0: never; what `dazzle settings` sets for all machines, this, rebuild or rebuild_minutes, counts instead of
+#            what is here
 # rebuild    so many bytes a second each machine reads to bring lost redundancy back: to make targets whole that come
-#            back, and to lay anew what lies on too few machines
-# io_uring   programs' requests come by io_uring where the kernel has that for FUSE (Linux 6.14) and the daemon runs as root,
-#            which has the kernel allow it (fuse.enable_uring); false: by the FUSE device alone
-# rebuild_minutes  a target that is away for so long counts as lost, and what lay on it is made again on others in its place,
-#            or, where they are too few, laid anew over those that are left
-# [cluster]  name and address (host:port) of this machine in its cluster, and the peers it asks first; to move it to another
-#            address: `dazzle down`, change it here, `dazzle up`; the rest is kept by dazzle
+#            back, and to lay anew what lies on too few machines; 64 MiB unless given, at least 1 MiB
+# io_uring   programs' requests come by io_uring where the kernel has that for FUSE (Linux 6.14) and the daemon runs as
+#            root, which has the kernel allow it (fuse.enable_uring); false: by the FUSE device alone
+# rebuild_minutes  a target that is away for so long counts as lost, and what lay on it is made again on others in its
+#            place, or, where they are too few, laid anew over those that are left; 10 unless given
+# [cluster]  name and address (host:port) of this machine in its cluster, and the peers it asks first; to move it to
+#            another address: `dazzle down`, change it here, `dazzle up`; the rest is kept by Dazzle
 # [[target]] path: a directory, block device or preallocated file, relative to this directory or absolute
-#            limit: the most that it may take of the file system it lies in; sizes read \"64 MiB\" or \"1.5 GiB\"
+#            id: its number, which Dazzle writes; without one that is its place in the list, from 0: leave entries where
+#            they are
+#            limit: the most that it may take of the file system it lies in, at least 64 MiB; sizes read \"64 MiB\" or
+#            \"1.5 GiB\"
 
 ";
 

@@ -32,9 +32,9 @@ use crate::redundancy;
 use crate::settings;
 
 /// What there is to say where the lease does not hold: maps and all that follows from them may be old.
-const CUT_OFF: &str = "waits: more than half of the machines that vote do not answer this one. Calls wait until they do; what \
-                       was fsynced is safe. If they are lost for good, `dazzle registry promote` goes on without them. What \
-                       follows is as it was known last";
+const CUT_OFF: &str = "waits: half of the machines that vote, or more, do not answer this one. Until they do, calls fail after \
+                       half a minute each; what was fsynced is safe. If they are lost for good, `dazzle registry promote` goes \
+                       on without them. What follows is as it was known last";
 
 /// Before a stripe is said to be lost it is looked at again so often, with that pause before.
 const LOOKS_AGAIN: usize = 3;

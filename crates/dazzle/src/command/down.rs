@@ -8,9 +8,12 @@ use super::Outcome;
 use crate::edge::control::Question;
 use crate::edge::process::DirectoryLock;
 
-/// Unmounts, stores everything that programs wrote, and stops the daemon of DIR; with --all, those of all machines of its
-/// cluster, which then need not make up for each other's absence one after the other.
+/// Unmounts, stores everything that programs wrote, and stops the daemon of DIR, or of all machines.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Everything that programs wrote is stored, fsynced or not. Before all machines are shut down give it \
+                  once, with --all: they then need not make up for each other's absence one after the other."
+)]
 pub(super) struct Down {
     /// The directory of the file system.
     dir: PathBuf,

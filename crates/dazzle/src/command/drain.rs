@@ -18,7 +18,8 @@ pub(super) struct NodeCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Act {
-    /// Move all that lies there to the others, while it is in use, and wait for that. Interrupting ends the waiting alone.
+    /// Move all that lies there to the others, while it is in use, and wait for that. Interrupting ends the waiting
+    /// alone. A target whose disk is lost is drained, too, before it is removed: what it had is made again.
     Drain {
         #[command(flatten)]
         at: At,
@@ -28,7 +29,7 @@ pub(super) enum Act {
         /// Even if less may be lost then, or there seems to be no room.
         #[arg(long)]
         force: bool,
-        /// Do not wait.
+        /// Return as soon as it has begun; `dazzle status` says what is left.
         #[arg(long)]
         no_wait: bool,
     },
@@ -37,8 +38,9 @@ pub(super) enum Act {
         #[command(flatten)]
         at: At,
     },
-    /// Take it away for good: a target that is drained, or a machine that is stopped, or lost. What a lost machine had is
-    /// made again on the others first, and the command waits for that. Its number is never given again.
+    /// Take it away for good, and never give its number again. `target remove` takes a target that is drained, also one
+    /// whose disk is lost; `node remove` a machine that is stopped, or lost: what it still had is made again on the
+    /// others first, and the command waits for that.
     Remove {
         #[command(flatten)]
         at: At,
@@ -46,7 +48,8 @@ pub(super) enum Act {
         /// then. It says so where it would be refused.
         #[arg(long)]
         plan: bool,
-        /// Even if too few machines answer to tell whether anything lies there that nobody else has: that is lost.
+        /// Even if too few machines answer to tell whether anything lies there that nobody else has: that is lost. A
+        /// machine also if less may be lost then, or there seems to be no room, or not all could be made again before.
         #[arg(long)]
         force: bool,
     },
@@ -57,7 +60,7 @@ pub(super) enum Act {
 pub(super) struct At {
     /// The directory of the file system, on any machine of the cluster.
     dir: PathBuf,
-    /// Its number or name, as `dazzle status` shows them.
+    /// Its name, as `dazzle status` shows it, or its number (of a target: `dazzle status --json`).
     #[arg(value_name = "WHICH")]
     which: String,
     /// Print JSON.
@@ -174,20 +177,22 @@ pub(super) fn time(plan: &Value) -> String {
     match (plan["bound"].as_str(), plan["link_measured"].as_u64()) {
         (Some("links"), Some(link)) => format!(
             "about {seconds} s, as links bound it: this machine's carried {} a second just now, and the others' are taken to \
-             be as fast. `rebuild` in dazzle.toml would have it done in {} s",
+             be as fast. `rebuild` (`dazzle settings`) would have it done in {} s",
             Size(link),
             plan["seconds_by_rebuild"]
         ),
         (Some("unknown"), _) => format!(
-            "{seconds} s at least, as `rebuild` in dazzle.toml bounds it; longer, where links do not carry {needed} a second \
-             in each direction: how fast they are could not be measured",
+            "{seconds} s at least, as `rebuild` (`dazzle settings`) bounds it; longer, where links do not carry \
+             {needed} a second in each direction: how fast they are could not be measured",
         ),
         (_, Some(link)) if needed.0 > 0 => format!(
-            "about {seconds} s, as `rebuild` in dazzle.toml bounds it: it asks {needed} a second of links, in each direction, \
-             and this machine's carried {} just now",
+            "about {seconds} s, as `rebuild` (`dazzle settings`) bounds it: it asks {needed} a second of links, in \
+             each direction, and this machine's carried {} just now",
             Size(link)
         ),
-        _ => format!("{seconds} s at least, as `rebuild` in dazzle.toml bounds it; longer, where disks are slower"),
+        _ => {
+            format!("{seconds} s at least, as `rebuild` (`dazzle settings`) bounds it; longer, where disks are slower")
+        }
     }
 }
 

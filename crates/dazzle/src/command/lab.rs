@@ -19,9 +19,13 @@ use crate::lab::{FILE_NAME, HOSTS_MAX, HostNumber, Lab};
 /// How long a host whose daemon ends with all others is waited for.
 const ENDING_SECONDS: i64 = 5;
 
-/// Runs a whole cluster on this machine: each host a network namespace with an address, a link, a directory and a daemon
-/// of its own, and all mount it. Needs root, and touches neither the machine's network nor anything outside DIR.
+/// Runs a whole cluster on this machine.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Each host is a network namespace with an address, a link, a directory and a daemon of its own, and \
+                  all mount the file system. It needs root, and touches neither the machine's network nor anything \
+                  outside DIR."
+)]
 pub(super) struct LabCommand {
     #[command(subcommand)]
     act: Act,
@@ -83,7 +87,8 @@ enum Act {
         #[arg(long, value_name = "TIME")]
         delay: Option<String>,
     },
-    /// Write to the file system from a host until it is full. Remove the file that this says, and there is room again.
+    /// Write to the file system from a host until it is full; refused where the laboratory was made without --limit.
+    /// Remove the file that this names, and there is room again.
     Fill(At),
 }
 
@@ -99,13 +104,13 @@ struct New {
     /// How many targets each host has: 1, unless given.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=16))]
     disks: Option<u16>,
-    /// How many targets may be lost at once: 1, unless given.
+    /// How many targets may be lost at once, 0 to 4: 1, unless given.
     #[arg(long)]
     parity: Option<u8>,
-    /// How many data fragments a stripe gets at most, however many hosts there are.
+    /// How many data fragments a stripe gets at most, however many hosts there are, 1 to 8.
     #[arg(long, value_name = "K")]
     data: Option<u8>,
-    /// The most that each target may take, for example "1 GiB".
+    /// The most that each target may take, at least 64 MiB, for example "1 GiB". `fill` needs it.
     #[arg(long, value_name = "SIZE")]
     limit: Option<Size>,
     #[command(flatten)]

@@ -9,6 +9,12 @@ use crate::edge::control::Question;
 
 /// Rebuilds from the other targets what a lost, emptied or damaged target held.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "It looks at everything that is stored, and waits until that is done. What is lacking is made again \
+                  without it, too, but no faster than `rebuild` (`dazzle settings`) says. It ends with 3 when \
+                  something could not be made again, and else with 0; it names the targets that are missing or behind \
+                  still."
+)]
 pub(super) struct Repair {
     /// The directory of the file system.
     dir: PathBuf,

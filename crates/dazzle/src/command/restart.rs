@@ -13,10 +13,15 @@ use crate::edge::process::DirectoryLock;
 /// How long a daemon may take to come back.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Restarts the daemon of DIR, as after an upgrade of the program or a change of dazzle.toml. The mount stays, and so do the
-/// files and locks that programs have: their calls wait for a moment. Machine after machine, a whole cluster is restarted
-/// this way.
+/// Restarts the daemon of DIR, as after an upgrade of the program or a change of dazzle.toml.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "The mount stays, and so do the files and locks that programs have: their calls wait for a moment. \
+                  Machine after machine, a whole cluster is restarted this way. What dazzle.toml says is taken up, but \
+                  for `mount` and `io_uring`; these, and `address`, need `dazzle down` and `dazzle up`.\n\nWhere \
+                  something cannot be stored, or the program on disk cannot go on with what this one has, the daemon \
+                  goes on as it is, and the command says why."
+)]
 pub(super) struct Restart {
     /// The directory of the file system.
     dir: PathBuf,

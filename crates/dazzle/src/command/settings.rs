@@ -13,16 +13,22 @@ use crate::edge::control::Question;
 
 /// What holds on all machines: shows it, and changes it at once, without restarting anything.
 #[derive(Debug, Args)]
-#[command(after_help = "rebuild          so many bytes a second each machine reads to bring lost redundancy back
-rebuild_minutes  a target that is away for so long counts as lost, and what lay on it is made again on others
-scrub_days       in so many days everything stored is read once, and repaired where bits have rotted; 0: never
+#[command(after_help = "Without NAME=VALUE it shows what holds. A change takes effect at once; nothing is restarted.
+
+rebuild          so many bytes a second each machine reads to bring lost redundancy back:
+                 64 MiB unless given, at least 1 MiB
+rebuild_minutes  a target that is away for so long counts as lost, and what lay on it is made again
+                 on others: 10 unless given, at most 43200 (thirty days)
+scrub_days       in so many days everything stored is read once, and repaired where bits have
+                 rotted: 7 unless given, at most 3650; 0: never
 
 For example:     dazzle settings /srv/dazzle rebuild=200MiB rebuild_minutes=30
-What is not set, or is set to `default`, each machine's own dazzle.toml says.")]
+What is not set, or is set back with NAME=default, each machine's own dazzle.toml says.")]
 pub(super) struct Settings {
     /// The directory of the file system, on any machine of the cluster.
     dir: PathBuf,
-    /// What is to hold on all machines from now on: all of it is set, or nothing.
+    /// What is to hold on all machines from now on: all of it is set, or nothing. NAME=default: what each machine's own
+    /// dazzle.toml says.
     #[arg(value_name = "NAME=VALUE")]
     changes: Vec<Change>,
     /// Print JSON.

@@ -24,9 +24,10 @@ enum TargetAct {
     Add {
         /// The directory of the file system, on the machine that has the disk.
         dir: PathBuf,
-        /// A directory, block device or preallocated file; a directory in DIR is made.
+        /// An empty directory with room for 64 MiB at least, or a block device or preallocated file of 512 MiB at
+        /// least; a directory in DIR is made.
         path: PathBuf,
-        /// The most that it may take of the file system it lies in, for example "4 GiB".
+        /// The most that it may take of the file system it lies in, at least 64 MiB, for example "4 GiB".
         #[arg(long, value_name = "SIZE")]
         limit: Option<Size>,
         /// Change nothing; print for how much there is room then.
@@ -41,9 +42,10 @@ enum TargetAct {
     Replace {
         /// The directory of the file system, on the machine that has the disk.
         dir: PathBuf,
-        /// Its number or name, as `dazzle status` shows them.
+        /// Its name, as `dazzle status` shows it, or its number (`dazzle status --json`).
         target: String,
-        /// A directory, block device or preallocated file; where the target was, unless given.
+        /// An empty directory with room for 64 MiB at least, or a block device or preallocated file of 512 MiB at
+        /// least; where the target was, unless given.
         path: Option<PathBuf>,
         /// Change nothing; print how much is made again, and how long that takes.
         #[arg(long)]

@@ -27,18 +27,20 @@ pub(super) struct Up {
     /// How many targets a new file system gets inside DIR: 1, unless this or --target is given.
     #[arg(long, value_name = "N", conflicts_with = "target", value_parser = clap::value_parser!(u16).range(1..=64))]
     targets: Option<u16>,
-    /// A directory, block device or file as one target of a new file system. Repeat for more.
+    /// An empty directory that is there, or a block device or preallocated file of 512 MiB at least, as one target of a
+    /// new file system. Repeat for more.
     #[arg(long, value_name = "PATH")]
     target: Vec<PathBuf>,
-    /// How many targets, or machines of a cluster, may be lost at once, 0 to 4; unless given, 1, or 0 for a single target
-    /// without --address.
+    /// How many targets may be lost at once, 0 to 4, and of a cluster as many machines from M+2 on, or one of two with
+    /// 1; of fewer any one machine. Fixed for good. Unless given, 1, or 0 for a single target without --address.
     #[arg(long, value_name = "M")]
     parity: Option<u8>,
-    /// How many data fragments a stripe gets at most, however many targets there are; unless given 4, or 8 where
-    /// two or more may be lost.
+    /// How many data fragments a stripe gets at most, however many targets there are, 1 to 8; unless given 4, or 8
+    /// where two or more may be lost.
     #[arg(long, value_name = "K")]
     data: Option<u8>,
-    /// The most that each target of a new file system may take, for example "4 GiB".
+    /// The most that each target of a new file system may take, if it is a directory, at least 64 MiB, for example
+    /// "4 GiB".
     #[arg(long, value_name = "SIZE")]
     limit: Option<Size>,
     /// Where other machines reach this one, host and port, an address of its own: the file system is then open for
