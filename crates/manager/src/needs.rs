@@ -10,6 +10,8 @@
 //! | changes an inode's record, in whatever way | and nobody else holds anything of it | the same |
 //! | deltas, cleaning, closing | nothing: who sends these holds what it needs, or compares addresses | |
 
+use std::collections::BTreeSet;
+
 use protocol::file::Attributes;
 use protocol::id::{InodeId, SlotId};
 use protocol::intention::{Admission, IntentionId, Need, Part};
@@ -73,10 +75,11 @@ pub(crate) fn makes_open(operation: &Operation) -> bool {
     matches!(request, ManagerRequest::Create { open: true, .. } | ManagerRequest::CreateUnnamed { .. })
 }
 
-/// The inodes that changes are about: of these, nobody else may keep attributes, or names.
+/// The inodes that changes are about, whose home slots need not be where these are: of these, nobody else may keep attributes, or
+/// names. Names of a split directory, and what they come to, lie in other slots than its own record.
 fn changed<'a>(keys: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = InodeId> {
     keys.filter_map(|key| match key::subject(key) {
-        Some(Subject::Inode(inode)) => Some(inode),
+        Some(Subject::Inode(inode) | Subject::Entry(inode, _) | Subject::Holding(inode)) => Some(inode),
         _ => None,
     })
 }
@@ -97,10 +100,11 @@ pub(crate) fn of_span(operation: &Operation, parts: &[Part], node: u32) -> Admis
     slots.sort_unstable();
     slots.dedup();
     let need = |slot: SlotId| {
-        let content = content(operation).into_iter().flatten().filter(|(inode, _)| inode.slot() == slot);
-        let keys =
-            parts.iter().filter(|part| part.slot == slot).flat_map(|part| &part.changes).map(|(key, _)| &key[..]);
-        Need { slot, content: content.chain(changed(keys).map(|inode| (inode, TokenMode::Names))).collect() }
+        let content = content(operation).into_iter();
+        let keys = parts.iter().flat_map(|part| &part.changes).map(|(key, _)| &key[..]);
+        let needed = content.flatten().chain(changed(keys).map(|inode| (inode, TokenMode::Names)));
+        let needed: BTreeSet<_> = needed.filter(|(inode, _)| inode.slot() == slot).collect();
+        Need { slot, content: needed.into_iter().collect() }
     };
     Admission { node, needs: slots.into_iter().map(need).collect() }
 }
@@ -127,10 +131,12 @@ pub(crate) fn admit_changes(
     if usage(operation) == Use::Unnoticed {
         return Ok(());
     }
-    changes.iter().try_for_each(|(slot, changes)| {
-        let state = held.iter().find(|state| state.id == *slot).expect("only locked slots change");
-        let keys = changes.keys().map(|key| &key[..]);
-        changed(keys).try_for_each(|inode| state.tokens.admit_change(*slot, node, inode))
+    let keys = changes.iter().flat_map(|(_, changes)| changes.keys()).map(|key| &key[..]);
+    changed(keys).try_for_each(|inode| {
+        let home = held.iter().find(|state| state.id == inode.slot());
+        // Who changes names has looked into the directory by its record.
+        let home = home.expect("the home slot of what changes is locked");
+        home.tokens.admit_change(home.id, node, inode)
     })
 }
 

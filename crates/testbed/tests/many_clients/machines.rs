@@ -190,13 +190,22 @@ impl Machines {
         told.await.expect("the asker lives")
     }
 
+    /// In some worlds directories of a few names lie in several slots.
+    pub fn directories_split(&self) -> bool {
+        self.world.seed() % 5 < 2
+    }
+
     async fn manage(&self, node: NodeId) {
-        let host = self.world.host(node);
+        let (host, splits) = (self.world.host(node), self.directories_split());
         let starting = host.clone();
         let started = self.world.spawn(&host, async move {
             let cluster = Cluster::connect(starting, STORE).await.expect("the registry answers");
             let reader = LogReader::new(cluster.clone());
-            let options = ManagerOptions { flush_interval: Duration::from_millis(200), ..ManagerOptions::default() };
+            let mut options =
+                ManagerOptions { flush_interval: Duration::from_millis(200), ..ManagerOptions::default() };
+            if splits {
+                options.directory_part_bytes = 300;
+            }
             drop(Manager::start(cluster, reader, options).await.expect("the manager starts"));
         });
         started.await.expect("nobody stops it while it starts");

@@ -21,6 +21,8 @@ use super::{CALL_MAX, plain};
 /// Directories that all use, and names in each.
 const DIRECTORIES: usize = 2;
 const NAMES: u64 = 5;
+/// Names beside those in a directory that is to be split.
+const MORE_NAMES: usize = 40;
 
 /// So often a directory is looked into before a kernel remembers its names for a moment; and so long nobody has to change it
 /// before it does for longer (`fuse/src/face/kept_names.rs`).
@@ -175,10 +177,17 @@ async fn tell_a_story(world: World, loses_lease: bool) -> u64 {
     world.sleep(Duration::from_secs(1)).await;
     let (node, client) = machines.client(0);
     let count = machines.clients() as usize + DIRECTORIES;
+    let more = if machines.directories_split() { MORE_NAMES } else { 0 };
     let making = async move {
         let mut made = Vec::new();
         for number in 0..count {
             made.push(make_directory(&client, format!("directory-{number}")).await);
+        }
+        for &directory in &made[..DIRECTORIES] {
+            for number in 0..more {
+                let name = Bytes::from(format!("more-{number}"));
+                client.create(directory, name, plain()).await.expect("the name is new");
+            }
         }
         made
     };
