@@ -62,6 +62,11 @@ impl Opens {
         self.0.len() < before
     }
 
+    /// Whether nobody holds anything open.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// How many nodes hold `inode` open.
     pub(crate) fn count(&self, inode: InodeId) -> usize {
         self.0.range((inode, 0)..=(inode, u32::MAX)).count()

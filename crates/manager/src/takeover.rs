@@ -158,7 +158,7 @@ impl Manager {
                 }
             }
             for &slot in &arrived {
-                self.table.with(slot, |state| state.tokens.heard());
+                self.table.with(slot, |state| state.tokens.heard(!state.opens.is_empty()));
             }
             let milliseconds = self.host().now().since(begun).as_millis() as u64;
             info!(slots = arrived.len(), milliseconds, "slots are taken over");

@@ -142,9 +142,13 @@ impl SlotTokens {
         SlotTokens { unheard: true, newest, ..SlotTokens::default() }
     }
 
-    /// All have said it.
-    pub fn heard(&mut self) {
+    /// All have said it; and whether some have files of the slot open, which they may hold nothing else of: then nobody is alone
+    /// in it.
+    pub fn heard(&mut self, are_open: bool) {
         self.unheard = false;
+        if are_open && matches!(self.sharing, Sharing::Free) {
+            self.sharing = Sharing::Shared(BTreeMap::new());
+        }
     }
 
     /// Whether some may not have said it.

@@ -176,7 +176,7 @@ impl Play {
                 client.inodes.values().for_each(|&token| self.tokens.claim(node, token));
             }
         }
-        self.tokens.heard();
+        self.tokens.heard(false);
     }
 
     /// A call-back is answered, or comes to nothing.
@@ -284,6 +284,20 @@ fn a_directory_that_was_called_back_rests() {
         tokens.grant_beside(1, directory(0), TokenMode::Names, now + 2 * REST_MAX + REST_MIN).is_some(),
         "it was left alone for long"
     );
+}
+
+/// A client claims nothing of a file that others had called back and that its programs have open: whoever uses the slot first must
+/// not take itself for alone, and what it wrote to a file that loses its name for nobody's.
+#[test]
+fn where_others_have_files_open_nobody_is_alone() {
+    let mut tokens = SlotTokens::unheard(MapEpoch(2));
+    tokens.heard(true);
+    assert_eq!(tokens.admit(SLOT, 1), Ok(()));
+    assert!(!tokens.is_whole_of(1));
+    let mut tokens = SlotTokens::unheard(MapEpoch(2));
+    tokens.claim_slot(2);
+    tokens.heard(true);
+    assert!(tokens.is_whole_of(2), "they may be its own");
 }
 
 #[test]
