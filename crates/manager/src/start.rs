@@ -117,6 +117,8 @@ impl Manager {
         self.ready.store(true, Ordering::Release);
         let flushing = self.clone();
         self.host().spawn(async move { flushing.keep_flushing().await });
+        let tidying = self.clone();
+        self.host().spawn(async move { tidying.keep_tidying().await });
         let imaging = self.clone();
         self.host().spawn(async move { imaging.keep_imaging().await });
         let following = self.clone();
@@ -124,7 +126,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Brings the journal to disk at least every so often, and does what was left for later.
+    /// Brings the journal to disk at least every so often.
     async fn keep_flushing(self: Arc<Self>) {
         while !self.stopping.load(Ordering::Relaxed) {
             self.host().sleep(self.options.flush_interval).await;
@@ -133,8 +135,16 @@ impl Manager {
                 // A failure shows at the next operation; this loop tries again.
                 let _ = self.commit(end, Durability::Disk).await;
             }
+        }
+    }
+
+    /// Does what was left for later, and what arrived slots ask for. It may wait for other managers; nothing waits for it.
+    async fn keep_tidying(self: Arc<Self>) {
+        while !self.stopping.load(Ordering::Relaxed) {
+            self.host().sleep(self.options.flush_interval).await;
             let later = std::mem::take(&mut *self.later.lock().expect("nobody panics over what is to be done"));
             self.do_later(later).await;
+            self.tidy_arrived().await;
         }
     }
 
@@ -158,7 +168,6 @@ impl Manager {
                 let _ = self.shorten_lists().await;
             }
             let _ = self.replay_sealed().await;
-            self.tidy_arrived().await;
             self.host().sleep(ROUND_PAUSE).await;
             let rest = self.options.flush_interval.saturating_sub(ROUND_PAUSE);
             select(crowded, pin!(self.host().sleep(rest))).await;
