@@ -27,7 +27,7 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
-    /// The owner is about to ask for a lock.
+    /// The owner is about to ask for a lock, or was just granted one.
     pub(crate) fn note(&self, inode: InodeId, owner: LockOwner, handle: Handle) {
         lock(&self.owners).insert((inode, owner), handle);
         self.any.store(true, Ordering::Release);

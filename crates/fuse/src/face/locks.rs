@@ -21,8 +21,9 @@ impl Call {
         if request.lock.kind == LockKind::Unlock {
             self.client().unlock(self.inode, lock).await?;
         } else {
-            self.shared.holders.note(self.inode, request.owner, request.handle);
+            self.note_holder(&request);
             self.client().lock(self.inode, lock).await?;
+            self.note_holder(&request);
         }
         Ok(self.done())
     }
@@ -31,7 +32,7 @@ impl Call {
         if request.lock.kind == LockKind::Unlock {
             return self.setlk(request).await;
         }
-        self.shared.holders.note(self.inode, request.owner, request.handle);
+        self.note_holder(&request);
         let waits = &self.shared.waits;
         loop {
             let registration = waits.begin(self.unique);
@@ -41,11 +42,18 @@ impl Call {
             waits.end(self.unique);
             if let Ok(locked) = outcome {
                 locked?;
+                self.note_holder(&request);
                 return Ok(self.done());
             }
             let Some(taken) = waits.leave_one() else { return Err(Errno::EINTR) };
             taken.await;
         }
+    }
+
+    /// Before it asks, for a close beside that may find the lock granted; and again behind the answer, for a close in between
+    /// took the note, and perhaps not the lock.
+    fn note_holder(&self, request: &LockRequest) {
+        self.shared.holders.note(self.inode, request.owner, request.handle);
     }
 
     fn lock_meant(&self, request: &LockRequest) -> file::Lock {

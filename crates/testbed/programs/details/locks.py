@@ -5,6 +5,7 @@ import fcntl
 import os
 import signal
 import struct
+import threading
 import time
 
 from .bench import check, children_succeed, equal, in_child, must, refused, write
@@ -152,6 +153,45 @@ def a_waiter_gets_the_lock_when_it_is_free(work):
     blocked_in_a_lock(child)
     os.pwrite(descriptor, b"second", 0)
     try_lock(descriptor, fcntl.F_UNLCK, 0, 0)
+    children_succeed([child])
+    os.close(descriptor)
+
+
+@check
+def a_lock_that_came_behind_a_close_goes_with_the_next(work):
+    """One thread waits for the lock when another one closes a descriptor of the file, which drops what the process has then."""
+    path = write(f"{work}/file")
+    descriptor = os.open(path, os.O_RDWR)
+    try_lock(descriptor, fcntl.F_WRLCK, 0, 0)
+    close, closed, granted, release, released, end = (Gate() for _ in range(6))
+
+    def two_threads():
+        one, two = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
+
+        def close_one():
+            close.wait()
+            os.close(two)
+            closed.open()
+
+        threading.Thread(target=close_one).start()
+        fcntl.fcntl(one, fcntl.F_SETLKW, record(fcntl.F_WRLCK, 0, 0))
+        granted.open()
+        release.wait()
+        os.close(one)
+        released.open()
+        end.wait()
+
+    child = in_child(two_threads)
+    blocked_in_a_lock(child)
+    close.open()
+    closed.wait()
+    try_lock(descriptor, fcntl.F_UNLCK, 0, 0)
+    granted.wait()
+    equal(conflict(descriptor, fcntl.F_WRLCK, 0, 0)[0], fcntl.F_WRLCK, "it was granted behind the close")
+    release.open()
+    released.wait()
+    equal(conflict(descriptor, fcntl.F_WRLCK, 0, 0)[0], fcntl.F_UNLCK, "the process has closed the file")
+    end.open()
     children_succeed([child])
     os.close(descriptor)
 

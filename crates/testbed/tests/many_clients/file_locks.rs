@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::{Client, ClientError};
+use fuse::operation::{Handle, LockOwner};
 use futures_util::future::{Either, select};
 use host::sim::{self, Dice, World};
 use protocol::file::{Lock, LockFamily};
@@ -273,4 +274,40 @@ fn file_locks_outlive_their_manager() {
 #[test]
 fn file_locks_of_the_dead_and_of_no_others_are_given_up() {
     explore(true);
+}
+
+/// The last close finds what its owner holds, though a close came while a thread waited for it.
+async fn close_beside_a_waiter(world: World) {
+    let machines = Machines::start(&world, 1, 2).await;
+    let ((node, client), (other_node, other)) = (machines.client(0), machines.client(1));
+    let make = client.clone();
+    let file = world.spawn(&world.host(node), async move { make_files(&make).await }).await.unwrap().remove(0).inode;
+    let lock = |client: &Client, owner| {
+        let (family, owner) = (LockFamily::Posix, client.lock_owner(owner));
+        Lock { family, owner, pid: 1, exclusive: true, start: 0, last: u64::MAX }
+    };
+    let held = lock(&other, 1);
+    let holding = other.clone();
+    world.spawn(&world.host(other_node), async move { holding.lock(file, held).await }).await.unwrap().unwrap();
+    // Two threads of a process: one waits with the first of its descriptors, one closes the second.
+    let owner = LockOwner(7);
+    let [waiting, closing] = [machines.kernel(0), machines.kernel(0)];
+    let waiter = world.spawn(&world.host(node), async move { waiting.lock(file, owner, Handle(10)).await });
+    world.sleep(Duration::from_secs(1)).await;
+    let close = async move |handle| closing.flush(file, owner, handle).await.expect("it is closed");
+    let closer = close.clone();
+    world.spawn(&world.host(node), async move { closer(Handle(11)).await }).await.unwrap();
+    let giving = other.clone();
+    world.spawn(&world.host(other_node), async move { giving.unlock(file, held).await }).await.unwrap().unwrap();
+    waiter.await.unwrap().expect("it is granted");
+    let conflict = other.clone();
+    let conflict = world.spawn(&world.host(other_node), async move { conflict.test_lock(file, held).await });
+    assert!(conflict.await.unwrap().unwrap().is_some(), "who waited holds it");
+    world.spawn(&world.host(node), async move { close(Handle(10)).await }).await.unwrap();
+    world.spawn(&world.host(other_node), nothing_is_held(other, vec![file])).await.unwrap();
+}
+
+#[test]
+fn a_lock_that_was_granted_behind_a_close_goes_with_the_next() {
+    sim::explore(0..8, async |world, _| close_beside_a_waiter(world).await);
 }

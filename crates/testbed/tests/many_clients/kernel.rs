@@ -18,7 +18,9 @@ use bytes::Bytes;
 use client::{Above, Client};
 use event_listener::Event;
 use fuse::notify::{Notification, Pages};
-use fuse::operation::{Handle, NodeId, Read, SetAttributes, Unique, Write};
+use fuse::operation::{
+    Handle, Lock, LockFamily, LockKind, LockOwner, LockRequest, NodeId, Read, SetAttributes, Unique, Write,
+};
 use fuse::{Extensions, Face, Frame, Notifier, Operation, Request, Told};
 use futures_util::future::{Either, select};
 use host::{BoxFuture, Host};
@@ -224,6 +226,18 @@ impl Kernel {
         let done = self.ask(directory, Operation::Setattr(set)).await.map(drop);
         self.dentries.lock().unwrap().forget(directory);
         done
+    }
+
+    /// A process waits for a lock on a whole file (F_SETLKW), by this descriptor.
+    pub async fn lock(&self, inode: InodeId, owner: LockOwner, handle: Handle) -> Result<(), Failed> {
+        let lock = Lock { start: 0, end: i64::MAX as u64, kind: LockKind::Write, pid: 1 };
+        let request = LockRequest { handle, owner, lock, family: LockFamily::Posix };
+        self.ask(inode, Operation::Setlkw(request)).await.map(drop)
+    }
+
+    /// A process closes one of its descriptors of a file.
+    pub async fn flush(&self, inode: InodeId, lock_owner: LockOwner, handle: Handle) -> Result<(), Failed> {
+        self.ask(inode, Operation::Flush { handle, lock_owner }).await.map(drop)
     }
 
     /// What a program reads. Nothing where another program here is just writing it: that is in the pages before the face has
