@@ -236,7 +236,7 @@ impl Shared {
     fn present(&self, mut attributes: file::Attributes, keeps: bool) -> (Attributes, Duration) {
         self.access_times.overlay(&mut attributes);
         self.set_ids.pass(&attributes);
-        self.told.pass(&attributes);
+        self.forget_departing(self.told.pass(&attributes));
         // Else others ask no kernel before they change what this one knows.
         let valid_max = translation::attributes_valid(&attributes);
         let valid = match self.forgets_names() {

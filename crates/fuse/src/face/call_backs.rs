@@ -103,6 +103,13 @@ impl Shared {
         self.notifier.get().expect("only a mounted face has a kernel to tell").tell(notifications)
     }
 
+    /// Has the kernel forget inodes of which nobody here remembers any more that it was told of them; nobody waits for that.
+    pub(super) fn forget_departing(&self, inodes: Vec<InodeId>) {
+        if !inodes.is_empty() && self.notifier.get().is_some() {
+            drop(self.notify(inodes.into_iter().map(|inode| forget(inode, Pages::None)).collect()));
+        }
+    }
+
     /// Tells the kernel, and waits until it has carried it out.
     fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, ()> {
         let mut told = self.notify(notifications);

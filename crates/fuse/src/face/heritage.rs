@@ -68,7 +68,7 @@ impl Face {
             self.0.holders.note(inode, LockOwner(owner), Handle(handle));
         }
         self.0.set_ids.inherit(set_ids);
-        told.iter().for_each(|attributes| self.0.told.pass(attributes));
+        told.iter().for_each(|attributes| drop(self.0.told.pass(attributes)));
         forgotten.into_iter().for_each(|inode| self.0.forgotten.note(inode, now));
         self.0.kept_names.inherit(now);
     }
