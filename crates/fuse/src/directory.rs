@@ -45,7 +45,7 @@ impl DirectoryBuffer {
     /// Appends an entry to the answer of READDIR. False if it does not fit: the listing is then complete.
     #[must_use = "an entry that did not fit must be listed next time"]
     pub fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        let fits = self.admits(Dirent::SIZE, entry.name);
+        let fits = self.admits(entry.name, false);
         if fits {
             self.append(entry);
         }
@@ -57,7 +57,7 @@ impl DirectoryBuffer {
     #[must_use = "an entry that did not fit must be listed next time, and is no lookup"]
     pub fn push_plus(&mut self, entry: &DirectoryEntry<'_>, inode: &Entry) -> bool {
         assert!(inode.node.0 == 0 || !matches!(entry.name, b"." | b".."), "a lookup that no FORGET would give back");
-        let fits = self.admits(EntryOut::SIZE + Dirent::SIZE, entry.name);
+        let fits = self.admits(entry.name, true);
         if fits {
             EntryOut::from(inode).put(&mut self.bytes);
             self.append(entry);
@@ -70,15 +70,25 @@ impl DirectoryBuffer {
         self.full
     }
 
+    /// What an entry with this name takes in the answer of READDIR, or of READDIRPLUS.
+    pub fn needed(name: &[u8], plus: bool) -> usize {
+        let fixed_bytes = Dirent::SIZE + if plus { EntryOut::SIZE } else { 0 };
+        (fixed_bytes + name.len()).next_multiple_of(8)
+    }
+
+    /// How many bytes are left.
+    pub fn room(&self) -> usize {
+        self.size_max - self.bytes.len()
+    }
+
     /// The bytes of the reply; none at the end of the directory.
     pub fn into_bytes(self) -> Bytes {
         self.bytes.into()
     }
 
-    fn admits(&mut self, fixed_bytes: usize, name: &[u8]) -> bool {
+    fn admits(&mut self, name: &[u8], plus: bool) -> bool {
         assert!(!name.is_empty(), "a directory entry without a name");
-        let needed = (fixed_bytes + name.len()).next_multiple_of(8);
-        self.full |= self.size_max - self.bytes.len() < needed;
+        self.full |= self.room() < Self::needed(name, plus);
         !self.full
     }
 

@@ -8,6 +8,7 @@
 //! | `errors` | which errno |
 //! | `access` | access times, as `relatime` has them |
 //! | `kept_names` | how long the kernel may use names in directories that others use, too |
+//! | `listings` | which listings are on their way to the kernel with names that it may use |
 //! | `set_ids` | which files may have set-id bits |
 //! | `holders`, `waits` | who may hold locks; who waits for one, and may be interrupted |
 //! | `heritage` | what is left to the next process on the same mount |
@@ -33,6 +34,7 @@ mod errors;
 mod heritage;
 mod holders;
 mod kept_names;
+mod listings;
 mod locks;
 mod names;
 mod set_ids;
@@ -75,6 +77,7 @@ struct Shared {
     set_ids: set_ids::SetIds,
     told: told::Told,
     kept_names: kept_names::KeptNames,
+    listings: Arc<listings::Listings>,
     waits: waits::Waits,
     forgotten: call_backs::Forgotten,
     under_way: Arc<under_way::UnderWay>,
@@ -117,6 +120,7 @@ impl Face {
             set_ids: set_ids::SetIds::default(),
             told: told::Told::default(),
             kept_names: kept_names::KeptNames::default(),
+            listings: Arc::default(),
             waits: waits::Waits::default(),
             forgotten: call_backs::Forgotten::default(),
             under_way: Arc::default(),

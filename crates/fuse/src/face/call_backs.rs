@@ -20,7 +20,8 @@ use crate::operation::NodeId;
 
 /// The way to the kernel for what it did not ask for.
 pub trait Notifier: Send + Sync {
-    /// Tells the kernel, in order, on a thread that serves no call. It is carried out whether or not anybody waits for that.
+    /// Tells the kernel, in order, on a thread that serves no call. It is carried out whether or not anybody waits for
+    /// that.
     fn tell(&self, notifications: Vec<Notification>) -> BoxFuture<'static, Told>;
     /// Whether this kernel can be told to forget all names (`IncrementEpoch`, Linux 6.16).
     fn forgets_names(&self) -> bool;
@@ -34,7 +35,8 @@ pub enum Told {
     Waits(BoxFuture<'static, Told>),
 }
 
-/// How long an answer may be on its way to the kernel, from where it is decided how long it is valid.
+/// How long an answer may be on its way to the kernel, from where it is decided how long it is valid; and how long the
+/// kernel may take to link the names of a listing that it has.
 const ON_ITS_WAY_BACK: Duration = Duration::from_millis(100);
 /// How long a WRITE may have been on its way from the kernel's pages to here.
 const ON_ITS_WAY_MAX: Duration = Duration::from_secs(10);
@@ -103,7 +105,8 @@ impl Shared {
         self.notifier.get().expect("only a mounted face has a kernel to tell").tell(notifications)
     }
 
-    /// Has the kernel forget inodes of which nobody here remembers any more that it was told of them; nobody waits for that.
+    /// Has the kernel forget inodes of which nobody here remembers any more that it was told of them; nobody waits for
+    /// that.
     pub(super) fn forget_departing(&self, inodes: Vec<InodeId>) {
         if !inodes.is_empty() && self.notifier.get().is_some() {
             drop(self.notify(inodes.into_iter().map(|inode| forget(inode, Pages::None)).collect()));
@@ -120,19 +123,39 @@ impl Shared {
         })
     }
 
-    /// Has the kernel forget all names, and more. Of one directory's names alone nothing can be said that would not wait for
-    /// the lookups under way in it.
+    /// Has the kernel forget all names, and more; and once more when it has linked names of listings that were on their way
+    /// to it. Of one directory's names alone nothing can be said that would not wait for the lookups under way in it.
     fn raise_epoch(self: Arc<Self>, more: impl Iterator<Item = Notification>) -> BoxFuture<'static, ()> {
-        let epoch = self.kept_names.forgets();
-        let told = self.tell([Notification::IncrementEpoch].into_iter().chain(more).collect());
+        // In this order: whatever listing comes behind the last one counts as of this epoch.
+        let (epoch, begun) = (self.kept_names.forgets(), self.host.now());
+        let last = self.listings.so_far();
+        let notifications: Vec<_> = [Notification::IncrementEpoch].into_iter().chain(more).collect();
+        let told = self.tell(notifications.clone());
         Box::pin(async move {
             told.await;
+            if self.names_linked(last).await > begun {
+                self.tell(notifications).await;
+            }
             self.kept_names.forgot(epoch);
         })
     }
 
-    /// Has the kernel drop these pages of a file but those that calls under way have locked. These calls wait: pages that they
-    /// read are filled behind this, with what the file has by then; and a last page that a WRITE has locked is read anew.
+    /// Waits until the kernel has linked the names of all listings up to this one; when it had.
+    async fn names_linked(&self, last: u64) -> Moment {
+        loop {
+            let moved = self.listings.moved();
+            if let Some(arrived) = self.listings.arrived(last) {
+                let linked = arrived + ON_ITS_WAY_BACK;
+                self.host.sleep_until(linked).await;
+                return linked;
+            }
+            moved.await;
+        }
+    }
+
+    /// Has the kernel drop these pages of a file but those that calls under way have locked. These calls wait: pages that
+    /// they read are filled behind this, with what the file has by then; and a last page that a WRITE has locked is read
+    /// anew.
     async fn forget_beside_calls(&self, inode: InodeId, bytes: Range<u64>) {
         let mut left = vec![bytes.clone()];
         for attempt in 0..COMING_TRIES {
@@ -162,9 +185,9 @@ impl Shared {
     /// Drops pages in which the kernel may have something else than what a WRITE left in the file; before its answer, so
     /// that nobody reads them behind it.
     ///
-    /// The kernel puts the bytes into its pages first and unlocks these before it sends the WRITE. If it is told to forget the
-    /// file meanwhile, a READ may fill the pages with what was there before, and nobody would correct that. And where others
-    /// append, too, it takes the end of the file to be where it is no longer.
+    /// The kernel puts the bytes into its pages first and unlocks these before it sends the WRITE. If it is told to forget
+    /// the file meanwhile, a READ may fill the pages with what was there before, and nobody would correct that. And where
+    /// others append, too, it takes the end of the file to be where it is no longer.
     pub(super) async fn drop_mistaken_pages(&self, inode: InodeId, (assumed, size): (u64, u32), offset: u64) {
         let now = self.host.now();
         if assumed == offset && !self.forgotten.is_recent(inode, now) {

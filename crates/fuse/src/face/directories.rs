@@ -3,6 +3,8 @@
 //! A listing goes on behind a cookie and needs nothing else: no handle, no state. `.` and `..` have the cookies 1 and 2,
 //! which no entry has.
 
+use std::time::Duration;
+
 use protocol::file::{self, Kind};
 use protocol::id::InodeId;
 
@@ -12,7 +14,7 @@ use super::{Call, Outcome};
 use crate::attributes::Entry;
 use crate::directory::{DirectoryBuffer, DirectoryEntry};
 use crate::operation::Read;
-use crate::reply;
+use crate::{Errno, reply};
 
 /// What an entry with a name of 16 bytes takes in an answer, without attributes and with them. Managers are asked for
 /// as many entries as would fit then: a guess, and none the worse for being wrong.
@@ -43,18 +45,38 @@ impl Call {
         if !listing.push_dots(read.offset, self.inode, parent) {
             return Ok(reply::listing(self.unique, listing.buffer));
         }
+        let entries = self.entries(read, plus, listing.buffer.room()).await?;
+        // All was found, and nothing is waited for any more: what is valid now is so for the first entries, too.
+        let mut on_its_way = self.shared.listings.begin(&self.shared.host);
+        let valid = if plus { self.names_valid(Leaving::Later) } else { Duration::ZERO };
+        for entry in &entries {
+            if !listing.push(entry, |about| self.named_for(about, valid)) {
+                break;
+            }
+        }
+        let frame = reply::listing(self.unique, listing.buffer);
+        if valid.is_zero() {
+            return Ok(frame);
+        }
+        on_its_way.gives_names();
+        Ok(frame.guarded(on_its_way))
+    }
+
+    /// The entries behind an offset: all that there are, or more than there is room for.
+    async fn entries(&self, read: Read, plus: bool, room: usize) -> Result<Vec<file::DirectoryEntry>, Errno> {
         let limit = (read.size / if plus { ENTRY_PLUS_SIZE } else { ENTRY_SIZE }).clamp(1, ENTRIES_MAX);
         // Entries have cookies above those of the dots, so "behind none" is behind the dots as well.
         let mut after = if read.offset <= DOT_DOT { 0 } else { read.offset };
+        let (mut found, mut bytes) = (Vec::new(), 0);
         // Every turn but the last takes `limit` entries towards a full buffer.
         loop {
             let (entries, is_last) = self.client().list(self.inode, after, limit, plus).await?;
-            // The rest of the answer may take a while.
-            let valid = self.names_valid(Leaving::Later);
-            let all_fit = entries.iter().all(|entry| listing.push(entry, |about| self.named_for(about, valid)));
-            match entries.last() {
-                Some(entry) if all_fit && !is_last => after = entry.cookie,
-                _ => return Ok(reply::listing(self.unique, listing.buffer)),
+            let Some(last) = entries.last() else { return Ok(found) };
+            after = last.cookie;
+            bytes += entries.iter().map(|entry| DirectoryBuffer::needed(&entry.name, plus)).sum::<usize>();
+            found.extend(entries);
+            if is_last || bytes > room {
+                return Ok(found);
             }
         }
     }

@@ -49,6 +49,18 @@ const ATTRIBUTES_VALID: usize = 16;
 const ATTRIBUTES_VALID_NANOS: usize = 16 + 8;
 const ATTRIBUTES_OWNER: usize = 16 + 16 + 68;
 
+/// Where in an entry of a READDIRPLUS: `fuse_entry_out` of 128 bytes, then `fuse_dirent`, whose name is padded to eight bytes.
+const LISTED_VALID: usize = 16;
+const LISTED_VALID_NANOS: usize = 32;
+const LISTED_COOKIE: usize = 128 + 8;
+const LISTED_NAME_BYTES: usize = 128 + 16;
+const LISTED_NAME: usize = 128 + 24;
+/// The cookie of `..`, and how many bytes a program has room for: a few entries, or some more.
+const DOT_DOT: u64 = 2;
+const LISTED_BYTES: Range<u64> = 360..1200;
+/// How long a thread may take to link the names of an answer that it has.
+const LINKING_MAX_NANOS: u64 = 90_000_000;
+
 /// Eight bytes of an answer.
 fn word(frame: &Frame, at: usize) -> u64 {
     u64::from_le_bytes(frame.head()[at..at + 8].try_into().unwrap())
@@ -191,6 +203,37 @@ impl Kernel {
         let until = self.host.now() + valid(&frame, ENTRY_VALID, ENTRY_VALID_NANOS);
         self.dentries.lock().unwrap().keep_name((directory, name.clone()), found, asked, until);
         Ok((found, false))
+    }
+
+    /// What a program reads of a directory. As Linux does (fs/fuse/readdir.c), names are linked behind their answer, in the epoch
+    /// of then, a while after the kernel has it.
+    pub async fn list(&self, directory: InodeId) -> Result<Vec<(Bytes, InodeId)>, Failed> {
+        let (mut listed, mut offset) = (Vec::new(), DOT_DOT);
+        loop {
+            let size = LISTED_BYTES.start + self.host.random() % (LISTED_BYTES.end - LISTED_BYTES.start);
+            let read = Read { handle: Handle(0), offset, size: size as u32, lock_owner: None, open_flags: 0 };
+            let answer = self.ask(directory, Operation::Readdirplus(read)).await?.payload().concat();
+            if answer.is_empty() {
+                return Ok(listed);
+            }
+            self.host.sleep(Duration::from_nanos(self.host.random() % LINKING_MAX_NANOS)).await;
+            let mut at = answer.as_slice();
+            while !at.is_empty() {
+                let word = |from| u64::from_le_bytes(at[from..from + 8].try_into().unwrap());
+                let half = |from| u32::from_le_bytes(at[from..from + 4].try_into().unwrap());
+                let end = LISTED_NAME + half(LISTED_NAME_BYTES) as usize;
+                let (name, inode) = (Bytes::copy_from_slice(&at[LISTED_NAME..end]), InodeId(word(0)));
+                let until = self.host.now() + Duration::new(word(LISTED_VALID), half(LISTED_VALID_NANOS));
+                offset = word(LISTED_COOKIE);
+                if inode.0 != 0 {
+                    let mut dentries = self.dentries.lock().unwrap();
+                    let linked = dentries.ask();
+                    dentries.keep_name((directory, name.clone()), Some(inode), linked, until);
+                    listed.push((name, inode));
+                }
+                at = &at[end.next_multiple_of(8)..];
+            }
+        }
     }
 
     /// Whose a directory is, and whether that was remembered.
