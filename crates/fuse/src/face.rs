@@ -7,6 +7,7 @@
 //! | `translation` | the kernel's numbers and the protocol's words |
 //! | `errors` | which errno |
 //! | `access` | access times, as `relatime` has them |
+//! | `kept_listings` | of which directories the kernel may keep a listing |
 //! | `kept_names` | how long the kernel may use names in directories that others use, too |
 //! | `listings` | which listings are on their way to the kernel with names that it may use |
 //! | `set_ids` | which files may have set-id bits |
@@ -22,7 +23,7 @@
 //! place, and the manager applies either.
 //!
 //! Answered with ENOSYS, so that the kernel does not ask again: OPENDIR (a directory needs no handle, since cookies say all;
-//! the kernel then keeps listings too, and drops them when it changes the directory), ACCESS, POLL, BMAP. IOCTL has no
+//! the kernel then keeps listings, too: see `kept_listings`), ACCESS, POLL, BMAP. IOCTL has no
 //! command that is known here (ENOTTY): attributes of `chattr` are not kept, and FICLONE never leaves the kernel.
 
 mod access;
@@ -33,6 +34,7 @@ mod directories;
 mod errors;
 mod heritage;
 mod holders;
+mod kept_listings;
 mod kept_names;
 mod listings;
 mod locks;
@@ -76,6 +78,7 @@ struct Shared {
     holders: holders::Holders,
     set_ids: set_ids::SetIds,
     told: told::Told,
+    kept_listings: kept_listings::KeptListings,
     kept_names: kept_names::KeptNames,
     listings: Arc<listings::Listings>,
     waits: waits::Waits,
@@ -119,6 +122,7 @@ impl Face {
             holders: holders::Holders::default(),
             set_ids: set_ids::SetIds::default(),
             told: told::Told::default(),
+            kept_listings: kept_listings::KeptListings::default(),
             kept_names: kept_names::KeptNames::default(),
             listings: Arc::default(),
             waits: waits::Waits::default(),
@@ -198,11 +202,12 @@ impl Face {
     fn answer_at_once(&self, inode: InodeId, unique: Unique, operation: Operation) -> Option<Frame> {
         let errno = match operation {
             Operation::Forget { .. } => {
-                self.0.told.forget([inode].into_iter());
+                self.0.forgotten_by_kernel(&[inode]);
                 return None;
             }
             Operation::BatchForget { forgets } => {
-                self.0.told.forget(forgets.iter().map(|forget| InodeId(forget.node.0)));
+                let inodes: Vec<InodeId> = forgets.iter().map(|forget| InodeId(forget.node.0)).collect();
+                self.0.forgotten_by_kernel(&inodes);
                 return None;
             }
             Operation::Interrupt { target } => {
@@ -233,6 +238,12 @@ impl Shared {
     fn handle(&self, passes_pages: bool) -> Handle {
         let number = self.handles.fetch_add(1, Ordering::Relaxed);
         Handle(if passes_pages { number | PASSES_PAGES } else { number })
+    }
+
+    /// The kernel has nothing of these any more.
+    fn forgotten_by_kernel(&self, inodes: &[InodeId]) {
+        self.told.forget(inodes);
+        self.kept_listings.forget(inodes);
     }
 
     /// Attributes for the kernel, and how long it may use them: where others change them only behind this client, or do not

@@ -6,6 +6,7 @@
 Every mount shows the same file system. Each check changes something on one and looks on all, at once: through names that
 were looked up before, through descriptors that were open before, and through mappings.
 """
+import ctypes
 import fcntl
 import mmap
 import multiprocessing
@@ -237,6 +238,43 @@ def listings_are_fresh(machines):
         os.unlink(machines[step % len(machines)].path(f"listed/{gone}"))
 
 
+def rewound(directory):
+    """What an open directory has, from the beginning: nothing has the kernel look at it first, as fdopendir would."""
+    os.lseek(directory, 0, os.SEEK_SET)
+    names, buffer = [], ctypes.create_string_buffer(4096)
+    while (count := ctypes.CDLL(None).getdents64(directory, buffer, len(buffer))) > 0:
+        at = 0
+        while at < count:
+            (size,) = struct.unpack_from("<H", buffer, at + 16)
+            names.append(buffer.raw[at + 19 : at + size].split(b"\0")[0].decode())
+            at += size
+    same(count, 0, "listed to the end")
+    return sorted(set(names) - {".", ".."})
+
+
+def rewound_listings_are_fresh(machines):
+    for step in range(3):
+        for one, other in each_pair(machines):
+            name, expected = f"rewound-{step}-{one.number}-{other.number}", []
+            os.mkdir(one.path(name))
+            held = os.open(other.path(name), os.O_RDONLY)
+            for number in range(4):
+                same(rewound(held), expected, f"listed on {other.number}")
+                if step == 1:
+                    # So that its names are kept.
+                    os.stat(other.path(name))
+                one.write(f"{name}/{number}", b"")
+                expected.append(str(number))
+                for _ in range(2):
+                    same(rewound(held), expected, f"listed on {other.number}, made on {one.number}")
+                    time.sleep(0.1 * (step == 2))
+            times = os.stat(one.path(name))
+            one.write(f"{name}/late", b"")
+            os.utime(one.path(name), ns=(times.st_atime_ns, times.st_mtime_ns))
+            same(sorted(os.listdir(other.path(name))), expected + ["late"], "where the time was set back")
+            os.close(held)
+
+
 def sizes_are_true_while_somebody_writes(machines):
     machines[0].write("size", b"")
     for one, other in each_pair(machines):
@@ -369,6 +407,7 @@ CHECKS = [
     mappings_see_it,
     appenders_with_open_files_read_the_truth,
     listings_are_fresh,
+    rewound_listings_are_fresh,
     sizes_are_true_while_somebody_writes,
     removed_files_stay_open,
     locks_hold,

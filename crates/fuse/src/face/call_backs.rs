@@ -1,6 +1,6 @@
 //! What the kernel is told to forget when the client gives tokens up (DESIGN §6; `docs/tokens.md`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -37,7 +37,7 @@ pub enum Told {
 
 /// How long an answer may be on its way to the kernel, from where it is decided how long it is valid; and how long the
 /// kernel may take to link the names of a listing that it has.
-const ON_ITS_WAY_BACK: Duration = Duration::from_millis(100);
+pub(super) const ON_ITS_WAY_BACK: Duration = Duration::from_millis(100);
 /// How long a WRITE may have been on its way from the kernel's pages to here.
 const ON_ITS_WAY_MAX: Duration = Duration::from_secs(10);
 /// All bytes that a file may have.
@@ -63,10 +63,14 @@ impl Above for Kernel {
 
     fn forget_directories(&self, directories: Vec<InodeId>) -> BoxFuture<'static, ()> {
         let shared = self.0.clone();
-        let expiry = shared.kept_names.give_up(&directories, shared.host.now());
-        let attributes = directories.into_iter().map(|directory| forget(directory, Pages::None));
-        let Expiry::At(until) = expiry else { return shared.raise_epoch(attributes) };
-        let told = shared.tell(attributes.collect());
+        let now = shared.host.now();
+        let expiry = shared.kept_names.give_up(&directories, now);
+        for &directory in &directories {
+            shared.kept_listings.give_up(directory, now);
+        }
+        let whole = directories.into_iter().map(|directory| forget(directory, Pages::From(0))).collect();
+        let Expiry::At(until) = expiry else { return shared.raise_epoch(whole) };
+        let told = shared.tell(whole);
         Box::pin(async move {
             told.await;
             shared.host.sleep_until(until + ON_ITS_WAY_BACK).await;
@@ -75,10 +79,9 @@ impl Above for Kernel {
 
     fn forget_names(&self, slot: SlotId, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
         // A name looked up anew brings its attributes; what is in use without a name is a directory, or an open file.
-        let directories = self.0.told.of_slot(slot);
-        let attributes = directories.into_iter().chain(files).map(|inode| forget(inode, Pages::None));
         let shared = self.0.clone();
-        let told = shared.clone().raise_epoch(attributes);
+        let directories = shared.told.of_slot(slot).into_iter().chain(shared.kept_listings.of_slot(slot));
+        let told = shared.clone().raise_epoch(shared.forget_listed(directories.chain(files)));
         Box::pin(async move {
             told.await;
             if !shared.forgets_names() {
@@ -88,8 +91,8 @@ impl Above for Kernel {
     }
 
     fn forget_all(&self, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
-        let attributes = self.0.told.all().into_iter().map(|inode| forget(inode, Pages::None));
-        let names = self.0.clone().raise_epoch(attributes);
+        let directories = self.0.told.all().into_iter().chain(self.0.kept_listings.all());
+        let names = self.0.clone().raise_epoch(self.0.forget_listed(directories));
         let pages: Vec<_> = files.into_iter().map(|file| self.forget_file(file, Calls::Wait)).collect();
         Box::pin(async move { drop(join(names, join_all(pages)).await) })
     }
@@ -109,7 +112,22 @@ impl Shared {
     /// that.
     pub(super) fn forget_departing(&self, inodes: Vec<InodeId>) {
         if !inodes.is_empty() && self.notifier.get().is_some() {
-            drop(self.notify(inodes.into_iter().map(|inode| forget(inode, Pages::None)).collect()));
+            drop(self.notify(self.forget_listed(inodes.into_iter())));
+        }
+    }
+
+    /// What the kernel is told of inodes of which it will not be told again: their attributes go, and what it has of their
+    /// listings. Other pages stay.
+    fn forget_listed(&self, inodes: impl Iterator<Item = InodeId>) -> Vec<Notification> {
+        let (now, inodes) = (self.host.now(), inodes.collect::<BTreeSet<_>>());
+        let pages = |inode| if self.kept_listings.give_up(inode, now) { Pages::From(0) } else { Pages::None };
+        inodes.into_iter().map(|inode| forget(inode, pages(inode))).collect()
+    }
+
+    /// Has the kernel drop what it has of a listing. No call that is under way has its pages locked.
+    pub(super) async fn drop_listing(&self, directory: InodeId) {
+        if self.notifier.get().is_some() {
+            self.tell(vec![forget(directory, Pages::From(0))]).await;
         }
     }
 
@@ -125,7 +143,7 @@ impl Shared {
 
     /// Has the kernel forget all names, and more; and once more when it has linked names of listings that were on their way
     /// to it. Of one directory's names alone nothing can be said that would not wait for the lookups under way in it.
-    fn raise_epoch(self: Arc<Self>, more: impl Iterator<Item = Notification>) -> BoxFuture<'static, ()> {
+    fn raise_epoch(self: Arc<Self>, more: Vec<Notification>) -> BoxFuture<'static, ()> {
         // In this order: whatever listing comes behind the last one counts as of this epoch.
         let (epoch, begun) = (self.kept_names.forgets(), self.host.now());
         let last = self.listings.so_far();

@@ -46,6 +46,14 @@ impl Call {
             return Ok(reply::listing(self.unique, listing.buffer));
         }
         let entries = self.entries(read, plus, listing.buffer.room()).await?;
+        let (now, is_kept) = (self.shared.host.now(), || self.keeps_names());
+        if entries.is_empty() && read.offset >= DOT_DOT {
+            if !self.shared.kept_listings.end(self.inode, now, is_kept) {
+                self.shared.drop_listing(self.inode).await;
+            }
+            return Ok(reply::listing(self.unique, listing.buffer));
+        }
+        self.shared.kept_listings.part(self.inode, now, is_kept);
         // All was found, and nothing is waited for any more: what is valid now is so for the first entries, too.
         let mut on_its_way = self.shared.listings.begin(&self.shared.host);
         let valid = if plus { self.names_valid(Leaving::Later) } else { Duration::ZERO };

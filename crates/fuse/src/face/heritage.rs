@@ -5,7 +5,7 @@
 //! the kernel was told and must be told again when others change it.
 
 use host::Moment;
-use protocol::file::Attributes;
+use protocol::file::{Attributes, Kind};
 use protocol::id::InodeId;
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,8 @@ impl Face {
             self.0.holders.note(inode, LockOwner(owner), Handle(handle));
         }
         self.0.set_ids.inherit(set_ids);
+        let directories = told.iter().filter(|attributes| attributes.kind == Kind::Directory);
+        self.0.kept_listings.inherit(directories.map(|directory| directory.inode), now);
         told.iter().for_each(|attributes| drop(self.0.told.pass(attributes)));
         forgotten.into_iter().for_each(|inode| self.0.forgotten.note(inode, now));
         self.0.kept_names.inherit(now);

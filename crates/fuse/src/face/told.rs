@@ -121,9 +121,9 @@ impl Told {
     }
 
     /// The kernel has forgotten the inodes. It may have asked for one again meanwhile, and have to ask once more.
-    pub(crate) fn forget(&self, inodes: impl Iterator<Item = InodeId>) {
+    pub(crate) fn forget(&self, inodes: &[InodeId]) {
         let mut told = lock(&self.lasting);
-        for inode in inodes {
+        for &inode in inodes {
             told.remove(inode);
         }
     }
@@ -145,7 +145,7 @@ mod tests {
         let directory = Attributes { kind: Kind::Directory, mode: 0o711, ..file() };
         told.pass(&directory);
         assert_eq!(told.departed(directory.inode), Some(Attributes { links: 0, ..directory }));
-        told.forget([directory.inode].into_iter());
+        told.forget(&[directory.inode]);
         assert_eq!(told.departed(directory.inode), None);
     }
 

@@ -20,6 +20,20 @@ pub struct Dentries {
     moments: u64,
     forgotten: BTreeMap<InodeId, u64>,
     owners: BTreeMap<InodeId, (Moment, u32)>,
+    listings: BTreeMap<InodeId, Listing>,
+}
+
+/// What is kept of a directory's listing, whoever reads it (fs/fuse/readdir.c).
+#[derive(Default)]
+struct Listing {
+    names: Vec<(Bytes, InodeId)>,
+    /// The cookie of the last name.
+    last: u64,
+    /// It was read to its end.
+    is_whole: bool,
+    /// Pages were dropped; or the directory was changed here. Either is found when it is read again from the beginning.
+    has_gaps: bool,
+    is_changed: bool,
 }
 
 /// When something was asked for.
@@ -49,6 +63,39 @@ impl Dentries {
     /// A name is another's, or nobody's.
     pub fn drop_name(&mut self, directory: InodeId, name: &Bytes) {
         self.names.remove(&(directory, name.clone()));
+        self.listings.entry(directory).or_default().is_changed = true;
+    }
+
+    /// What a directory has, if that is known. Who has it open and begins anew does not ask whether it was changed.
+    pub fn listing(&mut self, directory: InodeId) -> Option<Vec<(Bytes, InodeId)>> {
+        let listing = self.listings.get(&directory).filter(|listing| listing.is_whole)?;
+        if listing.has_gaps || listing.is_changed {
+            self.listings.remove(&directory);
+            return None;
+        }
+        Some(listing.names.clone())
+    }
+
+    /// A name was read behind the first of these cookies, and has the second: it is kept behind the one with the first.
+    pub fn keep_listed(&mut self, directory: InodeId, (behind, cookie): (u64, u64), name: (Bytes, InodeId)) {
+        let listing = self.listings.entry(directory).or_default();
+        if !listing.is_whole && !listing.has_gaps && listing.last == behind {
+            listing.names.push(name);
+            listing.last = cookie;
+        }
+    }
+
+    /// Behind this cookie there is nothing.
+    pub fn keep_end(&mut self, directory: InodeId, behind: u64) {
+        let listing = self.listings.entry(directory).or_default();
+        listing.is_whole |= listing.last == behind;
+    }
+
+    /// Pages of a directory are to be dropped.
+    pub fn drop_listing(&mut self, directory: InodeId) {
+        if let Some(listing) = self.listings.get_mut(&directory) {
+            listing.has_gaps |= listing.last > 0;
+        }
     }
 
     /// Whose a directory is, if that is known.

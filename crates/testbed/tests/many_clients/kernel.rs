@@ -1,10 +1,10 @@
 //! A simulated kernel above a client: the caches of one mount, of pages and of names, and its way to the face.
 //!
-//! As Linux does (fs/fuse/file.c, mm/truncate.c): a page that is being read is locked, and whoever wants it or has it dropped
-//! waits. A write puts the bytes into a whole page at once and unlocks it, before the WRITE is even sent; a page that it does
-//! not have, and writes in part only, it keeps locked until the WRITE is answered. Dropping goes from page to page, in order;
-//! what is read behind it stays. Requests take a while from here to the face, and so do answers and notifications back;
-//! sometimes a long one, for the thread that does it is not always there at once.
+//! As Linux does (fs/fuse/file.c, mm/truncate.c): a page that is being read is locked, and whoever wants it or has it
+//! dropped waits. A write puts the bytes into a whole page at once and unlocks it, before the WRITE is even sent; a page
+//! that it does not have, and writes in part only, it keeps locked until the WRITE is answered. Dropping goes from page to
+//! page, in order; what is read behind it stays. Requests take a while from here to the face, and so do answers and
+//! notifications back; sometimes a long one, for the thread that does it is not always there at once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -49,14 +49,15 @@ const ATTRIBUTES_VALID: usize = 16;
 const ATTRIBUTES_VALID_NANOS: usize = 16 + 8;
 const ATTRIBUTES_OWNER: usize = 16 + 16 + 68;
 
-/// Where in an entry of a READDIRPLUS: `fuse_entry_out` of 128 bytes, then `fuse_dirent`, whose name is padded to eight bytes.
+/// Where in an entry of a READDIRPLUS: `fuse_entry_out` of 128 bytes, then `fuse_dirent`, whose name is padded to eight
+/// bytes.
 const LISTED_VALID: usize = 16;
 const LISTED_VALID_NANOS: usize = 32;
+const LISTED_INODE: usize = 128;
 const LISTED_COOKIE: usize = 128 + 8;
 const LISTED_NAME_BYTES: usize = 128 + 16;
 const LISTED_NAME: usize = 128 + 24;
-/// The cookie of `..`, and how many bytes a program has room for: a few entries, or some more.
-const DOT_DOT: u64 = 2;
+/// How many bytes a program has room for: a few entries, or some more.
 const LISTED_BYTES: Range<u64> = 360..1200;
 /// How long a thread may take to link the names of an answer that it has.
 const LINKING_MAX_NANOS: u64 = 90_000_000;
@@ -205,16 +206,21 @@ impl Kernel {
         Ok((found, false))
     }
 
-    /// What a program reads of a directory. As Linux does (fs/fuse/readdir.c), names are linked behind their answer, in the epoch
-    /// of then, a while after the kernel has it.
-    pub async fn list(&self, directory: InodeId) -> Result<Vec<(Bytes, InodeId)>, Failed> {
-        let (mut listed, mut offset) = (Vec::new(), DOT_DOT);
+    /// What a program reads of a directory that it has open, from the beginning, and whether that was remembered. As Linux
+    /// does (fs/fuse/readdir.c), names are linked behind their answer, in the epoch of then, a while after the kernel has
+    /// it.
+    pub async fn list(&self, directory: InodeId) -> Result<(Vec<(Bytes, InodeId)>, bool), Failed> {
+        if let Some(kept) = self.dentries.lock().unwrap().listing(directory) {
+            return Ok((kept, true));
+        }
+        let (mut listed, mut offset) = (Vec::new(), 0);
         loop {
             let size = LISTED_BYTES.start + self.host.random() % (LISTED_BYTES.end - LISTED_BYTES.start);
             let read = Read { handle: Handle(0), offset, size: size as u32, lock_owner: None, open_flags: 0 };
             let answer = self.ask(directory, Operation::Readdirplus(read)).await?.payload().concat();
             if answer.is_empty() {
-                return Ok(listed);
+                self.dentries.lock().unwrap().keep_end(directory, offset);
+                return Ok((listed, false));
             }
             self.host.sleep(Duration::from_nanos(self.host.random() % LINKING_MAX_NANOS)).await;
             let mut at = answer.as_slice();
@@ -222,15 +228,17 @@ impl Kernel {
                 let word = |from| u64::from_le_bytes(at[from..from + 8].try_into().unwrap());
                 let half = |from| u32::from_le_bytes(at[from..from + 4].try_into().unwrap());
                 let end = LISTED_NAME + half(LISTED_NAME_BYTES) as usize;
-                let (name, inode) = (Bytes::copy_from_slice(&at[LISTED_NAME..end]), InodeId(word(0)));
+                let (name, inode) = (Bytes::copy_from_slice(&at[LISTED_NAME..end]), InodeId(word(LISTED_INODE)));
                 let until = self.host.now() + Duration::new(word(LISTED_VALID), half(LISTED_VALID_NANOS));
-                offset = word(LISTED_COOKIE);
-                if inode.0 != 0 {
-                    let mut dentries = self.dentries.lock().unwrap();
+                let mut dentries = self.dentries.lock().unwrap();
+                let behind = std::mem::replace(&mut offset, word(LISTED_COOKIE));
+                dentries.keep_listed(directory, (behind, offset), (name.clone(), inode));
+                // Without attributes it is listed, and not linked.
+                if word(0) != 0 {
                     let linked = dentries.ask();
                     dentries.keep_name((directory, name.clone()), Some(inode), linked, until);
-                    listed.push((name, inode));
                 }
+                listed.push((name, inode));
                 at = &at[end.next_multiple_of(8)..];
             }
         }
@@ -283,8 +291,8 @@ impl Kernel {
         self.ask(inode, Operation::Flush { handle, lock_owner }).await.map(drop)
     }
 
-    /// What a program reads. Nothing where another program here is just writing it: that is in the pages before the face has
-    /// heard of it, and no face can help that.
+    /// What a program reads. Nothing where another program here is just writing it: that is in the pages before the face
+    /// has heard of it, and no face can help that.
     pub async fn read(&self, inode: InodeId, page: u64) -> Result<Option<u64>, Failed> {
         let value = self.read_pages(inode, page).await?;
         Ok(Some(value).filter(|value| !self.under_way.lock().unwrap().contains(value)))
@@ -383,6 +391,10 @@ impl Notifier for Ear {
                 kernel.dentries.lock().unwrap().forget(InodeId(node.0));
                 let range = match pages {
                     Pages::None => continue,
+                    Pages::From(0) => {
+                        kernel.dentries.lock().unwrap().drop_listing(InodeId(node.0));
+                        0..u64::MAX
+                    }
                     Pages::From(offset) => offset / PAGE_BYTES..u64::MAX,
                     Pages::Range { offset, length } => offset / PAGE_BYTES..(offset + length).div_ceil(PAGE_BYTES),
                 };

@@ -116,12 +116,13 @@ impl Program {
 
     /// What is listed was there; of what is not, nothing is said.
     async fn list(&mut self, at: usize, began: u64) -> Result<(), Failed> {
-        let listed = self.kernel.list(self.directories[at]).await?;
+        let (listed, is_remembered) = self.kernel.list(self.directories[at]).await?;
         let time = began..self.in_time(began);
         let mut told = self.told.lock().unwrap();
-        for (name, inode) in listed {
+        for (name, inode) in listed.into_iter().filter(|(name, _)| !name.starts_with(b".")) {
             told.names.entry((at, name)).or_default().read(inode.0, self.node, time.clone());
         }
+        told.remembered += u64::from(is_remembered);
         Ok(())
     }
 
@@ -274,7 +275,13 @@ async fn list_beside_a_change(world: World) -> u64 {
         world.spawn(&world.host(node), rename).await.unwrap().expect("it is renamed");
         let changed = world.spawn(&world.host(other_node), look()).await.unwrap();
         assert_eq!(changed, Some(made), "seed {}: it is renamed, but not for who lists it", world.seed());
-        let listed = listing.await.unwrap().expect("it is listed");
+        let listed = listing.await.unwrap().expect("it is listed").0;
+        let again = {
+            let other = other.clone();
+            async move { other.list(directory).await }
+        };
+        let (again, _) = world.spawn(&world.host(other_node), again).await.unwrap().expect("it is listed");
+        assert!(again.contains(&(name.clone(), made)), "seed {}: the listing of before was kept", world.seed());
         let changed = world.spawn(&world.host(other_node), look()).await.unwrap();
         assert_eq!(changed, Some(made), "seed {}: a listing brought back what was", world.seed());
         old += u64::from(listed.iter().any(|(listed, inode)| *listed == name && *inode != made));
@@ -288,4 +295,27 @@ fn no_listing_brings_back_what_another_machine_has_changed() {
     let worlds = sim::explore(0..60, async |world, _| old.set(old.get() + list_beside_a_change(world).await));
     println!("{worlds} worlds: {} times the name was listed as it was before", old.get());
     assert!(old.get() > 10, "names are not changed while they are listed");
+}
+
+#[test]
+fn a_listing_that_nobody_changes_is_remembered() {
+    let remembered = Cell::new(0);
+    let worlds = sim::explore(0..20, async |world, _| {
+        let machines = Machines::start(&world, 1, 2).await;
+        let ((node, client), (other_node, _), kernel) = (machines.client(0), machines.client(1), machines.kernel(1));
+        let making = async move { make_directory(&client, "quiet".into()).await };
+        let directory = world.spawn(&world.host(node), making).await.unwrap();
+        let sleeper = world.clone();
+        let list = async move {
+            let mut remembered = 0;
+            for _ in 0..3 {
+                kernel.owner(directory).await.expect("it is there");
+                sleeper.sleep(Duration::from_secs(1)).await;
+                remembered += u64::from(kernel.list(directory).await.expect("it is listed").1);
+            }
+            remembered
+        };
+        remembered.set(remembered.get() + world.spawn(&world.host(other_node), list).await.unwrap());
+    });
+    assert!(remembered.get() >= worlds, "{} listings of {} are remembered", remembered.get(), worlds * 3);
 }
