@@ -26,6 +26,9 @@ pub enum ClientError {
     /// The arguments contradict each other (`EINVAL`).
     #[error("invalid argument")]
     Invalid,
+    /// So many calls wait for locks already that another one may not (`ENOLCK`).
+    #[error("too many calls wait for locks")]
+    NoLocks,
     /// The client's own log cannot be written (`EIO`).
     #[error("the client's log failed: {0}")]
     Log(LogError),

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use async_lock::OnceCell;
+use async_lock::{OnceCell, SemaphoreGuardArc};
 use futures_util::future::{Either, select};
 use protocol::file::{Lock, LockOwner};
 use protocol::id::InodeId;
@@ -29,10 +29,12 @@ impl Client {
         whole(&self.0.host, async move { inner.take_lock(inode, lock, None).await }).await
     }
 
-    /// Takes a lock, waiting for others. Dropping the future gives up waiting.
+    /// Takes a lock, waiting for others; [`ClientError::NoLocks`] if too many calls wait already. Dropping the future gives up
+    /// waiting.
     pub async fn lock_waiting(&self, inode: InodeId, lock: Lock) -> Result<(), ClientError> {
-        let wait =
-            Arc::new(Wait { inode, lock, ticket: self.0.ticket(), ended: OnceCell::new(), given_up: false.into() });
+        let place = self.0.lock_waits.try_acquire_arc().ok_or(ClientError::NoLocks)?;
+        let (ticket, ended, given_up) = (self.0.ticket(), OnceCell::new(), false.into());
+        let wait = Arc::new(Wait { inode, lock, ticket, ended, given_up, _place: place });
         let guard = Waiting { inner: self.0.clone(), wait: Some(wait.clone()) };
         let inner = self.0.clone();
         let outcome = whole(&self.0.host, async move {
@@ -78,6 +80,8 @@ struct Wait {
     ended: OnceCell<bool>,
     /// Nobody waits for the lock any more.
     given_up: AtomicBool,
+    /// Held until the manager has answered.
+    _place: SemaphoreGuardArc,
 }
 
 impl Wait {

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::{Client, ClientOptions};
+use event_listener::Event;
 use host::sim::{DiskOptions, World};
 use host::{BoxFuture, Envelope, Handler, Host, NodeId, Port};
 use log::{Cluster, LogReader};
 use protocol::address::{LogAddress, Position};
 use protocol::delta::{Change, Delta};
-use protocol::file::{Attributes, Caller, Content, Extent, Kind, NewInode, Time};
+use protocol::file::{Attributes, Caller, Content, Extent, Kind, LockOwner, NewInode, Time};
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber, TargetId};
 use protocol::manager::{Answer, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerReply, ManagerRequest};
 use protocol::maps::TargetEntry;
@@ -46,7 +47,7 @@ impl Site {
         Registry::start(host, plugged.clone()).await.expect("the registry starts");
         let (_, lost) = Storage::start(host.clone(), 1, plugged, TargetOptions::default()).await;
         assert!(lost.is_empty());
-        let manager = Arc::new(FakeManager { host: host.clone(), state: Mutex::default() });
+        let manager = Arc::new(FakeManager { host: host.clone(), state: Mutex::default(), unlocked: Event::new() });
         host.listen(Port(MANAGER_PORT), Arc::new(Service(manager.clone())));
         let cluster = Cluster::connect(host.clone(), host.node()).await.expect("the registry answers");
         Site { reader: LogReader::new(cluster.clone()), cluster, manager }
@@ -69,6 +70,8 @@ pub fn plain_file() -> NewInode {
 pub struct FakeManager {
     host: Host,
     state: Mutex<State>,
+    /// A lock was given up, or a wait for one.
+    unlocked: Event,
 }
 
 #[derive(Default)]
@@ -76,6 +79,9 @@ struct State {
     files: BTreeMap<InodeId, Stored>,
     names: BTreeMap<Bytes, InodeId>,
     open: BTreeSet<InodeId>,
+    /// Who holds the one lock that each file has, and the tickets of waits that were given up.
+    locks: BTreeMap<InodeId, LockOwner>,
+    cancelled: BTreeSet<u64>,
     journal: u32,
     disk: u32,
     flushes: u32,
@@ -100,6 +106,21 @@ impl FakeManager {
     /// From now on every answer that tells of a new file is so long on its way.
     pub fn delay_new_files(&self, waits: Duration) {
         self.state.lock().unwrap().makes_wait = waits;
+    }
+
+    /// Waits until nobody holds a lock of the file that is asked for.
+    async fn wait_for_lock(&self, request: &ManagerRequest) {
+        let ManagerRequest::Lock { inode, ticket, .. } = request else { return };
+        loop {
+            let unlocked = self.unlocked.listen();
+            {
+                let state = self.state.lock().unwrap();
+                if state.cancelled.contains(ticket) || !state.locks.contains_key(inode) {
+                    return;
+                }
+            }
+            unlocked.await;
+        }
     }
 
     /// How often its journal was flushed on request.
@@ -193,6 +214,19 @@ impl State {
                 self.flushes += 1;
                 assert!(position.offset <= self.journal);
                 self.disk = self.journal;
+                Ok(Answer::Done)
+            }
+            R::Lock { ticket, .. } if self.cancelled.contains(&ticket) => Err(ManagerError::Interrupted),
+            R::Lock { inode, lock, .. } => {
+                self.locks.insert(inode, lock.owner);
+                Ok(Answer::Done)
+            }
+            R::CancelLock { ticket, .. } => {
+                self.cancelled.insert(ticket);
+                Ok(Answer::Done)
+            }
+            R::Unlock { inode, .. } => {
+                self.locks.remove(&inode);
                 Ok(Answer::Done)
             }
             R::Census => Ok(Answer::Census(self.files.len() as u64, 0)),
@@ -311,6 +345,13 @@ impl Handler for Service {
         let manager = self.0.clone();
         Box::pin(async move {
             let request = request.open::<ManagerRequest>().expect("a request to a manager");
+            manager.wait_for_lock(&request).await;
+            // The next in turn takes what is given up; whose wait was given up is for each to see.
+            let woken = match request {
+                ManagerRequest::Unlock { .. } => 1,
+                ManagerRequest::CancelLock { .. } => usize::MAX,
+                _ => 0,
+            };
             let is_make = matches!(request, ManagerRequest::Create { .. });
             let (waits, makes_wait) = {
                 let state = manager.state.lock().unwrap();
@@ -325,6 +366,7 @@ impl Handler for Service {
                 let mut state = manager.state.lock().unwrap();
                 (state.run(request, now), at(state.journal), at(state.disk))
             };
+            manager.unlocked.notify(woken);
             // What was decided may be long on its way.
             if !waits.is_zero() {
                 manager.host.sleep(waits * (manager.host.random() % 100) as u32 / 100).await;

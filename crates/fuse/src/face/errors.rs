@@ -15,6 +15,7 @@ impl From<ClientError> for Errno {
             ClientError::NothingThere => Errno::ENXIO,
             ClientError::Unsupported => Errno::EOPNOTSUPP,
             ClientError::Invalid => Errno::EINVAL,
+            ClientError::NoLocks => Errno::ENOLCK,
             // As on a mount whose daemon has ended, which this one is about to do.
             ClientError::Expelled => Errno::ENOTCONN,
             // Nothing that a program could do about it, and nothing that it should take for an answer. It has but a number: the
