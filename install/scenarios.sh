@@ -542,7 +542,7 @@ bad_addresses() {
     planned "$work/m1" 0 "votes then: 1" "$dazzle" join "$(machine 1)" "$token" "$work/m2" --name two \
         --address "$(machine 2)" --plan || return 1
     [ ! -e "$work/m2" ] || { echo "a plan has left a directory"; return 1; }
-    "$dazzle" join "$(machine 1)" "$token" "$work/m2" --name two --address "$(machine 2)" || return 1
+    "$dazzle" join "$(machine 1)" - "$work/m2" --name two --address "$(machine 2)" <<<"$token" || return 1
     echo "$token" >"$work/used"
 }
 
@@ -552,6 +552,12 @@ bad_tokens() {
     token=$("$dazzle" token create "$work/m1") || return 1
     refused 2 "this is no token" "$(machine 1)" "${token%?}" || return 1
     refused 2 "this is no token" "$(machine 1)" secret || return 1
+    # What stands in a command all users of the machine see; with `-` it comes on standard input.
+    refused 1 "no token came on standard input" "$(machine 1)" - </dev/null || return 1
+    refused 1 "this is no token" "$(machine 1)" - <<<"${token%?}" || return 1
+    refused 1 "not of the cluster that made the token" "$(machine 9)" - <<<"$token" || return 1
+    planned "$work/m1" 0 "votes then: " "$dazzle" join "$(machine 1)" - "$work/m4" --name four \
+        --address "$(machine 4)" --plan <<<"$token" || return 1
     refused 1 "not of the cluster that made the token" "$(machine 9)" "$token" || return 1
     refused 1 "was used before" "$(machine 1)" "$(cat "$work/used")" || return 1
     refused 1 "was used before" "$(machine 2)" "$(cat "$work/used")" --plan || return 1

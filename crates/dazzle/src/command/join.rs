@@ -1,6 +1,8 @@
 //! `dazzle join`: make this machine part of a cluster.
 
+use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Args;
 use host::Disk;
@@ -15,8 +17,47 @@ use crate::edge::mount;
 use crate::edge::network::{self, Joined, Newcomer};
 use crate::edge::process;
 use crate::edge::storage_place::{self, Made};
-use crate::edge::trust::{self, Date, Token};
+use crate::edge::trust::{self, Date, Token, TokenError};
 use crate::targets::open_unowned;
+
+/// More than the line of a token.
+const LINE_BYTES_MAX: u64 = 4096;
+
+/// How a token is shown.
+#[derive(Clone, Debug)]
+enum Shown {
+    /// In the command.
+    Word(Token),
+    /// On standard input.
+    Line,
+}
+
+impl FromStr for Shown {
+    type Err = TokenError;
+
+    fn from_str(word: &str) -> Result<Shown, TokenError> {
+        if word == "-" { Ok(Shown::Line) } else { word.parse().map(Shown::Word) }
+    }
+}
+
+impl Shown {
+    /// The token, which is the first line of `input` unless the command has it.
+    fn read(&self, input: impl BufRead) -> Result<Token, Failure> {
+        if let Shown::Word(token) = self {
+            return Ok(*token);
+        }
+        let mut line = String::new();
+        let read = input.take(LINE_BYTES_MAX).read_line(&mut line);
+        read.map_err(|error| format!("standard input, where the token is to come from, cannot be read: {error}"))?;
+        match line.trim() {
+            "" => Err(Failure::from(
+                "no token came on standard input: with `-` in its place its line is read there, as in \
+                 `dazzle join ADDRESS - DIR … <FILE`",
+            )),
+            word => Ok(word.parse::<Token>()?),
+        }
+    }
+}
 
 /// Makes this machine part of the file system that the machine at ADDRESS belongs to.
 #[derive(Debug, Args)]
@@ -29,8 +70,9 @@ pub(super) struct Join {
     /// Where that machine, any one that stores, is reached: host and port.
     #[arg(value_name = "ADDRESS")]
     at: String,
-    /// What `dazzle token create` printed: good for one machine, and for a day.
-    token: Token,
+    /// What `dazzle token create` printed: good for one machine, and for a day. With `-` it is read from standard input: what
+    /// stands in a command every user of this machine can read while that runs.
+    token: Shown,
     /// The directory that this machine keeps its part in.
     dir: PathBuf,
     /// Where other machines reach this one, host and port.
@@ -66,13 +108,14 @@ pub(super) struct Join {
 
 impl Join {
     pub(super) fn run(self) -> Outcome {
+        let token = self.token.read(io::stdin().lock())?;
         if self.plan {
-            return self.foresee();
+            return self.foresee(&token);
         }
         let mut made = Made::default();
         let (dir, config) = self.prepare(&mut made)?;
         let runtime = process::runtime()?;
-        let asked = runtime.block_on(self.ask(&dir, &config, runtime.handle()));
+        let asked = runtime.block_on(self.ask(&token, (&dir, &config), runtime.handle()));
         // A name server that does not answer is waited for no longer.
         runtime.shutdown_background();
         let joined = asked.map_err(|failure| {
@@ -92,7 +135,7 @@ impl Join {
     }
 
     /// Asks the cluster what it would be like.
-    fn foresee(self) -> Outcome {
+    fn foresee(self, token: &Token) -> Outcome {
         // What is made to look at it goes again.
         let mut made = Made::default();
         let (dir, config) = self.prepare(&mut made)?;
@@ -112,7 +155,7 @@ impl Join {
                 Ok::<_, Failure>(usage.bytes_free)
             };
             let bytes_free = disks.iter().map(free).collect::<Result<_, _>>()?;
-            Ok(network::plan(&self.at, &self.token, (newcomer, bytes_free), Date::now()).await?)
+            Ok(network::plan(&self.at, token, (newcomer, bytes_free), Date::now()).await?)
         });
         runtime.shutdown_background();
         let planned = asked.map_err(|failure: Failure| failure.and("Nothing was changed"))?;
@@ -160,9 +203,9 @@ impl Join {
     }
 
     /// Asks the cluster, once this machine has all that a node needs.
-    async fn ask(&self, dir: &Path, config: &Config, runtime: &Handle) -> Result<Joined, Failure> {
+    async fn ask(&self, token: &Token, (dir, config): (&Path, &Config), runtime: &Handle) -> Result<Joined, Failure> {
         let (newcomer, _) = self.newcomer(dir, config, runtime).await?;
-        Ok(network::join(&self.at, &self.token, newcomer, Date::now()).await?)
+        Ok(network::join(&self.at, token, newcomer, Date::now()).await?)
     }
 
     /// What this machine is to the cluster, and the disks that it has for it.
@@ -228,4 +271,34 @@ fn keep(dir: &Path, mut config: Config, joined: Joined) -> Outcome {
     }
     trust::store(dir, &joined.identity)?;
     Ok(storage_place::write_text(&dir.join(FILE_NAME), &config.to_text())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use protocol::registry::Invitation;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        join: Join,
+    }
+
+    #[test]
+    fn a_token_can_be_told_where_no_other_user_sees_it() {
+        let words = ["join", "rack-1:4747", "-", "/srv/dazzle", "--address", "rack-2:4747"];
+        let Words { join } = Words::try_parse_from(words).expect("a token that is yet to come");
+        let line = Token { fingerprint: [7; 32], invitation: Invitation { number: 1, expires: 2 }, proof: [3; 16] };
+        for told in [format!("{line}\n"), format!("  {line}  \nmore"), line.to_string()] {
+            assert_eq!(join.token.read(told.as_bytes()).expect("it is there"), line);
+        }
+        for (told, why) in [("", "no token came"), ("\n", "no token came"), ("secret\n", "this is no token")] {
+            let failure = join.token.read(told.as_bytes()).expect_err("it is not there");
+            assert!(failure.message.contains(why), "{failure:?}");
+        }
+        let endless = join.token.read(io::BufReader::new(io::repeat(b'7'))).expect_err("no token is as long");
+        assert!(endless.message.contains("this is no token"), "{endless:?}");
+    }
 }

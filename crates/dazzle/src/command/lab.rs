@@ -299,7 +299,8 @@ impl Laboratory {
         let directory = inviting.directory(&self.dir);
         let token = self.dazzle(inviting, &["token".as_ref(), "create".as_ref(), directory.as_ref()])?;
         let (at, disks, dir) = (inviting.listens(), self.lab.disks.to_string(), host.directory(&self.dir));
-        let mut words = vec!["join".as_ref(), at.as_ref(), token.trim().as_ref(), dir.as_os_str()];
+        // Every user of this machine sees what stands in a command.
+        let mut words = vec!["join".as_ref(), at.as_ref(), "-".as_ref(), dir.as_os_str()];
         match self.lab.stores(host) {
             true => words.extend(["--targets".as_ref(), OsStr::new(&disks)]),
             false => words.push("--client".as_ref()),
@@ -309,7 +310,7 @@ impl Laboratory {
         let (listens, name, mount) = (host.listens(), host.name(), host.mount(&self.dir));
         words.extend(own(&listens, &name));
         words.extend(["--mount".as_ref(), mount.as_os_str()]);
-        self.dazzle(host, &words)
+        self.dazzle_told(&token, host, &words)
     }
 
     /// What bounds the targets of a host.
@@ -420,9 +421,14 @@ impl Laboratory {
 
     /// Runs this very program on a host.
     fn dazzle(&self, host: HostNumber, words: &[&OsStr]) -> Result<String, String> {
+        self.dazzle_told("", host, words)
+    }
+
+    /// The same of a command that is told something on its standard input.
+    fn dazzle_told(&self, said: &str, host: HostNumber, words: &[&OsStr]) -> Result<String, String> {
         let program = process::own_program().map_err(|error| error.to_string())?;
         let mut command = Namespaces(&self.lab).command(host, program);
-        Ok(namespaces::output(command.args(words))?.trim_end().to_owned())
+        Ok(namespaces::output_told(said, command.args(words))?.trim_end().to_owned())
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal};
 
+use super::process;
 use crate::lab::{HostNumber, Lab};
 
 /// Bytes that may pass at once beyond a link's rate.
@@ -144,8 +145,14 @@ pub(crate) enum Link {
 
 /// Runs a program to its end; what it says on standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    output_told("", command)
+}
+
+/// The same of a command that is told something on its standard input.
+pub(crate) fn output_told(said: &str, command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let done = command.stdin(Stdio::null()).output().map_err(|error| match error.kind() {
+    let input = process::leave_bytes(said.as_bytes()).map_err(|error| format!("{name}: {error}"))?;
+    let done = command.stdin(Stdio::from(input)).output().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => format!("{name} is needed and not installed (Debian: iproute2, util-linux)"),
         _ => format!("{name}: {error}"),
     })?;
