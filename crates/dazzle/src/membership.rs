@@ -32,6 +32,9 @@ use crate::{probe, targets};
 const COMPLAINTS_MAX: usize = 8;
 /// How long a token is good for.
 const TOKEN_SECONDS: u64 = 24 * 3600;
+/// So many bits of an attempt's number tell keys apart: machines that come in one second with one token are two attempts, of
+/// which the one with the greater key counts. Above them is the clock's second, for some five hundred years.
+const ATTEMPT_KEY_BITS: u32 = 30;
 
 /// Makes the CA of a new cluster, and the first node's certificate.
 pub(crate) fn found(dir: &Path, cluster: u128) -> Result<(), TrustError> {
@@ -300,9 +303,10 @@ impl Gate {
 
     /// By what a machine comes, if it was invited.
     fn attempt(&self, request: &JoinRequest) -> Result<Attempt, JoinRefusal> {
-        let JoinRequest { invitation, proof, clock, .. } = request;
+        let JoinRequest { invitation, proof, clock, request, .. } = request;
         self.authority.expect_invited(*invitation, proof, Date::now()).map_err(JoinRefusal::Token)?;
-        Ok(Attempt { invitation: *invitation, number: *clock })
+        let key = trust::number_of(request) >> (u64::BITS - ATTEMPT_KEY_BITS);
+        Ok(Attempt { invitation: *invitation, number: clock << ATTEMPT_KEY_BITS | key })
     }
 
     /// What the machine gets that is `node` from now on, and signed `request`.
@@ -370,5 +374,29 @@ mod tests {
         let (name, address, clock) = ("rack-1".to_owned(), "127.0.0.1:1".to_owned(), Date::now().0);
         let request = JoinRequest { name, address, stores: true, invitation, proof, clock, request: Vec::new() };
         assert_eq!(gate.let_in(request).await, Err(JoinRefusal::NotYet));
+    }
+
+    /// A gate, and what comes to it with a token that expires then.
+    fn request_at(gate: &Gate, expires: u64, signed: &[u8]) -> JoinRequest {
+        let Token { invitation, proof, .. } = gate.authority.invite(Invitation { number: 7, expires });
+        let (name, address) = ("rack-1".to_owned(), "127.0.0.1:1".to_owned());
+        JoinRequest { name, address, stores: true, invitation, proof, clock: 1_800_000_000, request: signed.to_vec() }
+    }
+
+    #[test]
+    fn of_two_machines_that_come_with_one_token_in_one_second_each_is_an_attempt_of_its_own() {
+        let now = Date::now();
+        let gate = Gate::new(Authority::create(7, Validity::of_authority(now)).expect("a CA can be made"));
+        let number = |clock, signed: &[u8]| {
+            let request = JoinRequest { clock, ..request_at(&gate, now.0 + 1000, signed) };
+            gate.attempt(&request).expect("it was invited").number
+        };
+        assert_eq!(number(now.0, b"one"), number(now.0, b"one"), "the same, asked twice");
+        assert_ne!(number(now.0, b"one"), number(now.0, b"other"));
+        for signed in [b"one", b"two", b"six"] {
+            assert!(
+                number(now.0 + 1, signed) > number(now.0, b"one") && number(now.0 - 1, signed) < number(now.0, b"one")
+            );
+        }
     }
 }

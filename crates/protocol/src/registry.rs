@@ -26,7 +26,8 @@ pub struct Invitation {
 pub struct Attempt {
     /// By this one.
     pub invitation: Invitation,
-    /// Later attempts of the same machine have greater numbers: an earlier one that comes late changes nothing.
+    /// Later attempts of the same machine have greater numbers: an earlier one that comes late changes nothing. Those of two
+    /// machines differ.
     pub number: u64,
 }
 

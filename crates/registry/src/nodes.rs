@@ -97,8 +97,9 @@ fn latest(maps: &Maps, nodes: &[u32]) -> Option<Invited> {
 
 fn outrun(node: u32, name: &str) -> String {
     format!(
-        "{name} has tried to join later than this, by its own clock, and is node {node}: if its clock was set back since, \
-         remove that node with `dazzle node remove DIR {node}`, and join with a new token"
+        "{name} has tried to join in the same second or later, by its own clock, and is node {node}: try again; if its clock \
+         was set back since, or another machine came with its token, remove that node with `dazzle node remove DIR {node}`, \
+         and join with a new token"
     )
 }
 

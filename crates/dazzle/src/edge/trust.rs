@@ -28,7 +28,7 @@ pub use files::{load, load_authority, store, store_authority};
 pub use identity::{Identity, Purpose};
 pub(in crate::edge) use identity::{joiner, named_in};
 pub use name::NodeName;
-pub use token::{Fingerprint, Proof, Token, TokenError};
+pub use token::{Fingerprint, Proof, Token, TokenError, number_of};
 
 use std::sync::Arc;
 

@@ -92,6 +92,11 @@ impl FromStr for Token {
     }
 }
 
+/// A number by which bytes are told apart: the first eight of their SHA-256.
+pub fn number_of(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(*hash(bytes).first_chunk().expect("SHA-256 has 32 bytes"))
+}
+
 /// SHA-256.
 pub(super) fn hash(bytes: &[u8]) -> Fingerprint {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
