@@ -57,6 +57,8 @@ impl Daemon {
     pub(super) fn run(self) -> Outcome {
         process::write_messages();
         process::take_small_pages();
+        // Every connection and every target takes some, and people ask through one.
+        process::raise_file_limit();
         if self.again {
             DirectoryLock::wait(&lock_path(&self.dir))?;
         }

@@ -11,11 +11,15 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tracing::warn;
 
 use crate::config::Size;
 
 /// How often a daemon that is coming is asked.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long to wait when the kernel has nothing to accept with, such as file descriptors.
+const RESPITE: Duration = Duration::from_millis(100);
 
 /// What a daemon is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -171,17 +175,38 @@ pub async fn listen(path: &Path, oracle: std::sync::Arc<dyn Oracle>) -> std::io:
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    let accepting = tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let oracle = oracle.clone();
-            tokio::spawn(async move {
-                // The asker may hang up at any time; nothing hangs on it.
-                let (question, _) = converse(stream, oracle.clone()).await;
-                question.iter().for_each(|question| oracle.answered(question));
-            });
-        }
-    });
-    Ok(Listening(accepting))
+    Ok(Listening(tokio::spawn(answer_all(listener, oracle))))
+}
+
+/// Where askers come from.
+trait Entrance: Send {
+    /// The next of them.
+    fn next(&mut self) -> impl Future<Output = std::io::Result<UnixStream>> + Send;
+}
+
+impl Entrance for UnixListener {
+    async fn next(&mut self) -> std::io::Result<UnixStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+async fn answer_all(mut entrance: impl Entrance, oracle: std::sync::Arc<dyn Oracle>) {
+    loop {
+        let stream = match entrance.next().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                warn!(%error, "nobody can be answered now");
+                tokio::time::sleep(RESPITE).await;
+                continue;
+            }
+        };
+        let oracle = oracle.clone();
+        tokio::spawn(async move {
+            // The asker may hang up at any time; nothing hangs on it.
+            let (question, _) = converse(stream, oracle.clone()).await;
+            question.iter().for_each(|question| oracle.answered(question));
+        });
+    }
 }
 
 async fn converse(stream: UnixStream, oracle: std::sync::Arc<dyn Oracle>) -> (Option<Question>, std::io::Result<()>) {
@@ -328,5 +353,27 @@ mod tests {
         drop(asker);
         told.recv().await.expect("it ends");
         assert!(conversation.await.expect("it does not panic").1.is_err());
+    }
+
+    /// Askers, and what the kernel says when it has no descriptor for one.
+    struct Crowd(Vec<std::io::Result<UnixStream>>);
+
+    impl Entrance for Crowd {
+        async fn next(&mut self) -> std::io::Result<UnixStream> {
+            match self.0.pop() {
+                Some(next) => next,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn who_cannot_be_let_in_keeps_nobody_out_who_comes_later() {
+        let (mut asker, daemon) = UnixStream::pair().expect("two ends");
+        let crowd = Crowd(vec![Ok(daemon), Err(rustix::io::Errno::MFILE.into())]);
+        tokio::spawn(answer_all(crowd, std::sync::Arc::new(Waiter(mpsc::channel(1).0))));
+        asker.write_all(b"{\"ask\":\"repair\"}\n").await.expect("somebody listens");
+        let mut first = [0; 1];
+        tokio::io::AsyncReadExt::read_exact(&mut asker, &mut first).await.expect("it is answered");
     }
 }

@@ -14,10 +14,10 @@ use fuse::Notification;
 use fuse::notify::Pages;
 use fuse::operation::NodeId;
 use rustix::fs::{Advice, AtFlags, CWD, StatxFlags};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Resource};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use super::mapped::Mapped;
-use super::{mount, page_cache};
+use super::{mount, page_cache, process};
 
 /// What programs have open on one mount, as far as it was looked at.
 pub struct Forgetting {
@@ -38,9 +38,7 @@ impl Forgetting {
     /// Of the file system with this number; nothing was looked at yet.
     pub fn new(device: String) -> Forgetting {
         // As many files as programs have open.
-        let mut limit = rustix::process::getrlimit(Resource::Nofile);
-        limit.current = limit.maximum;
-        let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+        process::raise_file_limit();
         Forgetting { device, copies: BTreeMap::new() }
     }
 

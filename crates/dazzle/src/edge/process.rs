@@ -119,6 +119,16 @@ pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
+/// As many files may be open as whoever started this process allows at most.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the kernel allows no more open files");
+    }
+}
+
 /// Memory comes in small pages from now on. Huge ones are faster to fill, but one that is used in part is there as a whole:
 /// what was freed and given back would come again with its neighbours, and no setting bound what the process takes.
 pub fn take_small_pages() {
@@ -264,5 +274,18 @@ pub async fn stop_signal() {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_files_may_be_open_as_the_limit_can_be_raised_to() {
+        use rustix::process::{Resource, getrlimit};
+        raise_file_limit();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
     }
 }
