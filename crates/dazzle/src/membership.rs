@@ -77,7 +77,12 @@ pub(crate) async fn connect(
     let Some(own) = &config.cluster else { return Ok((RealMachine::new(NODE, runtime.clone()), None)) };
     let identity = trust::load(dir).map_err(|error| error.to_string())?;
     identity.check(Date::now()).map_err(|error| error.to_string())?;
-    let gate = trust::load_authority(dir).ok().map(|authority| Arc::new(Gate::new(authority)));
+    let gate = match trust::load_authority(dir) {
+        Ok(authority) => Some(Arc::new(Gate::new(authority))),
+        Err(why @ (TrustError::Exposed { .. } | TrustError::Owned { .. })) => return Err(why.to_string()),
+        // It only mounts, or others let machines in.
+        Err(_) => None,
+    };
     let machine = RealMachine::new(identity.name().node, runtime.clone());
     let session = getrandom::u64().map_err(|error| format!("the kernel gives no random numbers: {error}"))?;
     let admission = gate.clone().map(|gate| Arc::new(Porter(gate)) as Arc<dyn Admission>);

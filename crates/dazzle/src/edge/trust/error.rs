@@ -82,6 +82,26 @@ pub enum TrustError {
         /// Why not.
         why: String,
     },
+    /// Others can use a key.
+    #[error(
+        "{path} is open to other users of this machine, and whoever has read it is taken for this machine, or lets machines \
+         in: give `chmod 600 {path}`; if somebody may have read it, let this machine join anew"
+    )]
+    Exposed {
+        /// Where it lies.
+        path: String,
+    },
+    /// A key is somebody else's.
+    #[error(
+        "{path} belongs to user {owner}, who can read and replace it, and not to the user that runs Dazzle here: run it as \
+         that user, or give `chown` and `chmod 600 {path}`"
+    )]
+    Owned {
+        /// Where it lies.
+        path: String,
+        /// Whose it is.
+        owner: u32,
+    },
     /// A key or a certificate cannot be used.
     #[error(
         "a key or a certificate cannot be used ({0}): restore `trust/` from a copy, or join again with a new token"

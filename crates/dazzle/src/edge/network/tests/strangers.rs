@@ -104,10 +104,15 @@ fn what_is_stored_is_readable_by_its_owner_alone_and_read_back() {
     std::fs::create_dir_all(&dir).unwrap();
     let authority = Authority::create(CLUSTER, Validity::of_authority(now())).unwrap();
     let identity = Identity::create(&authority, NodeId(3), Validity::of_node(now())).unwrap();
+    let allow = |name: &str, mode| {
+        std::fs::set_permissions(dir.join("trust").join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
     for _ in 0..2 {
         trust::store_authority(&dir, &authority).unwrap();
         trust::store(&dir, &identity).unwrap();
+        allow("", 0o755);
     }
+    trust::store(&dir, &identity).unwrap();
     let mode = |name: &str| std::fs::metadata(dir.join("trust").join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!(["ca.key", "node.key", "ca.pem", "node.pem"].map(mode), [0o600; 4]);
     assert_eq!(mode(""), 0o700);
@@ -116,9 +121,23 @@ fn what_is_stored_is_readable_by_its_owner_alone_and_read_back() {
     assert_eq!((kept.cluster(), kept.fingerprint()), (CLUSTER, stored.fingerprint()));
     let later = Identity::create(&kept, NodeId(4), Validity::of_node(now())).unwrap();
     assert_eq!(later.check(now()), Ok(()), "the CA signs after it was read back");
+    for lax in [0o640, 0o604, 0o620] {
+        allow("node.key", lax);
+        allow("ca.key", lax);
+        let why = trust::load(&dir).err().expect("others can use it").to_string();
+        assert!(why.contains("chmod 600") && why.contains("trust/node.key"), "{why}");
+        let why = trust::load_authority(&dir).err().expect("others can use it").to_string();
+        assert!(why.contains("chmod 600") && why.contains("trust/ca.key"), "{why}");
+    }
+    for private in [0o600, 0o400] {
+        allow("node.key", private);
+        allow("ca.key", private);
+        assert!(trust::load(&dir).is_ok() && trust::load_authority(&dir).is_ok());
+    }
     std::fs::remove_file(dir.join("trust/node.key")).unwrap();
     assert!(matches!(trust::load(&dir), Err(TrustError::File { path, .. }) if path.ends_with("trust/node.key")));
     std::fs::write(dir.join("trust/node.key"), "nonsense").unwrap();
+    allow("node.key", 0o600);
     assert!(matches!(trust::load(&dir), Err(TrustError::Unusable(_))));
     std::fs::remove_dir_all(&dir).unwrap();
 }
