@@ -1,9 +1,10 @@
 //! Daemons as processes: starting one in the background, holding a directory against a second, signals.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,28 +16,41 @@ use rustix::io::FdFlags;
 /// Stands for a line break in the one line that a daemon tells its starter.
 const LINE_BREAK: &str = "\u{2028}";
 
+/// Whoever can open a lock can hold it.
+const LOCK_MODE: u32 = 0o600;
+/// Who looks whether a lock is taken holds it for a moment: it is tried as often, with such pauses.
+const LOCK_LOOKS: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 /// Holds a directory: while it lives, no second daemon gets it.
 pub struct DirectoryLock(#[allow(dead_code, reason = "dropping it lets the lock go")] File);
 
 impl DirectoryLock {
     /// Takes the lock, or `None` when another daemon has it.
     pub fn take(path: &Path) -> io::Result<Option<DirectoryLock>> {
-        let file = File::options().create(true).truncate(false).write(true).open(path)?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {
-                file.set_len(0)?;
-                (&file).write_all(std::process::id().to_string().as_bytes())?;
-                Ok(Some(DirectoryLock(file)))
+        let file = File::options().create(true).truncate(false).write(true).mode(LOCK_MODE).open(path)?;
+        // Former versions made it readable for all.
+        file.set_permissions(Permissions::from_mode(LOCK_MODE))?;
+        for _ in 0..LOCK_LOOKS {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    file.set_len(0)?;
+                    (&file).write_all(std::process::id().to_string().as_bytes())?;
+                    return Ok(Some(DirectoryLock(file)));
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+                Err(error) => return Err(error.into()),
             }
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error.into()),
         }
+        Ok(None)
     }
 
-    /// Whether a daemon holds it now.
+    /// Whether a daemon holds it now. Who may not look at it may not take it either, and is told so when the daemon is asked.
     pub fn is_taken(path: &Path) -> bool {
-        let Ok(file) = File::open(path) else { return false };
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+        match File::open(path) {
+            Ok(file) => rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err(),
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        }
     }
 }
 
@@ -280,6 +294,43 @@ pub async fn stop_signal() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_that_others_could_open_is_its_owners_alone_once_it_is_taken() {
+        let path = std::env::temp_dir().join(format!("dazzle-lock-{}", std::process::id()));
+        let mode = || std::fs::metadata(&path).expect("it is there").permissions().mode() & 0o777;
+        drop(DirectoryLock::take(&path).expect("it is made").expect("nobody holds it"));
+        assert_eq!(mode(), 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
+        let held = DirectoryLock::take(&path).expect("it is there").expect("nobody holds it");
+        assert_eq!(mode(), 0o600);
+        assert!(DirectoryLock::is_taken(&path) && DirectoryLock::take(&path).expect("it is there").is_none());
+        drop(held);
+        assert!(!DirectoryLock::is_taken(&path));
+        std::fs::remove_file(&path).expect("it is ours");
+        assert!(!DirectoryLock::is_taken(&path));
+    }
+
+    #[test]
+    fn who_looks_whether_a_lock_is_taken_keeps_nobody_from_taking_it() {
+        let path = std::env::temp_dir().join(format!("dazzle-looked-at-{}", std::process::id()));
+        drop(DirectoryLock::take(&path).expect("it is made"));
+        let looking = File::open(&path).expect("it is there");
+        rustix::fs::flock(&looking, FlockOperation::NonBlockingLockShared).expect("nobody holds it");
+        let (begun, told) = std::sync::mpsc::channel();
+        let taking = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                begun.send(()).expect("somebody hears it");
+                DirectoryLock::take(&path).expect("it is there").is_some()
+            }
+        });
+        told.recv().expect("it begins");
+        std::thread::sleep(Duration::from_millis(10));
+        drop(looking);
+        assert!(taking.join().expect("nobody panics"));
+        std::fs::remove_file(&path).expect("it is ours");
+    }
 
     #[test]
     fn as_many_files_may_be_open_as_the_limit_can_be_raised_to() {
