@@ -19,8 +19,8 @@ use crate::arrival::{Arrival, Comer};
 use crate::config::{ClusterConfig, Config, FILE_NAME, PeerConfig};
 use crate::edge::machine::RealMachine;
 use crate::edge::network::{
-    Admission, Admitted, AuthorityKey, JoinRefusal, JoinRequest, NetworkError, NetworkOptions, PlanRequest, Planned,
-    TONGUES,
+    Admission, Admitted, AuthorityKey, CLOCKS_APART_MAX, JoinRefusal, JoinRequest, NetworkError, NetworkOptions,
+    PlanRequest, Planned, TONGUES,
 };
 use crate::edge::storage_place;
 use crate::edge::trust::{self, Authority, Date, Identity, Token, TokenError, TrustError, Validity};
@@ -309,7 +309,11 @@ impl Gate {
     /// By what a machine comes, if it was invited.
     fn attempt(&self, request: &JoinRequest) -> Result<Attempt, JoinRefusal> {
         let JoinRequest { invitation, proof, clock, request, .. } = request;
-        self.authority.expect_invited(*invitation, proof, Date::now()).map_err(JoinRefusal::Token)?;
+        let now = Date::now();
+        self.authority.expect_invited(*invitation, proof, now).map_err(JoinRefusal::Token)?;
+        if invitation.expires > now.0 + TOKEN_SECONDS + CLOCKS_APART_MAX.as_secs() {
+            return Err(JoinRefusal::Other(good_for_too_long(invitation.expires, now)));
+        }
         let key = trust::number_of(request) >> (u64::BITS - ATTEMPT_KEY_BITS);
         Ok(Attempt { invitation: *invitation, number: clock << ATTEMPT_KEY_BITS | key })
     }
@@ -329,6 +333,17 @@ impl Gate {
             peers: peers.map(|(&other, entry)| (other, entry.address.clone())).collect(),
         })
     }
+}
+
+/// What is said of a token that no machine makes whose clock is right. Were it taken, the registry would forget those that it
+/// still has to know.
+fn good_for_too_long(expires: u64, now: Date) -> String {
+    format!(
+        "the token is good until {}, which is longer than any is made for, and the clock of the machine at this address says \
+         {now}: the clock of the machine that made the token is ahead, or this one is behind. Compare both with `date`, set \
+         the one that is wrong, and make a new token there with `dazzle token create`",
+        Date(expires)
+    )
 }
 
 /// What a machine is told that the registry does not take in.
@@ -386,6 +401,20 @@ mod tests {
         let Token { invitation, proof, .. } = gate.authority.invite(Invitation { number: 7, expires });
         let (name, address) = ("rack-1".to_owned(), "127.0.0.1:1".to_owned());
         JoinRequest { name, address, stores: true, invitation, proof, clock: 1_800_000_000, request: signed.to_vec() }
+    }
+
+    #[test]
+    fn a_token_that_is_good_for_longer_than_any_is_made_for_is_refused() {
+        let now = Date::now().0;
+        let gate = Gate::new(Authority::create(7, Validity::of_authority(Date(now))).expect("a CA can be made"));
+        let judge = |expires| gate.attempt(&request_at(&gate, expires, &[]));
+        assert!(judge(now + TOKEN_SECONDS).is_ok());
+        // Clocks may be apart by an hour; this test may take a minute.
+        assert!(judge(now + TOKEN_SECONDS + 3600).is_ok());
+        for ahead in [3660, 86_400, 30 * 86_400, u64::from(u32::MAX)] {
+            let why = judge(now + TOKEN_SECONDS + ahead).expect_err("it is good for too long").to_string();
+            assert!(why.contains("clock") && why.contains("`date`"), "{why}");
+        }
     }
 
     #[test]
