@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio_rustls::{TlsConnector, client, rustls, server};
 
 use super::connection::{Stream, Wire};
@@ -16,12 +17,16 @@ use super::hello::{HELLO_BYTES, Hello, HelloError, VERSIONS, Verdict};
 pub const DIAL_PATIENCE: Duration = Duration::from_millis(1500);
 /// Of the places that a name resolves to, so many are tried.
 const PLACES_MAX: usize = 16;
+/// So many names are looked up at once.
+const LOOKUPS_MAX: usize = 16;
 /// Reads from the socket are gathered: TLS asks for 4 KiB at a time.
 const SOCKET_BUFFER_BYTES: usize = 128 << 10;
 /// How much the kernel takes of what it cannot send yet, so that a ping does not wait behind megabytes of it.
 const UNSENT_BYTES_MAX: u32 = 256 << 10;
 /// How much TLS takes before it must be written.
 pub(super) const TLS_BUFFER_BYTES: usize = 256 << 10;
+
+static LOOKUPS: Lookups = Lookups(Semaphore::const_new(LOOKUPS_MAX));
 
 /// A connection to be encrypted.
 pub(super) type Socket = BufReader<TcpStream>;
@@ -42,9 +47,13 @@ pub(super) async fn connect(address: &str) -> Result<Socket, NetworkError> {
 
 /// What `address`, host and port, resolves to.
 pub(super) async fn resolve(address: &str) -> Result<Vec<SocketAddr>, NetworkError> {
+    if let Ok(place) = address.parse() {
+        return Ok(vec![place]);
+    }
     let unresolved = |why: String| NetworkError::Unresolved { address: address.to_owned(), why };
-    let places = tokio::net::lookup_host(address).await.map_err(|error| unresolved(error.to_string()))?;
-    let places: Vec<_> = places.take(PLACES_MAX).collect();
+    let name = address.to_owned();
+    let looking = async { Ok(tokio::net::lookup_host(name).await?.take(PLACES_MAX).collect()) };
+    let places: Vec<SocketAddr> = LOOKUPS.take_turn(looking).await.map_err(|error| unresolved(error.to_string()))?;
     if places.is_empty() { Err(unresolved("the name has no address".into())) } else { Ok(places) }
 }
 
@@ -106,6 +115,26 @@ pub(super) async fn answer(stream: &mut (impl AsyncWrite + Unpin), hello: &Hello
     stream.flush().await
 }
 
+/// Look-ups of names. Each takes a thread until a name server answers, also where nobody waits for it any more: those threads
+/// are the ones that wait for disks.
+struct Lookups(Semaphore);
+
+impl Lookups {
+    /// What `looking` finds, once fewer than [`LOOKUPS_MAX`] are under way.
+    async fn take_turn<T: Send + 'static>(
+        &'static self,
+        looking: impl Future<Output = io::Result<T>> + Send + 'static,
+    ) -> io::Result<T> {
+        let turn = self.0.acquire().await.map_err(io::Error::other)?;
+        let looked = tokio::spawn(async move {
+            let found = looking.await;
+            drop(turn);
+            found
+        });
+        looked.await.map_err(io::Error::other)?
+    }
+}
+
 impl Stream for client::TlsStream<Socket> {
     fn wire(&self) -> io::Result<Option<Wire>> {
         Wire::of(self.get_ref().0.get_ref()).map(Some)
@@ -115,5 +144,26 @@ impl Stream for client::TlsStream<Socket> {
 impl Stream for server::TlsStream<Socket> {
     fn wire(&self) -> io::Result<Option<Wire>> {
         Wire::of(self.get_ref().0.get_ref()).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn names_that_nobody_waits_for_any_more_are_looked_up_by_so_many_at_once() {
+        static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+        static HERE: Lookups = Lookups(Semaphore::const_new(LOOKUPS_MAX));
+        for _ in 0..100 {
+            let looking = async {
+                UNDER_WAY.fetch_add(1, Ordering::SeqCst);
+                std::future::pending::<io::Result<()>>().await
+            };
+            assert!(tokio::time::timeout(DIAL_PATIENCE, HERE.take_turn(looking)).await.is_err(), "nobody answers");
+        }
+        assert_eq!(UNDER_WAY.load(Ordering::SeqCst), LOOKUPS_MAX);
     }
 }
