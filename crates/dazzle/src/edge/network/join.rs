@@ -12,6 +12,7 @@ use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::edge::trust::{Authority, Date, Identity, NodeKey, NodeName, Proof, Token, TokenError, TrustError, joiner};
@@ -34,9 +35,12 @@ pub(super) const REQUEST_BYTES_MAX: usize = 16 << 10;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// The longest name of a machine, and the longest address: what the DNS allows, with a port.
 const NAME_BYTES_MAX: usize = 260;
-/// How many are heard at once; more wait for that.
-pub(super) const JOINS_MAX: usize = 4;
-/// After so many refusals within [`ATTEMPTS_SPAN`] nobody is looked at. A proof cannot be guessed anyway; this bounds the work.
+/// How long the listener waits for what a machine wants, from its first message on; and for it to close behind the answer.
+pub(super) const HEAR_PATIENCE: Duration = Duration::from_secs(4);
+/// About how many is decided at once; more wait for that.
+const JOINS_MAX: usize = 4;
+/// After so many refusals within [`ATTEMPTS_SPAN`] of machines that came with a right proof nobody is looked at: this bounds
+/// what the cluster has to agree on. A wrong one is refused for the price of an HMAC, and no number of them guesses 128 bits.
 const ATTEMPTS_MAX: usize = 10;
 const ATTEMPTS_SPAN: Duration = Duration::from_secs(60);
 
@@ -155,6 +159,14 @@ pub enum JoinRefusal {
     /// Something else, in words.
     #[error("{0}")]
     Other(String),
+}
+
+impl JoinRefusal {
+    /// Whether it takes a right proof to be told so.
+    fn is_of_the_invited(&self) -> bool {
+        use JoinRefusal::{NoQuorum, Other, Taken};
+        matches!(self, JoinRefusal::Token(TokenError::Used) | Taken(_) | NoQuorum(_) | Other(_))
+    }
 }
 
 fn versions_differ(theirs: u16, ours: u16) -> String {
@@ -300,23 +312,31 @@ async fn ask<T: DeserializeOwned>(
 pub(super) struct Door {
     admission: Option<Arc<dyn Admission>>,
     attempts: Mutex<Attempts>,
+    turns: Semaphore,
 }
 
 impl Door {
     /// A door that `admission` opens; without, it stays shut.
     pub(super) fn new(admission: Option<Arc<dyn Admission>>) -> Door {
-        Door { admission, attempts: Mutex::default() }
+        Door { admission, attempts: Mutex::default(), turns: Semaphore::new(JOINS_MAX) }
     }
 
-    /// Hears one machine and answers it.
-    pub(super) async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin, now: Duration) -> io::Result<()> {
-        match hear(&mut stream).await? {
+    /// Answers one machine that was heard, when it is its turn.
+    pub(super) async fn answer(
+        &self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        heard: Result<Heard, JoinRefusal>,
+        now: Duration,
+    ) -> io::Result<()> {
+        let turn = self.turns.acquire().await;
+        match heard {
             Ok(Heard::Join(request)) => send(&mut stream, &self.decide(now, self.consider(request)).await).await?,
             Ok(Heard::Plan(request)) => send(&mut stream, &self.decide(now, self.foresee(request)).await).await?,
             Err(refusal) => send(&mut stream, &Err::<Admitted, _>(refusal)).await?,
         }
+        drop(turn);
         // Whoever asked closes first, so that the answer is not lost with the connection.
-        let _ = stream.read(&mut [0]).await;
+        let _ = timeout(HEAR_PATIENCE, stream.read(&mut [0])).await;
         Ok(())
     }
 
@@ -330,8 +350,8 @@ impl Door {
             return Err(JoinRefusal::Busy);
         }
         let answer = considering.await;
-        // Machines that come with what they need may come as fast as they like.
-        if answer.is_err() {
+        // Machines that come with what they need may come as fast as they like; strangers keep nobody out.
+        if answer.as_ref().is_err_and(JoinRefusal::is_of_the_invited) {
             attempts().note(now);
         }
         answer

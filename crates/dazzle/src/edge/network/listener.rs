@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use host::NodeId;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake, server};
 use tracing::{debug, info, warn};
 
@@ -17,10 +17,12 @@ use super::connection::{Connection, Name};
 use super::dialling::{self, DIAL_PATIENCE, Socket};
 use super::error::NetworkError;
 use super::hello::{Hello, HelloError, Lane, VERSIONS, Verdict};
-use super::join::{JOIN_PATIENCE, JOINS_MAX};
+use super::join::{self, HEAR_PATIENCE, JOIN_PATIENCE};
 
 /// How many may be proving themselves at once; more are turned away.
 const GUESTS_MAX: usize = 256;
+/// How many of those that come to join are dealt with at once; more are turned away. They take no places of nodes.
+const JOINERS_MAX: usize = 32;
 /// How long a name server may take to tell where this machine's own address is.
 const RESOLVE_PATIENCE: Duration = Duration::from_secs(4);
 /// How long to wait when the kernel has nothing to accept with, such as file descriptors.
@@ -45,7 +47,7 @@ pub async fn expect_free(address: &str) -> Result<(), NetworkError> {
 /// Accepts until the network stops.
 pub(super) async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
     let guests = Arc::new(Semaphore::new(GUESTS_MAX));
-    let joiners = Arc::new(Semaphore::new(JOINS_MAX));
+    let joiners = Arc::new(Semaphore::new(JOINERS_MAX));
     loop {
         let (stream, place) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -59,11 +61,10 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
         let (shared, joiners) = (shared.clone(), joiners.clone());
         shared.office.runtime.clone().spawn(async move {
             let address = place.to_string();
-            if let Err(error) = receive(&shared, stream, &address, &joiners).await {
+            if let Err(error) = receive(&shared, stream, &address, (guest, &joiners)).await {
                 // Strangers may knock as often as they like; the log is not theirs.
                 debug!(%error, "a connection was not made");
             }
-            drop(guest);
         });
     }
 }
@@ -72,7 +73,7 @@ async fn receive(
     shared: &Arc<Shared>,
     stream: TcpStream,
     address: &str,
-    joiners: &Semaphore,
+    (guest, joiners): (OwnedSemaphorePermit, &Semaphore),
 ) -> Result<(), NetworkError> {
     let timed_out = || NetworkError::TimedOut { address: address.to_owned() };
     let failed = |error| NetworkError::of(address, &error);
@@ -81,10 +82,11 @@ async fn receive(
     let started = started.await.map_err(|_| timed_out())?.map_err(failed)?;
     let joins = started.client_hello().alpn().into_iter().flatten().any(|offer| offer == Purpose::Join.protocol());
     if joins {
-        let joined = tokio::time::timeout(JOIN_PATIENCE, async {
-            let _joiner = joiners.acquire().await;
-            let_in(shared, started).await
-        });
+        let Ok(_joiner) = joiners.try_acquire() else {
+            return Err(NetworkError::HungUp { address: address.to_owned() });
+        };
+        drop(guest);
+        let joined = tokio::time::timeout(JOIN_PATIENCE, let_in(shared, started));
         joined.await.map_err(|_| timed_out())?.map_err(failed)
     } else {
         let greeted = tokio::time::timeout(2 * DIAL_PATIENCE, welcome(shared, started, address)).await;
@@ -93,8 +95,13 @@ async fn receive(
 }
 
 async fn let_in(shared: &Shared, started: StartHandshake<Socket>) -> std::io::Result<()> {
-    let stream = started.into_stream(shared.identity.server(Purpose::Join)).await?;
-    shared.door.serve(stream, shared.now()).await
+    let hearing = tokio::time::timeout(HEAR_PATIENCE, async {
+        let mut stream = started.into_stream(shared.identity.server(Purpose::Join)).await?;
+        let heard = join::hear(&mut stream).await?;
+        Ok::<_, std::io::Error>((stream, heard))
+    });
+    let (stream, heard) = hearing.await??;
+    shared.door.answer(stream, heard, shared.now()).await
 }
 
 async fn welcome(shared: &Arc<Shared>, started: StartHandshake<Socket>, address: &str) -> Result<(), NetworkError> {

@@ -182,15 +182,46 @@ async fn many_machines_join_as_fast_as_they_come() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_guesses_is_soon_refused() {
+async fn who_guesses_keeps_nobody_out_and_who_comes_with_a_used_token_is_soon_not_looked_at() {
     let (one, porter) = open_node().await;
-    let wrong = Token { proof: [9; 16], ..porter.issue(1, tomorrow()) };
+    let good = porter.issue(1, tomorrow());
+    let wrong = Token { proof: [9; 16], ..good };
+    for _ in 0..12 {
+        let refused = try_join(&one, &wrong).await.err();
+        assert_eq!(refused, Some(JoinError::Refused(JoinRefusal::Token(TokenError::Wrong))));
+        let nameless = Newcomer { name: String::new(), address: "127.0.0.1:1".into(), stores: true };
+        let refused = join(&one.address(), &wrong, nameless, now()).await.err();
+        assert!(matches!(refused, Some(JoinError::Refused(JoinRefusal::Nonsense(_)))), "{refused:?}");
+    }
+    assert!(try_join(&one, &good).await.is_ok());
     let mut refused = Vec::new();
     for _ in 0..11 {
-        refused.push(try_join(&one, &wrong).await.err().unwrap());
+        refused.push(try_join(&one, &good).await.err().unwrap());
     }
     assert_eq!(refused.pop(), Some(JoinError::Refused(JoinRefusal::Busy)));
-    assert!(refused.iter().all(|why| *why == JoinError::Refused(JoinRefusal::Token(TokenError::Wrong))));
+    assert!(refused.iter().all(|why| *why == JoinError::Refused(JoinRefusal::Token(TokenError::Used))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_says_nothing_keeps_those_that_join_waiting_for_seconds_at_most() {
+    let (one, porter) = open_node().await;
+    let connector = joiner(porter.authority.fingerprint()).unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        let stream = dialling::connect(&one.address()).await.unwrap();
+        let anybody = ServerName::try_from("join.dazzle").unwrap();
+        let (address, connector) = (one.address(), connector.clone());
+        silent.push(tokio::spawn(async move { dialling::encrypt(&address, stream, &connector, anybody).await }));
+    }
+    tokio::task::yield_now().await;
+    let begun = std::time::Instant::now();
+    assert!(try_join(&one, &porter.issue(1, tomorrow())).await.is_ok());
+    assert!(begun.elapsed() < std::time::Duration::from_secs(8), "{:?}", begun.elapsed());
+    for stream in silent {
+        let mut stream = stream.await.unwrap().unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0, "it is closed");
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(8), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,9 +1,11 @@
 //! Who is not believed, and what both ends are told.
 
 use host::NodeId;
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Ask, CLUSTER, Cluster, Node, Tell, now};
+use super::{Ask, CLUSTER, Cluster, Node, Tell, now, pair};
 use crate::edge::network::NetworkError;
 use crate::edge::trust::{self, Authority, Date, Identity, NodeName, TrustError, Validity};
 
@@ -95,6 +97,35 @@ async fn without_a_certificate_of_the_cluster_nothing_can_be_said() {
     let _ = plain.read_to_end(&mut answer).await;
     assert!(answer.len() < 32, "an alert at most");
     assert_eq!(one.machine.peers().len(), 0);
+}
+
+/// Connections of those who say that they come to join, and then nothing.
+async fn knock(address: &str, times: usize) -> Vec<tokio::net::TcpStream> {
+    let anybody = ServerName::try_from("join.dazzle").unwrap();
+    let mut connections = Vec::new();
+    for _ in 0..times {
+        let mut hello = Vec::new();
+        let config = trust::joiner([0; 32]).unwrap().config().clone();
+        ClientConnection::new(config, anybody.clone()).unwrap().write_tls(&mut hello).unwrap();
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream.write_all(&hello).await.unwrap();
+        connections.push(stream);
+    }
+    connections
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_says_that_they_come_to_join_keep_no_node_out() {
+    crate::edge::process::raise_file_limit();
+    let (one, two) = pair().await;
+    let _strangers = knock(&two.address(), 300).await;
+    let heard = async {
+        while one.ask(2, Ask::Who).await != Ok(Tell::Node(1)) {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let patience = super::super::JOIN_PATIENCE / 3;
+    tokio::time::timeout(patience, heard).await.expect("there is a place for it as soon as they are heard");
 }
 
 #[test]
