@@ -243,6 +243,7 @@ pub(crate) fn explain(machine: &RealMachine, error: String) -> String {
 }
 
 fn know_all(machine: &RealMachine, maps: &Maps) {
+    machine.know_members(maps);
     for (&node, entry) in maps.nodes.iter().filter(|(_, entry)| !entry.address.is_empty()) {
         machine.know(NodeId(node), entry.address.clone());
     }

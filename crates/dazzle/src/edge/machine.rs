@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use host::{Address, BoxFuture, Envelope, Handler, Host, Link, Machine, Moment, NodeId, Port, Unreachable, WallTime};
+use protocol::maps::Maps;
 use tokio::runtime::Handle;
 use tracing::debug;
 
@@ -52,6 +53,13 @@ impl RealMachine {
     pub fn know(&self, node: NodeId, address: String) {
         if let Some(network) = self.network.get().filter(|_| node != self.node) {
             network.know(node, address);
+        }
+    }
+
+    /// Who is a node of the cluster, by these maps.
+    pub fn know_members(&self, maps: &Maps) {
+        if let Some(network) = self.network.get() {
+            network.know_members(maps);
         }
     }
 

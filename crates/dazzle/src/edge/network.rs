@@ -8,6 +8,7 @@
 //! | `frame`, `hello` | the bytes; `pulse`, `backoff`: when a peer is dead, when to dial again. All pure |
 //! | `passing` | messages of other ports within those that go around cut links |
 //! | `connection` | calls under way, flow control, life; `inbound`, `outbound`: its two directions |
+//! | `members` | who was removed from the cluster, and may ask nothing more |
 //! | `peer` | the connections to one node; `dialling`, `listener`: how they are made |
 //! | [`join()`], [`Admission`] | how a machine gets its certificate |
 //! | [`NetworkError`], [`JoinError`] | why not, and what to do |
@@ -25,6 +26,7 @@ pub mod hello;
 mod inbound;
 mod join;
 mod listener;
+mod members;
 mod outbound;
 mod passing;
 mod peer;
@@ -39,6 +41,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use host::{Address, Envelope, Link, NodeId};
+use protocol::maps::Maps;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -62,6 +65,7 @@ pub use wire::{EncodeError, Encoded, TONGUES, Tongue, weight};
 
 use connection::Office;
 use join::Door;
+use members::Members;
 use peer::Peer;
 
 /// With what a network starts.
@@ -107,7 +111,7 @@ impl Network {
         let shared = Arc::new(Shared {
             identity,
             session,
-            office: Arc::new(Office { ports, tongues, runtime: runtime.clone() }),
+            office: Arc::new(Office { ports, tongues, runtime: runtime.clone(), members: Members::default() }),
             door: Door::new(admission),
             started: Instant::now(),
             peers: Mutex::default(),
@@ -124,6 +128,11 @@ impl Network {
     /// `node` is at `address`: host and port.
     pub fn know(&self, node: NodeId, address: String) {
         self.shared.peer(node).know(address);
+    }
+
+    /// Who is a node of the cluster: by these maps, unless newer ones were shown.
+    pub fn know_members(&self, maps: &Maps) {
+        self.shared.office.members.know(maps);
     }
 
     /// How the other nodes are.

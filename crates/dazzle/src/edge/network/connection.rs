@@ -28,6 +28,7 @@ use crate::edge::ports::Ports;
 use super::frame::{Frame, Kind, Outgoing, Refusal};
 use super::hello::{Hello, Lane};
 use super::inbound::{Inbound, ReceiveError};
+use super::members::Members;
 use super::outbound::Outbound;
 use super::pulse::{BEAT, Beat, PATIENCE, Pulse, Sight};
 use super::wire::{Encoded, Tongue, weight};
@@ -46,6 +47,7 @@ pub(super) struct Office {
     pub(super) ports: Arc<Ports>,
     pub(super) tongues: &'static [Tongue],
     pub(super) runtime: Handle,
+    pub(super) members: Members,
 }
 
 impl Office {
@@ -483,6 +485,9 @@ impl Debt {
             warn!(peer = peer.0, port = port.0, "a request does not decode; it was refused");
             return Err(Refusal::Garbled);
         };
+        if !office.members.may_ask(peer, &request) {
+            return Err(Refusal::NoPort);
+        }
         let answer = handler.handle(peer, request).await;
         tongue.encode_answer(&answer).map_err(|error| {
             warn!(peer = peer.0, port = port.0, %error, "an answer is too large; the call was refused");

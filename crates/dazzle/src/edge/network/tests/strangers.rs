@@ -1,6 +1,8 @@
 //! Who is not believed, and what both ends are told.
 
 use host::NodeId;
+use protocol::id::MapEpoch;
+use protocol::maps::{Maps, NodeEntry};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -126,6 +128,19 @@ async fn who_says_that_they_come_to_join_keep_no_node_out() {
     };
     let patience = super::super::JOIN_PATIENCE / 3;
     tokio::time::timeout(patience, heard).await.expect("there is a place for it as soon as they are heard");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_removed_is_not_answered_any_more() {
+    let (one, two) = pair().await;
+    two.knows(&one);
+    assert_eq!(two.ask(1, Ask::Who).await, Ok(Tell::Node(2)));
+    let mut maps = Maps::empty(CLUSTER, 1);
+    (maps.epoch, maps.next_node) = (MapEpoch(2), 3);
+    maps.nodes.insert(1, NodeEntry::new("one", one.address(), true));
+    one.machine.know_members(&maps);
+    assert!(two.ask(1, Ask::Who).await.is_err(), "the connection is there, and its certificate is good");
+    assert_eq!(one.ask(2, Ask::Who).await, Ok(Tell::Node(1)));
 }
 
 #[test]

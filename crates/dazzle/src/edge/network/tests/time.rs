@@ -58,7 +58,8 @@ fn connection(peer: u32, dialled: bool, lane: Lane, stream: DuplexStream) -> Arc
 fn connection_of(other: &Arc<Other>, peer: u32, dialled: bool, lane: Lane, stream: DuplexStream) -> Arc<Connection> {
     let ports = Ports::default();
     ports.register(Port(PORT), Arc::new(Part));
-    let office = Office { ports: Arc::new(ports), tongues: SPOKEN, runtime: Handle::current() };
+    let office =
+        Office { ports: Arc::new(ports), tongues: SPOKEN, runtime: Handle::current(), members: Default::default() };
     let connection = Connection::new(Name { peer: NodeId(peer), lane, session: 1, dialled }, Arc::new(office));
     other.connections.lock().unwrap().push(connection.clone());
     connection.run(stream, other.clone());
