@@ -109,6 +109,7 @@ fn members(registry: &Registry) -> Members {
         let near = |matched: u64| matched + LAG_MAX >= last;
         let progress = metrics.replication.iter().flatten();
         let near = progress.filter(|(_, matched)| matched.as_ref().is_some_and(|matched| near(matched.index)));
-        Members { voters, all, up_to_date: near.map(|(node, _)| *node).collect() }
+        let is_joint = metrics.membership_config.get_joint_config().len() > 1;
+        Members { voters, all, up_to_date: near.map(|(node, _)| *node).collect(), is_joint }
     })
 }

@@ -5,7 +5,8 @@
 //!    that does not vote.
 //!    So is one that is being emptied: whoever is to go must be able to.
 //! 3. A voter that nobody can replace stays one: to count fewer would let fewer agree.
-//! 4. All other storing nodes learn. Who was taken out of the cluster is no member any more.
+//! 4. Whoever leads finishes a change that was left half done: until then those that voted before are needed, too.
+//! 5. All other storing nodes learn. Who was taken out of the cluster is no member any more.
 
 use std::collections::BTreeSet;
 
@@ -31,6 +32,9 @@ pub struct Members {
     pub all: BTreeSet<u32>,
     /// Those that have nearly all that was agreed on: who lacks much cannot help to agree on more.
     pub up_to_date: BTreeSet<u32>,
+    /// A change of those that vote is half done: more than half of those of before must agree, and of those to come. Whoever
+    /// led then may be gone.
+    pub is_joint: bool,
 }
 
 /// Who should vote.
@@ -65,7 +69,7 @@ pub fn step(maps: &Maps, members: &Members) -> Option<Step> {
     }
     let wanted = wanted(maps, &members.voters);
     let ready = wanted.iter().all(|node| members.voters.contains(node) || members.up_to_date.contains(node));
-    if ready && !wanted.is_empty() && wanted != members.voters {
+    if ready && !wanted.is_empty() && (wanted != members.voters || members.is_joint) {
         return Some(Step::Vote(wanted));
     }
     let removed = |node: &u32| !maps.nodes.contains_key(node) && !members.voters.contains(node);
@@ -138,7 +142,12 @@ mod tests {
         maps.nodes.remove(&4);
         maps.targets.remove(&TargetId(4));
         assert_eq!(wanted(&maps, &[1, 2, 3].into()), [1, 2, 3].into(), "nobody can replace it");
-        let mut members = Members { voters: [2, 3, 4].into(), all: [1, 2, 3, 4].into(), up_to_date: [1, 2, 3].into() };
+        let mut members = Members {
+            voters: [2, 3, 4].into(),
+            all: [1, 2, 3, 4].into(),
+            up_to_date: [1, 2, 3].into(),
+            is_joint: false,
+        };
         assert_eq!(step(&maps, &members), Some(Step::Vote([1, 2, 3].into())), "first it ceases to vote");
         members.voters = [1, 2, 3].into();
         assert_eq!(step(&maps, &members), Some(Step::Forget([4].into())));
@@ -146,7 +155,12 @@ mod tests {
 
     #[test]
     fn an_heir_votes_lives_and_knows_what_was_agreed() {
-        let members = Members { voters: [1, 2, 3].into(), all: [1, 2, 3, 4].into(), up_to_date: [1, 3, 4].into() };
+        let members = Members {
+            voters: [1, 2, 3].into(),
+            all: [1, 2, 3, 4].into(),
+            up_to_date: [1, 3, 4].into(),
+            is_joint: false,
+        };
         assert_eq!(heir(&maps(4, 1, &[]), &members, 1), Some(3));
         assert_eq!(heir(&maps(4, 1, &[]), &members, 3), Some(1));
         assert_eq!(heir(&maps(4, 1, &[3]), &members, 1), None);
@@ -155,7 +169,7 @@ mod tests {
     #[test]
     fn nodes_learn_before_they_vote() {
         let maps = maps(3, 1, &[]);
-        let mut members = Members { voters: [1].into(), all: [1].into(), up_to_date: [1].into() };
+        let mut members = Members { voters: [1].into(), all: [1].into(), up_to_date: [1].into(), is_joint: false };
         for node in [2, 3] {
             assert_eq!(step(&maps, &members), Some(Step::Learn(node)));
             members.all.insert(node);
@@ -167,3 +181,10 @@ mod tests {
         assert_eq!(step(&maps, &members), None);
     }
 }
+
+    #[test]
+    fn a_change_that_was_left_half_done_is_finished() {
+        let voters: BTreeSet<u32> = [1, 2, 3].into();
+        let members = Members { voters: voters.clone(), all: voters.clone(), is_joint: true, ..Members::default() };
+        assert_eq!(step(&maps(3, 1, &[]), &members), Some(Step::Vote(voters)));
+    }

@@ -77,6 +77,32 @@ fn three_nodes_grow_from_one_and_outlive_any_of_them() {
     });
 }
 
+/// Who votes changes in two steps, and the second one is the leader's to propose. Between them the vote of each of those of
+/// before is needed yet.
+#[test]
+fn a_growth_of_the_voters_that_was_cut_in_half_is_finished() {
+    sim::explore(sim::seeds(30), async |world, host| {
+        let cluster = Cluster::create(&world, &host, 2, 1).await;
+        cluster.start(1).await;
+        for _ in 0..2 {
+            cluster.join(2).await;
+        }
+        while cluster.registry(1).voters() == [1] {
+            world.sleep(Duration::from_micros(50)).await;
+        }
+        world.sleep(Duration::from_micros(world.dice().below(2000))).await;
+        world.crash(NodeId(1), if world.dice().coin() { Stop::Kill } else { Stop::PowerLoss });
+        world.restart(NodeId(1));
+        cluster.start(1).await;
+        until(&world, "all vote", || cluster.registry(2).voters() == [1, 2, 3]).await;
+        world.sleep(Duration::from_secs(2)).await;
+        world.crash(NodeId(1), Stop::PowerLoss);
+        let add =
+            RegistryRequest::AddNode { name: String::new(), address: String::new(), stores: false, attempt: None };
+        cluster.registry(2).answer(add).await.expect("two of three agree");
+    });
+}
+
 #[test]
 fn a_node_that_is_drained_gives_its_vote_and_its_slots_away_and_is_forgotten() {
     sim::explore(0..10, async |world, host| {
