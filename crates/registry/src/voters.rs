@@ -2,7 +2,7 @@
 //!
 //! 1. There are min(2m+1, storing nodes that ever began) voters, made odd: an even one adds nothing that may fail.
 //! 2. Who lives is preferred, and then who votes already: a voter that is gone is replaced as soon as another node lives
-//!    that does not vote.
+//!    that does not vote. One that is up to date comes before one that is not, and may never be.
 //!    So is one that is being emptied: whoever is to go must be able to.
 //! 3. A voter that nobody can replace stays one: to count fewer would let fewer agree.
 //! 4. Whoever leads finishes a change that was left half done: until then those that voted before are needed, too.
@@ -37,17 +37,22 @@ pub struct Members {
     pub is_joint: bool,
 }
 
-/// Who should vote.
+/// Who should vote, where all that live are up to date.
 pub fn wanted(maps: &Maps, voters: &BTreeSet<u32>) -> BTreeSet<u32> {
+    preferred(maps, voters, |_| true)
+}
+
+fn preferred(maps: &Maps, voters: &BTreeSet<u32>, is_up_to_date: impl Fn(u32) -> bool) -> BTreeSet<u32> {
     let began = maps.nodes.iter().filter(|(_, node)| node.stores && node.session > 0);
     let rank = |(&number, node): (&u32, &NodeEntry)| {
-        (node.state != NodeState::Alive, maps.drains(number), !voters.contains(&number), number)
+        let (is_away, is_new) = (node.state != NodeState::Alive, !voters.contains(&number));
+        (is_away, maps.drains(number), is_new, is_new && !is_up_to_date(number), number)
     };
     let mut ranked: Vec<_> = began.map(rank).collect();
     ranked.sort_unstable();
     let most = (2 * usize::from(maps.parity) + 1).min(ranked.len());
     let count = if most.is_multiple_of(2) { most.saturating_sub(1) } else { most };
-    ranked.into_iter().take(count).map(|(_, _, _, number)| number).collect()
+    ranked.into_iter().take(count).map(|(.., number)| number).collect()
 }
 
 /// How many of those that vote must answer for anything to be agreed on.
@@ -67,7 +72,7 @@ pub fn step(maps: &Maps, members: &Members) -> Option<Step> {
     if let Some(node) = began.into_iter().find(|node| !members.all.contains(node)) {
         return Some(Step::Learn(node));
     }
-    let wanted = wanted(maps, &members.voters);
+    let wanted = preferred(maps, &members.voters, |node| members.up_to_date.contains(&node));
     let ready = wanted.iter().all(|node| members.voters.contains(node) || members.up_to_date.contains(node));
     if ready && !wanted.is_empty() && (wanted != members.voters || members.is_joint) {
         return Some(Step::Vote(wanted));
@@ -135,6 +140,15 @@ mod tests {
     }
 
     #[test]
+    fn a_replica_that_is_stuck_keeps_no_other_from_taking_the_place_of_who_is_gone() {
+        let all: BTreeSet<u32> = (1..=5).collect();
+        let mut members = Members { voters: [1, 2, 3].into(), all, up_to_date: [1, 3, 5].into(), ..Members::default() };
+        assert_eq!(step(&maps(5, 1, &[2]), &members), Some(Step::Vote([1, 3, 5].into())));
+        members.up_to_date = [1, 3].into();
+        assert_eq!(step(&maps(5, 1, &[2]), &members), None, "nobody can yet");
+    }
+
+    #[test]
     fn who_is_drained_does_not_vote_where_others_can_and_who_was_removed_is_forgotten() {
         let mut maps = maps(4, 1, &[]);
         maps.targets.get_mut(&TargetId(1)).unwrap().drain = Drain::Careful;
@@ -180,7 +194,6 @@ mod tests {
         members.voters = [1, 2, 3].into();
         assert_eq!(step(&maps, &members), None);
     }
-}
 
     #[test]
     fn a_change_that_was_left_half_done_is_finished() {
@@ -188,3 +201,4 @@ mod tests {
         let members = Members { voters: voters.clone(), all: voters.clone(), is_joint: true, ..Members::default() };
         assert_eq!(step(&maps(3, 1, &[]), &members), Some(Step::Vote(voters)));
     }
+}
