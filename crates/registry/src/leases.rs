@@ -6,7 +6,7 @@
 //!    elected this leader told it how late they may have confirmed an earlier one ([`witness`](crate::witness)): one lease
 //!    after that it knows of every lease that holds.
 //!    A pause that an older one had granted it does not know: then a node that starts anew must do so within a lease.
-//! 3. A session once found to have run out is granted nothing more, whether the maps say so yet or not.
+//! 3. A session once found to have run out is granted nothing more, whether the maps say so yet or not. Nor is one that is to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct Leases {
     begun: Option<Moment>,
     /// When each holder was heard last.
     heard: BTreeMap<Holder, Moment>,
-    /// Those that have run out.
+    /// Those that have run out, or are to.
     doomed: BTreeSet<Holder>,
 }
 
@@ -59,6 +59,11 @@ impl Leases {
     /// Whether a renewal that arrived may be granted, now that it is confirmed who leads.
     pub fn may_grant(&self, holder: Holder) -> bool {
         !self.doomed.contains(&holder)
+    }
+
+    /// Grants a session nothing more: it runs out.
+    pub fn doom(&mut self, holder: Holder) {
+        self.doomed.insert(holder);
     }
 
     /// Looks who has run out. A session that begins counts as heard when it is first seen. The leader that votes alone never
@@ -127,6 +132,16 @@ mod tests {
         }
         assert_eq!(leases.look(&maps, Some(1), at(4000)), Look { expired: vec![], next: at(7000) });
         assert!(leases.renewed((2, 2), Duration::ZERO, at(4500)));
+    }
+
+    #[test]
+    fn who_is_granted_nothing_more_runs_out_a_lease_after_the_last_that_was_granted() {
+        let (maps, mut leases) = (maps(2), Leases::new(at(0)));
+        assert!(leases.renewed((2, 1), Duration::ZERO, at(1000)));
+        leases.doom((2, 1));
+        assert!(!leases.renewed((2, 1), Duration::ZERO, at(1500)) && !leases.may_grant((2, 1)));
+        assert_eq!(leases.look(&maps, Some(1), at(3999)).expired, [], "until then it may count on it");
+        assert_eq!(leases.look(&maps, Some(1), at(4000)).expired, [(2, 1)]);
     }
 
     #[test]

@@ -28,6 +28,7 @@
 //!
 //! *Never*: files, inodes, what a slot holds; fragments.
 
+mod awaited;
 pub mod balance;
 pub mod change;
 mod channel;

@@ -9,7 +9,8 @@
 //! 3. All sessions of before are over: slots are taken over, and logs claimed and sealed, as after a crash of all machines.
 //! 4. A change is answered when min(m+1, living) machines that store have it: so no m losses take it away, though one node
 //!    alone votes. It counts who lives by the maps: whom the leader expires, with whose replica it does not wait any more,
-//!    that one's session is over in the maps of all that the leader answers from then on.
+//!    that one's session is over in the maps of all that the leader answers from then on. So it expires those whose replicas
+//!    store nothing any more while changes wait for them ([`awaited`](crate::awaited)).
 //! 5. Hence a machine whose maps still show the session of the founder that the reign names has answered nothing that the
 //!    founder did not have: it follows, with an empty replica and its targets behind. Any other may have, and is refused.
 
@@ -79,21 +80,29 @@ pub fn may_follow(own: &Maps, reign: Reign) -> bool {
 }
 
 /// Whether a change is answered only when as many machines have it as the class asks for: all that something durable may
-/// rest on. Sessions do not; a reign ends them all.
+/// rest on. Sessions do not; a reign ends them all. Nor do the copies of replicas, which each reign looks at anew: and whoever
+/// says which of its own count stores nothing before it has the answer.
 pub fn is_weighty(request: &RegistryRequest) -> bool {
     use RegistryRequest as Ask;
     let is_light = matches!(
         request,
-        Ask::Begin { .. } | Ask::End { .. } | Ask::StopAll { .. } | Ask::FinishPhase { .. } | Ask::CallStopOff { .. }
+        Ask::Begin { .. }
+            | Ask::End { .. }
+            | Ask::StopAll { .. }
+            | Ask::FinishPhase { .. }
+            | Ask::CallStopOff { .. }
+            | Ask::SetCopies { .. }
     );
     !is_light
 }
 
-/// Whether as many machines have an entry as the class asks for: `leader`, and those of which `has` says so.
-pub fn is_held(maps: &Maps, leader: u32, has: impl Fn(u32) -> bool) -> bool {
+/// The machines that an entry waits for: none, once as many have it as the class asks for, `leader` and those of which `has`
+/// says so.
+pub fn awaited(maps: &Maps, leader: u32, has: impl Fn(u32) -> bool) -> BTreeSet<u32> {
     let others: BTreeSet<u32> = maps.storing().filter(|&node| node != leader).collect();
     let wanted = usize::from(maps.parity).min(others.len());
-    others.into_iter().filter(|&node| has(node)).count() >= wanted
+    let (having, lacking): (BTreeSet<u32>, BTreeSet<u32>) = others.into_iter().partition(|&node| has(node));
+    if having.len() >= wanted { BTreeSet::new() } else { lacking }
 }
 
 #[cfg(test)]
@@ -188,14 +197,15 @@ mod tests {
     #[test]
     fn a_change_waits_for_as_many_as_the_class_asks_for_or_live() {
         let mut maps = cluster(2);
-        assert!(!is_held(&maps, 1, |_| false));
-        assert!(is_held(&maps, 1, |node| node == 2));
+        let is_held = |maps: &Maps, has: fn(u32) -> bool| awaited(maps, 1, has).is_empty();
+        assert!(!is_held(&maps, |_| false));
+        assert!(is_held(&maps, |node| node == 2));
         step(&mut maps, RegistryRequest::Expire { node: 2, session: 1 }).unwrap();
-        assert!(is_held(&maps, 1, |_| false), "nobody else lives");
+        assert!(is_held(&maps, |_| false), "nobody else lives");
         let maps = cluster(4);
-        assert!(is_held(&maps, 1, |node| node == 4), "any one will do");
+        assert!(is_held(&maps, |node| node == 4), "any one will do");
         let maps = Maps { parity: 2, ..cluster(4) };
-        assert!(!is_held(&maps, 1, |node| node == 4));
-        assert!(is_held(&maps, 1, |node| node > 2));
+        assert_eq!(awaited(&maps, 1, |node| node == 4), [2, 3].into());
+        assert!(is_held(&maps, |node| node > 2));
     }
 }

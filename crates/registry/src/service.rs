@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
-use host::{BoxFuture, Disk, Envelope, Handler, Host, Moment, NodeId, Port};
+use futures_util::future::{Either, join_all, select};
+use host::{Address, BoxFuture, Disk, Envelope, Handler, Host, Moment, NodeId, Port};
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{Config, ReadPolicy, ServerState, SnapshotPolicy};
@@ -17,6 +17,7 @@ use protocol::registry::{
     WATCH,
 };
 
+use crate::awaited::Awaited;
 use crate::consensus::{Agreed, Command, Raft, Snapshot};
 use crate::leases::{Holder, Leases};
 use crate::machine::{Machine, Published};
@@ -31,6 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long one attempt may take: then perhaps somebody else leads.
 const ATTEMPT: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(50);
+/// How often is looked which machines a change waits for, where nothing is heard of them.
+const HELD_LOOK: Duration = Duration::from_secs(1);
+/// How long a machine may take to say that it stores nothing: it need not look anything up.
+const AIL_PATIENCE: Duration = Duration::from_secs(1);
 /// How often is looked whether the library may tick.
 const TICK_LOOK: Duration = Duration::from_secs(1);
 /// How long the only voter may take to carry out what is in its log.
@@ -43,6 +48,7 @@ pub struct Registry {
     pub(crate) published: Arc<Published>,
     /// Of the term that this node leads, if it does.
     leases: Mutex<Option<(u64, Leases)>>,
+    awaited: Mutex<Awaited>,
     rounds: Rounds,
     ruled: Arc<Ruled>,
     noted: Arc<Noted>,
@@ -216,9 +222,11 @@ impl Registry {
         let network = Network { host: host.clone(), ruled: ruled.clone(), noted: noted.clone() };
         let starting = Raft::new(host.node().0, config, network, LogStore(store.clone()), machine);
         let raft = within(host, starting).await.map_err(|error| RegistryStart::Stuck(error.to_string()))?;
-        let (leases, rounds) = (Mutex::new(None), Rounds::default());
+        let (host, leases, awaited, rounds) = (host.clone(), Mutex::default(), Mutex::default(), Rounds::default());
         let registry =
-            Arc::new(Registry { host: host.clone(), raft, published, leases, rounds, ruled, noted, outdated, store });
+            Registry { host, raft, published, leases, awaited, rounds, ruled, noted, outdated, store };
+        let registry = Arc::new(registry);
+        let host = &registry.host;
         host.listen(Port(REGISTRY_PORT), Arc::new(Service(registry.clone())));
         host.listen(Port(CONSENSUS_PORT), Arc::new(Consensus(registry.clone())));
         host.spawn(leader::lead(registry.clone()));
@@ -426,20 +434,45 @@ impl Registry {
         let own = self.host.node().0;
         let mut metrics = inside(&self.host, || self.raft.metrics());
         loop {
-            let is_held = {
+            let maps = self.maps();
+            let lacking: Vec<(Holder, Option<u64>)> = {
                 let now = metrics.borrow_and_update();
-                let matched = |node: u32| now.replication.as_ref().and_then(|all| all.get(&node).copied()).flatten();
-                let has = |node: u32| matched(node).is_some_and(|matched| matched.index >= index);
-                reign::is_held(&self.maps(), own, has)
+                let matched = |node: u32| now.replication.as_ref()?.get(&node).copied().flatten().map(|id| id.index);
+                let has = |node: u32| matched(node).is_some_and(|matched| matched >= index);
+                let awaited = reign::awaited(&maps, own, has).into_iter();
+                awaited.map(|node| ((node, maps.nodes[&node].session), matched(node))).collect()
             };
-            if is_held {
+            if lacking.is_empty() {
                 return;
             }
-            let (changed, newer) = (pin!(metrics.changed()), pin!(self.newer(self.maps().epoch)));
-            if let Either::Left((Err(_), _)) = select(changed, newer).await {
+            let overdue = self.overdue(&lacking);
+            join_all(overdue.into_iter().map(|holder| self.give_up_if_it_ails(holder))).await;
+            let (changed, newer) = (pin!(metrics.changed()), pin!(self.newer(maps.epoch)));
+            let news = select(changed, newer);
+            if let Either::Left((Either::Left((Err(_), _)), _)) = select(news, pin!(self.host.sleep(HELD_LOOK))).await {
                 // The library has ended.
                 return std::future::pending().await;
             }
+        }
+    }
+
+    /// Those of the machines that a change waits for that are overdue.
+    fn overdue(&self, lacking: &[(Holder, Option<u64>)]) -> Vec<Holder> {
+        let (now, mut awaited) = (self.host.now(), self.awaited.lock().unwrap_or_else(PoisonError::into_inner));
+        let overdue = lacking.iter().filter(|(holder, index)| awaited.is_overdue(*holder, *index, now));
+        overdue.map(|(holder, _)| *holder).collect()
+    }
+
+    /// Grants a machine no lease any more whose replica stores nothing, as it says itself; see `awaited`, rule 2.
+    async fn give_up_if_it_ails(&self, holder: Holder) {
+        let to = Address { node: NodeId(holder.0), port: Port(REGISTRY_PORT) };
+        let asked = pin!(self.host.call::<RegistryRequest, RegistryAnswer>(to, RegistryRequest::Maps));
+        let ails = match select(asked, pin!(self.host.sleep(AIL_PATIENCE))).await {
+            Either::Left((answer, _)) => matches!(answer, Ok(Err(RegistryError::Elsewhere(_)))),
+            Either::Right(_) => false,
+        };
+        if let Some(term) = self.leading().filter(|_| ails) {
+            self.leases_of(term, |leases| leases.doom(holder));
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use host::NodeId;
-use host::sim::{self, Stop, World};
+use host::sim::{self, DiskFaults, DiskOptions, Stop, World};
 use protocol::id::LogId;
 use protocol::maps::NodeState;
 use protocol::registry::{LEASE, RegistryError, RegistryReply};
@@ -186,6 +186,74 @@ fn nothing_is_answered_that_the_learner_lacks_until_its_lease_has_run_out() {
         assert!(world.now().since(cut) < Duration::from_secs(5), "{:?}", world.now().since(cut));
         assert_eq!(cluster.registry(1).maps().nodes[&2].state, NodeState::Gone);
     });
+}
+
+/// A replica that can store nothing is one of those that a change waits for, while its machine lives.
+#[test]
+fn a_machine_whose_disks_fail_keeps_no_change_waiting_for_long() {
+    sim::explore(sim::seeds(20), async |world, host| {
+        let cluster = two(&world, &host).await;
+        counts(&world, &cluster, 2, 2).await;
+        let failed = 1 + world.dice().below(2) as usize;
+        cluster.disks(2)[..failed].iter().for_each(|disk| disk.fail());
+        let session = cluster.session(2).expect("it has begun");
+        opened_within(&world, &cluster, 1, Duration::from_secs(if failed == 1 { 10 } else { 25 })).await;
+        assert_eq!(session.is_over(), failed == 2, "who has a copy left goes on with it");
+    });
+}
+
+#[test]
+fn one_failed_disk_of_nine_keeps_no_change_waiting_for_long() {
+    sim::explore(sim::seeds(10), async |world, host| {
+        let cluster = Cluster::create(&world, &host, 3, 2).await;
+        cluster.start(1).await;
+        for _ in 0..2 {
+            cluster.join(3).await;
+        }
+        cluster.await_voters(1, 3).await;
+        for node in 1..=3 {
+            counts(&world, &cluster, node, 3).await;
+        }
+        let node = 1 + world.dice().below(3) as u32;
+        cluster.disks(node)[world.dice().below(3) as usize].fail();
+        let session = cluster.session(node).expect("it has begun");
+        opened_within(&world, &cluster, 1 + node % 3, Duration::from_secs(10)).await;
+        assert!(!session.is_over());
+    });
+}
+
+#[test]
+fn who_is_slow_is_waited_for() {
+    sim::explore(sim::seeds(5), async |world, host| {
+        let cluster = two(&world, &host).await;
+        counts(&world, &cluster, 2, 2).await;
+        let session = cluster.session(2).expect("it has begun");
+        // Until the others have agreed that it goes on without; then each write takes a second, and some ten.
+        cluster.disks(2)[0].set_faults(DiskFaults { hung: true, ..DiskFaults::default() });
+        opened_within(&world, &cluster, 1, Duration::from_secs(20)).await;
+        let write_latency = Duration::from_secs(1);
+        cluster.disks(2)[1].set_options(DiskOptions { write_latency, ..DiskOptions::default() });
+        let end = world.now() + Duration::from_secs(120);
+        while world.now() < end {
+            opened(&cluster, 1).await;
+        }
+        assert!(!session.is_over());
+    });
+}
+
+/// Keeps asking for a log where `node` is until it is opened.
+async fn opened_within(world: &World, cluster: &Cluster, node: u32, limit: Duration) {
+    let since = world.now();
+    while opened(cluster, node).await.is_none() {
+        assert!(world.now().since(since) < limit, "seed {}: not yet opened", world.seed());
+    }
+    assert!(world.now().since(since) < limit, "seed {}: {:?}", world.seed(), world.now().since(since));
+}
+
+/// Waits until the others know of so many copies of a node's replica.
+async fn counts(world: &World, cluster: &Cluster, node: u32, copies: usize) {
+    let other = cluster.registry(1);
+    until(world, "its copies count", || other.maps().nodes[&node].copies.targets.len() == copies).await;
 }
 
 #[test]
