@@ -135,15 +135,42 @@ pub(crate) fn remember(dir: &Path, config: &Config, maps: &Maps) -> Result<(), S
         target.id = target.id.or(Some(place));
     }
     let own = config.cluster.as_mut().expect("who calls other machines has a cluster");
-    let is_other = |entry: &NodeEntry| !entry.address.is_empty() && entry.address != own.address;
-    let storing = maps.nodes.iter().filter(|(_, entry)| entry.stores && is_other(entry));
-    let peers = storing.map(|(&node, entry)| PeerConfig { node, address: entry.address.clone() }).collect();
+    let peers = storing(maps, &own.address);
     if own.peers == peers {
         return Ok(());
     }
     own.peers = peers;
     let path = dir.join(FILE_NAME);
     storage_place::write_text(&path, &config.to_text()).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The machines that store, but for the one with this address.
+fn storing(maps: &Maps, own: &str) -> Vec<PeerConfig> {
+    let is_other = |entry: &NodeEntry| !entry.address.is_empty() && entry.address != own;
+    let storing = maps.nodes.iter().filter(|(_, entry)| entry.stores && is_other(entry));
+    storing.map(|(&node, entry)| PeerConfig { node, address: entry.address.clone() }).collect()
+}
+
+/// Notes which machines store whenever that changes, on one without a replica: at its next start those of this one may all
+/// have been replaced. The settings may have been edited meanwhile.
+pub(crate) fn keep_remembering(dir: &Path, cluster: &Cluster, runtime: &Handle) {
+    let (dir, cluster) = (dir.to_owned(), cluster.clone());
+    runtime.spawn(async move {
+        let mut noted = Vec::new();
+        loop {
+            let newer = cluster.newer_maps();
+            let maps = cluster.maps();
+            let peers = storing(&maps, "");
+            if peers != noted {
+                let config = Config::load(&dir).map_err(|error| error.to_string());
+                match config.and_then(|config| remember(&dir, &config, &maps)) {
+                    Ok(()) => noted = peers,
+                    Err(error) => tracing::warn!(error, "dazzle.toml does not name the machines that store by now"),
+                }
+            }
+            newer.await;
+        }
+    });
 }
 
 /// Tells a machine without a replica where the others are, now and as that changes.

@@ -228,6 +228,7 @@ impl Parts {
             membership::expect_alone(&machine, &cluster.maps(), host.node()).await?;
             membership::remember(dir, &config, &cluster.maps())?;
             membership::introduce(&machine, &cluster, runtime);
+            membership::keep_remembering(dir, &cluster, runtime);
             Roles::start(cluster, None, Default::default(), options(&config), inherited).await?
         } else {
             let opened = own_disks(open_disks(dir, &config, runtime)).await;

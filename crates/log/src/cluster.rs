@@ -43,7 +43,7 @@ const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Cluster {
     host: Host,
-    /// The nodes whose registries may be asked, and which of them answered last.
+    /// The nodes whose registries were known at first; and which of those that may be asked answered last.
     registries: Arc<[NodeId]>,
     answering: Arc<AtomicUsize>,
     /// Which of the others was asked last, in case that none of these can answer.
@@ -71,7 +71,7 @@ pub trait Lease: Send + Sync {
 }
 
 impl Cluster {
-    /// Fetches the maps for the first time, from the registry of one node that is asked ever after.
+    /// Fetches the maps for the first time, from the registry of one node.
     pub async fn connect(host: Host, registry_node: NodeId) -> Result<Cluster, LogError> {
         Cluster::connect_any(host, &[registry_node]).await
     }
@@ -192,6 +192,12 @@ impl Cluster {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The maps as this node knows them whenever that is asked: none when nobody has this cluster any more.
+    pub fn known(&self) -> impl Fn() -> Option<Arc<Maps>> + Send + Sync + use<> {
+        let maps = Arc::downgrade(&self.maps);
+        move || Some(maps.upgrade()?.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
     /// Fetches the maps again, as the replica that is asked has them. It may be behind, for as long as nothing reaches it.
     pub async fn refresh(&self) -> Result<Arc<Maps>, RegistryError> {
         self.registry(RegistryRequest::Maps).await?;
@@ -231,7 +237,7 @@ impl Cluster {
 
     /// Asks the registry; the maps in its answer become this node's.
     pub async fn registry(&self, request: RegistryRequest) -> RegistryAnswer {
-        let answer = match in_turn(&self.host, &self.registries, &self.answering, request.clone()).await {
+        let answer = match in_turn(&self.host, &self.asked(), &self.answering, request.clone()).await {
             Err(RegistryError::Elsewhere(why)) => self.registry_elsewhere(request, why).await,
             answer => answer,
         };
@@ -239,6 +245,16 @@ impl Cluster {
             self.learn(maps);
         }
         answer
+    }
+
+    /// Whose registries are asked: the own replica, where there is one; else those that were known at first, and all that
+    /// store now, for the former may be gone for good.
+    fn asked(&self) -> Vec<NodeId> {
+        let mut asked = self.registries.to_vec();
+        if !asked.contains(&self.host.node()) {
+            asked.extend(self.maps().storing().map(NodeId).filter(|node| !self.registries.contains(node)));
+        }
+        asked
     }
 
     /// Asks the replicas of others: those that are known here do not answer.

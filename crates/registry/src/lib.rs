@@ -69,5 +69,5 @@ pub use record::VERSION as FORMAT_VERSION;
 pub use replica::{Replica, ReplicaError};
 pub use salvage::{Condition, Salvage};
 pub use service::{Registry, RegistryStart};
-pub use session::{Life, Session};
+pub use session::{Life, Session, registries};
 pub use standing::Standing;

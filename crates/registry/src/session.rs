@@ -10,6 +10,7 @@ use event_listener::Event;
 use futures_util::future::{Either, select};
 use host::{Address, Host, Moment, NodeId, Port};
 use protocol::id::LogId;
+use protocol::maps::{Maps, NodeEntry, NodeState};
 use protocol::registry::{
     DRIFT, LEASE, PAUSE_MAX, REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryReply, RegistryRequest,
 };
@@ -31,8 +32,7 @@ struct Shared {
     host: Host,
     node: u32,
     number: u64,
-    /// The registries that may be asked, the nearest first.
-    ask: Vec<NodeId>,
+    ask: Registries,
     /// Which of them is asked first: who did not answer is not the next time.
     first: AtomicUsize,
     /// This process is about to end, and another goes on.
@@ -40,6 +40,9 @@ struct Shared {
     lease: Mutex<Lease>,
     changed: Event,
 }
+
+/// The registries that may be asked by now, the nearest first.
+type Registries = Box<dyn Fn() -> Vec<NodeId> + Send + Sync>;
 
 /// What a new session begins with.
 #[derive(Clone, Debug)]
@@ -64,18 +67,23 @@ struct Lease {
 }
 
 impl Session {
-    /// Begins a session, and returns with its lease held. The registries on the nodes `ask` are tried in turn. One that was to
-    /// go on with a log begins only if nobody took that for dead: else [`RegistryError::Over`].
-    pub async fn begin(host: &Host, ask: Vec<NodeId>, life: Life) -> Result<Session, RegistryError> {
+    /// Begins a session, and returns with its lease held. The registries on the nodes that `ask` tells, each time anew, are
+    /// tried in turn: in a long life all of them may be replaced. One that was to go on with a log begins only if nobody took
+    /// that for dead: else [`RegistryError::Over`].
+    pub async fn begin(
+        host: &Host,
+        ask: impl Fn() -> Vec<NodeId> + Send + Sync + 'static,
+        life: Life,
+    ) -> Result<Session, RegistryError> {
         let Life { node, mut after, address, keeps } = life;
         let mut error = RegistryError::Unknown("registry to ask".into());
         for _ in 0..BEGIN_ROUNDS {
             let begin = || RegistryRequest::Begin { node, after, address: address.clone(), keeps };
-            match in_turn(host, &ask, begin).await {
+            match in_turn(host, &ask(), begin).await {
                 Ok(RegistryReply::Session(number, _)) => {
                     let lease = Mutex::new(Lease { until: Moment(0), over: false });
                     let (host, changed) = (host.clone(), Event::new());
-                    let (ask, first) = (ask.clone(), AtomicUsize::new(0));
+                    let (ask, first): (Registries, _) = (Box::new(ask), AtomicUsize::new(0));
                     let paused = AtomicBool::new(false);
                     let shared = Shared { host, node, number, ask, first, paused, lease, changed };
                     let session = Session(Arc::new(shared));
@@ -147,7 +155,7 @@ impl Session {
     pub async fn end(self) -> Result<(), RegistryError> {
         self.0.finish();
         let Shared { node, number: session, .. } = *self.0;
-        in_turn(&self.0.host, &self.0.ask, || RegistryRequest::End { node, session }).await.map(drop)
+        in_turn(&self.0.host, &(self.0.ask)(), || RegistryRequest::End { node, session }).await.map(drop)
     }
 
     /// The others are not to give this node up for a while: its next life goes on with what this one had. Renews no more, until
@@ -201,7 +209,7 @@ async fn renew(session: Weak<Shared>, pause: Duration) {
 impl Shared {
     /// Whom to ask for the lease, in turn, and what.
     fn renewal(&self, pause: Duration) -> (Host, Vec<NodeId>, RegistryRequest) {
-        let mut ask = self.ask.clone();
+        let mut ask = (self.ask)();
         let first = self.first.load(Ordering::Relaxed) % ask.len().max(1);
         ask.rotate_left(first);
         (self.host.clone(), ask, RegistryRequest::Renew { node: self.node, session: self.number, pause })
@@ -222,6 +230,15 @@ impl Shared {
         self.lease().over = true;
         self.changed.notify(usize::MAX);
     }
+}
+
+/// Whose registries to ask, by the maps: the own replica first, where there is one, and who lives before who does not.
+pub fn registries(maps: &Maps, own: NodeId) -> Vec<NodeId> {
+    let storing = maps.nodes.iter().filter(|(_, entry)| entry.stores);
+    let rank = |(&node, entry): (&u32, &NodeEntry)| (node != own.0, entry.state != NodeState::Alive, node);
+    let mut ranked: Vec<_> = storing.map(rank).collect();
+    ranked.sort_unstable();
+    ranked.into_iter().map(|(.., node)| NodeId(node)).collect()
 }
 
 /// Asks the registries of `nodes` one after the other, until one can answer.

@@ -138,9 +138,9 @@ fn a_node_that_is_drained_gives_its_vote_and_its_slots_away_and_is_forgotten() {
         until(&world, "it is no member", || on.members() == staying).await;
         world.restart(NodeId(leaver));
         let host = world.host(NodeId(leaver));
-        let ask = staying.iter().copied().map(NodeId).collect();
-        let refused =
-            Session::begin(&host, ask, Life { node: leaver, after: 1, address: String::new(), keeps: None }).await;
+        let ask: Vec<NodeId> = staying.iter().copied().map(NodeId).collect();
+        let life = Life { node: leaver, after: 1, address: String::new(), keeps: None };
+        let refused = Session::begin(&host, move || ask.clone(), life).await;
         assert_eq!(refused.err(), Some(RegistryError::Removed(leaver)));
         world.crash(NodeId(staying[1]), Stop::PowerLoss);
         on.answer(cluster.open(staying[0])).await.expect("two of three agree");

@@ -2,21 +2,19 @@
 
 use std::time::Duration;
 
-use host::{BoxFuture, Host, NodeId};
+use host::{BoxFuture, Host};
 use log::{Cluster, Lease};
 use protocol::id::LogId;
 use protocol::registry::RegistryError;
-use registry::{Life, Session};
+use registry::{Life, Session, registries};
 
 /// Begins this life of the node: from now on others count with it, and it answers as long as its lease holds.
 pub(crate) async fn begin(cluster: &Cluster, address: String, keeps: Option<LogId>) -> Result<Session, String> {
     let host = cluster.host();
     let node = host.node();
     let maps = cluster.maps();
-    let storing = || maps.nodes.iter().filter(|(_, entry)| entry.stores).map(|(&other, _)| NodeId(other));
-    // The own replica first, where there is one.
-    let own = storing().filter(|&other| other == node);
-    let ask = own.chain(storing().filter(|&other| other != node)).collect();
+    let known = cluster.known();
+    let ask = move || known().map_or_else(Vec::new, |maps| registries(&maps, node));
     let after = maps.nodes.get(&node.0).map_or(0, |entry| entry.session);
     let session = Session::begin(host, ask, Life { node: node.0, after, address, keeps }).await.map_err(|error| match error {
         RegistryError::Removed(_) => "this machine was removed from the cluster with `dazzle node remove`. Nothing that lies \

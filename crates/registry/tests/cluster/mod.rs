@@ -189,9 +189,8 @@ impl Cluster {
     async fn begin(&self, host: Host, ask: Vec<NodeId>) {
         let node = host.node().0;
         loop {
-            if let Ok(session) =
-                Session::begin(&host, ask.clone(), Life { node, after: 0, address: String::new(), keeps: None }).await
-            {
+            let (ask, life) = (ask.clone(), Life { node, after: 0, address: String::new(), keeps: None });
+            if let Ok(session) = Session::begin(&host, move || ask.clone(), life).await {
                 self.members().get_mut(&node).unwrap().session = Some(session);
                 return;
             }
