@@ -156,6 +156,9 @@ impl Leaver {
                 "{name} cannot be removed: {why}. Bring back the machines that are missing; or, if they are gone for good, \
                  --force removes it, and what lay on these alone is lost. Nothing was changed"
             ),
+            RemovalError::Registry(RegistryError::Unavailable(_)) => {
+                format!("whether {name} was removed is not known: {why}. Give the same command again")
+            }
             RemovalError::Registry(_) => format!("{name} cannot be removed: {why}. Nothing was changed"),
         }
     }
@@ -250,8 +253,11 @@ pub(crate) async fn remove(parts: &Parts, whom: &Whom, force: bool, progress: &P
         take_away(parts, &leaver, silence).await?;
     }
     if let Some(node) = leaver.node {
-        let removed = parts.roles.cluster.registry(RegistryRequest::RemoveNode(node)).await;
-        removed.map_err(|error| leaver.not_forgotten(&error))?;
+        match parts.roles.cluster.registry(RegistryRequest::RemoveNode(node)).await {
+            // The answer to this was lost, and it was asked for again.
+            Ok(_) | Err(RegistryError::Removed(_)) => {}
+            Err(error) => return Err(leaver.not_forgotten(&error)),
+        }
     }
     Ok(json!({"name": leaver.name}))
 }

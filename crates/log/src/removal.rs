@@ -24,7 +24,7 @@ pub enum Silence {
     Accepted,
 }
 
-/// Why targets were not taken away. Nothing was changed.
+/// Why targets were not taken away. Nothing was changed, unless the registry did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemovalError {
     /// Something lies there.

@@ -13,8 +13,6 @@
 //!    undoes nothing.
 //! 6. A node is forgotten when it is gone, has no targets, and manages nothing. Its number is never given again.
 
-use std::collections::BTreeMap;
-
 use protocol::id::{MapEpoch, TargetId};
 use protocol::maps::{Drain, GroupEntry, Maps, NodeState, TargetEntry, TargetState};
 use protocol::registry::RegistryError;
@@ -25,8 +23,8 @@ use crate::{nodes, slots};
 
 /// Begins to empty targets, or ends it, as was decided with the maps of epoch `seen`. Asked again, nothing changes.
 pub(crate) fn set(maps: &mut Maps, targets: &[TargetId], drain: Drain, seen: MapEpoch) -> Reply {
-    let present: BTreeMap<TargetId, &TargetEntry> = maps.present().collect();
-    if targets.iter().all(|target| present.get(target).is_some_and(|entry| entry.drain == drain)) {
+    let is_so = |entry: &TargetEntry| entry.state != TargetState::Removed && entry.drain == drain;
+    if targets.iter().all(|target| maps.targets.get(target).is_some_and(is_so)) {
         return Ok(Outcome::Maps);
     }
     change::decide(maps, seen)?;
@@ -63,8 +61,13 @@ pub(crate) fn reconsider(maps: &mut Maps) {
     }
 }
 
-/// Takes targets away; the maps of epoch `seen` are those with which nothing was found on them.
+/// Takes targets away; the maps of epoch `seen` are those with which nothing was found on them. Asked again, nothing changes.
 pub(crate) fn remove(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) -> Reply {
+    let left: Vec<TargetId> = targets.iter().copied().filter(|&target| !was_removed(maps, target)).collect();
+    let targets = &left[..];
+    if targets.is_empty() {
+        return Ok(Outcome::Maps);
+    }
     expect_empty(maps, targets, seen)?;
     for target in targets {
         let entry = maps.targets.get_mut(target).expect("it may go");
@@ -84,6 +87,11 @@ pub(crate) fn remove(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) -> R
     }
     forget_groups(maps);
     Ok(Outcome::Maps)
+}
+
+/// Whether a target was taken away: as long as a log names it, it is in the maps.
+fn was_removed(maps: &Maps, target: TargetId) -> bool {
+    maps.targets.get(&target).map_or(target < maps.next_target, |entry| entry.state == TargetState::Removed)
 }
 
 /// Whether nothing can come to lie on targets on which nothing was found.
@@ -257,6 +265,25 @@ mod tests {
         let seen = maps.epoch;
         step(&mut maps, RegistryRequest::ForgetLogs(vec![log], seen)).expect("nothing is left of it");
         assert!(!maps.targets.contains_key(&TargetId(4)), "nothing names it any more");
+    }
+
+    #[test]
+    fn what_was_taken_away_already_is_taken_away() {
+        let mut maps = cluster(4);
+        let Ok(Outcome::Log(log, _)) = open(&mut maps, 1, Writer::Client) else { panic!("a log is opened") };
+        drain(&mut maps, 4, Drain::Careful).expect("three are left");
+        seal(&mut maps, log);
+        remove(&mut maps, 4).expect("nothing comes to lie there");
+        assert_eq!(maps.targets[&TargetId(4)].state, TargetState::Removed, "the log's past names it");
+        let removed = maps.clone();
+        assert_eq!((remove(&mut maps, 4), &maps), (Ok(Outcome::Maps), &removed), "the answer was lost");
+        let seen = maps.epoch;
+        step(&mut maps, RegistryRequest::ForgetLogs(vec![log], seen)).expect("nothing is left of it");
+        let forgotten = maps.clone();
+        assert_eq!((remove(&mut maps, 4), &maps), (Ok(Outcome::Maps), &forgotten), "nothing names it any more");
+        assert!(matches!(remove(&mut maps, 5), Err(RegistryError::InUse(_))), "there never was one");
+        let both = RegistryRequest::RemoveTargets(vec![TargetId(3), TargetId(4)], maps.epoch);
+        assert!(matches!(step(&mut maps, both), Err(RegistryError::InUse(_))), "the third is not to go");
     }
 
     #[test]
