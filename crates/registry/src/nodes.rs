@@ -120,10 +120,13 @@ fn taken(node: u32, NodeEntry { name, address, .. }: &NodeEntry, wanted: &str) -
     }
 }
 
-/// New targets, which lack nothing because nothing was written to them.
+/// New targets, which lack nothing because nothing was written to them. A node that has begun is given none so: what comes
+/// late may name a path that was corrected since, where there is no disk.
 pub(crate) fn add_targets(maps: &mut Maps, node: u32, names: Vec<String>) -> Reply {
-    if !maps.nodes.get(&node).is_some_and(|entry| entry.stores) {
-        return Err(RegistryError::Unknown("storing node".into()));
+    let entry = maps.nodes.get(&node).filter(|entry| entry.stores);
+    let session = entry.ok_or_else(|| RegistryError::Unknown("storing node".into()))?.session;
+    if session > 0 {
+        return Err(RegistryError::Begun(node, session));
     }
     if maps.targets.len() + names.len() > TARGETS_MAX || names.iter().any(|name| name.len() > NAME_SIZE_MAX) {
         return Err(RegistryError::Unknown("place for such targets".into()));
@@ -533,6 +536,15 @@ mod tests {
         };
         assert_eq!((number(&mut maps, &["x", "y"]), number(&mut maps, &["x", "y"])), (2, 2));
         assert_eq!(number(&mut maps, &["y", "z"]), 3);
+    }
+
+    #[test]
+    fn who_has_begun_is_given_no_targets_that_count_as_whole() {
+        let mut maps = cluster(2);
+        let late = RegistryRequest::AddTargets { node: 2, names: vec!["a path that was corrected since".into()] };
+        let before = maps.clone();
+        assert_eq!(step(&mut maps, late), Err(RegistryError::Begun(2, 1)));
+        assert_eq!(maps, before);
     }
 
     #[test]

@@ -160,7 +160,7 @@ mod tests {
             let (name, address) = (format!("new {n}"), format!("10.0.0.{n}:1"));
             step(&mut unseen, RegistryRequest::AddNode { name, address, stores: true, attempt: None }).unwrap();
         }
-        step(&mut unseen, RegistryRequest::AddTargets { node: 1, names: vec!["x".into()] }).unwrap();
+        step(&mut unseen, RegistryRequest::AddTarget { node: 1, session: 1, name: "x".into() }).unwrap();
         let seen = unseen.epoch;
         step(&mut unseen, RegistryRequest::Drain(vec![TargetId(1)], Drain::Careful, seen)).unwrap();
         let maps = begin(&before, 2);

@@ -9,7 +9,7 @@ use host::{Disk, Host, NodeId};
 use log::{Cluster, LogError};
 use protocol::id::TargetId;
 use protocol::maps::Maps;
-use protocol::registry::RegistryRequest;
+use protocol::registry::{RegistryError, RegistryRequest};
 use registry::{Registry, RegistryStart};
 use tracing::warn;
 
@@ -85,7 +85,14 @@ pub async fn number_targets(
     let missing = missing(&known);
     if !missing.is_empty() {
         let added = cluster.registry(RegistryRequest::AddTargets { node, names: missing }).await;
-        added.map_err(refused)?;
+        added.map_err(|error| match error {
+            RegistryError::Begun(..) => {
+                "dazzle.toml names targets without numbers, and this machine takes part already: take \
+                                         them out, start, and give each to `dazzle target add`"
+                    .to_owned()
+            }
+            error => refused(error),
+        })?;
     }
     let own: Option<Vec<TargetId>> = places(&cluster.maps()).into_iter().collect();
     let own = own.ok_or("the cluster took some targets of this machine away meanwhile")?;
