@@ -42,7 +42,7 @@ pub(crate) struct Salvaged {
     pub replica: Replica,
     /// What its checkpoints tell, with as many records behind them as can be read.
     pub found: Vec<Found>,
-    /// No generation above this one was written to it, as far as can be read.
+    /// No generation above this one was written to it, or claimed on it, as far as can be read.
     pub generation: u64,
     /// Whether it does not tell all that was promised.
     pub is_damaged: bool,
@@ -114,7 +114,14 @@ impl Replica {
         let records = log.read(0, log.size()?.min(LOG_READ_MAX) as usize).await?;
         let (mut found, mut generation, mut next, mut newest) = (Vec::new(), record::generation_max(&records), 0, 0);
         for (place, space) in spaces.iter().enumerate() {
-            let Space::Body(head, body) = read(space).await? else { continue };
+            let (head, body) = match read(space).await? {
+                Space::Body(head, body) => (head, body),
+                Space::Claim(claim) => {
+                    generation = generation.max(claim);
+                    continue;
+                }
+                Space::Nothing | Space::Version(_) | Space::Damage => continue,
+            };
             let bodies = record::records(&records, head.generation).bodies;
             let one = Found { generation: head.generation, before: (head.back, head.before), body, records: bodies };
             // What tells nothing is written over first.

@@ -53,6 +53,7 @@ pub struct Registry {
     ruled: Arc<Ruled>,
     noted: Arc<Noted>,
     outdated: Vec<TargetId>,
+    damaged: Vec<TargetId>,
     pub(crate) store: Arc<Store>,
 }
 
@@ -157,10 +158,10 @@ impl Registry {
 
     async fn resume(host: Host, disks: Vec<(TargetId, Disk)>) -> Result<Arc<Registry>, RegistryStart> {
         expect_reign(&host, &Standing::read(&disks).await?).await?;
-        let Opened { store, outdated } = within(&host, Store::open(&disks)).await?;
-        let snapshot = store.kept().snapshot.clone();
+        let opened = within(&host, Store::open(&disks)).await?;
+        let snapshot = opened.store.kept().snapshot.clone();
         let maps = snapshot.map(|(_, agreed)| agreed.maps.clone()).ok_or(RegistryStart::Empty)?;
-        Registry::launch(&host, store, maps, outdated).await
+        Registry::launch(&host, opened, maps).await
     }
 
     /// Starts on a node that joins, with empty targets: the leader fills its replica once the node has begun its session.
@@ -183,7 +184,7 @@ impl Registry {
         }
         let created = within(&host, Store::create(first(maps.parity, None), &disks)).await;
         let store = created.map_err(|error| RegistryStart::Unwritten(error.to_string()))?;
-        Registry::launch(&host, store, maps, Vec::new()).await
+        Registry::launch(&host, Opened::new(store), maps).await
     }
 
     /// Starts on a machine whose reign is over, with an empty replica that the cluster fills: `maps` are of the next reign,
@@ -204,15 +205,11 @@ impl Registry {
         let kept = Kept { copies: own.copies, ..first(maps.parity, None) };
         let created = within(&host, Store::create(kept, &disks)).await;
         let store = created.map_err(|error| RegistryStart::Unwritten(error.to_string()))?;
-        Registry::launch(&host, store, maps, Vec::new()).await
+        Registry::launch(&host, Opened::new(store), maps).await
     }
 
-    async fn launch(
-        host: &Host,
-        store: Arc<Store>,
-        maps: Arc<Maps>,
-        outdated: Vec<TargetId>,
-    ) -> Result<Arc<Registry>, RegistryStart> {
+    async fn launch(host: &Host, opened: Opened, maps: Arc<Maps>) -> Result<Arc<Registry>, RegistryStart> {
+        let Opened { store, outdated, damaged } = opened;
         // The library's own account of the voters is empty until its first task has run.
         let is_alone = store.kept().voters() == [host.node().0].into();
         let published = Published::new(maps);
@@ -224,7 +221,7 @@ impl Registry {
         let raft = within(host, starting).await.map_err(|error| RegistryStart::Stuck(error.to_string()))?;
         let (host, leases, awaited, rounds) = (host.clone(), Mutex::default(), Mutex::default(), Rounds::default());
         let registry =
-            Registry { host, raft, published, leases, awaited, rounds, ruled, noted, outdated, store };
+            Registry { host, raft, published, leases, awaited, rounds, ruled, noted, outdated, damaged, store };
         let registry = Arc::new(registry);
         let host = &registry.host;
         host.listen(Port(REGISTRY_PORT), Arc::new(Service(registry.clone())));
@@ -284,6 +281,11 @@ impl Registry {
     /// others.
     pub fn outdated(&self) -> Vec<TargetId> {
         self.outdated.clone()
+    }
+
+    /// Targets whose copies of the registry this start found damaged, and wrote anew where their disks took it.
+    pub fn damaged(&self) -> Vec<TargetId> {
+        self.damaged.clone()
     }
 
     /// The node that leads, as far as this one knows.

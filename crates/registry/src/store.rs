@@ -4,6 +4,7 @@
 //!    one goes on without copies that failed, `counting` says.
 //! 2. A start reads at least n−m of them, and one that misses something has fewer records than another: the longest tells
 //!    all. It then brings all copies up to this before anything else happens, and writes none where it could not write enough.
+//!    One that is damaged counts for nothing until it is written anew, behind those that suffice without it.
 //! 3. One record or checkpoint is under way at a time, on all copies alike.
 //!    Copies on targets that were taken out of the cluster are no copies any more.
 //! 4. A copy that failed gets no record before its next checkpoint. Nor does one that was late, and that gets no checkpoint
@@ -133,13 +134,22 @@ pub(crate) struct Opened {
     pub store: Arc<Store>,
     /// Targets that missed more than a crash explains.
     pub outdated: Vec<TargetId>,
+    /// Targets whose copies did not tell all that was promised.
+    pub damaged: Vec<TargetId>,
+}
+
+impl Opened {
+    /// One that was just made.
+    pub fn new(store: Arc<Store>) -> Opened {
+        Opened { store, outdated: Vec::new(), damaged: Vec::new() }
+    }
 }
 
 impl Store {
     /// Makes a store that holds `kept` on `disks`, whatever was there. Other targets that `kept` says have a copy count too:
     /// what they hold must not be taken for the newest once they are back.
     pub async fn create(mut kept: Kept, disks: &[(TargetId, Disk)]) -> Result<Arc<Store>, ReplicaError> {
-        let (replicas, found) = open_all(disks).await?;
+        let Copied { replicas, found, .. } = open_all(disks).await?;
         let generation = found.iter().map(|(_, found)| found.generation).max().unwrap_or(0);
         disks.iter().for_each(|(target, _)| kept.take_copy(*target));
         Store::begin(kept, replicas, generation).await
@@ -158,13 +168,15 @@ impl Store {
 
     /// Reads what the copies on `disks` hold, and brings all of them up to it.
     pub async fn open(disks: &[(TargetId, Disk)]) -> Result<Opened, RegistryStart> {
-        let (replicas, found) = open_all(disks).await.map_err(RegistryStart::Foreign)?;
+        let Copied { replicas, found, damaged } = open_all(disks).await.map_err(RegistryStart::Foreign)?;
         let (newest, kept) = newest_of(&found)?;
         let outdated = found.iter().filter(|(_, found)| !found.is_explained_by_a_crash(newest));
         let outdated: Vec<_> = outdated.map(|(target, _)| *target).collect();
-        let latest = replicas.iter().map(|(_, replica)| replica.latest()).max().unwrap_or(0);
-        let (counted, others): (Vec<_>, Vec<_>) =
+        let latest = replicas.iter().chain(&damaged).map(|(_, replica)| replica.latest()).max().unwrap_or(0);
+        let (counted, mut others): (Vec<_>, Vec<_>) =
             replicas.into_iter().partition(|(target, _)| kept.copies.contains(target));
+        let unsound = damaged.iter().map(|(target, _)| *target).collect();
+        others.extend(damaged);
         let written = Written::new(Copies::new(counted), newest.generation, newest.records.len() as u32);
         let store = Store::of(kept, Written { generation: latest, ..written });
         let mut written = store.written.lock().await;
@@ -173,7 +185,7 @@ impl Store {
         let taken_in = store.take_in(&mut written, others).await;
         taken_in.or_else(|few| written.is_settled.then_some(()).ok_or(RegistryStart::Unwritten(few.why)))?;
         drop(written);
-        Ok(Opened { store, outdated })
+        Ok(Opened { store, outdated, damaged: unsound })
     }
 
     /// The first checkpoint of a start, which goes on without some copies if the others agree.
@@ -271,7 +283,7 @@ impl Store {
 
     /// Reads what the copies on `disks` hold, and changes nothing.
     pub async fn read(disks: &[(TargetId, Disk)]) -> Result<Kept, RegistryStart> {
-        let (_, found) = open_all(disks).await.map_err(RegistryStart::Foreign)?;
+        let Copied { found, .. } = open_all(disks).await.map_err(RegistryStart::Foreign)?;
         newest_of(&found).map(|(_, kept)| kept)
     }
 
@@ -577,24 +589,35 @@ impl Found {
     }
 }
 
-/// Copies, and what those held that held something.
-type Copied = (Vec<(TargetId, Replica)>, Vec<(TargetId, Found)>);
+/// Copies that were opened.
+#[derive(Default)]
+struct Copied {
+    replicas: Vec<(TargetId, Replica)>,
+    /// What those held that held something.
+    found: Vec<(TargetId, Found)>,
+    /// Those that do not tell all that was promised: they count for nothing until they are written anew.
+    damaged: Vec<(TargetId, Replica)>,
+}
 
 /// Opens the copies on `disks`, and reads those that hold something. Another version's bytes are left alone.
 async fn open_all(disks: &[(TargetId, Disk)]) -> Result<Copied, ReplicaError> {
     let opened = join_all(disks.iter().map(|(id, disk)| async move { (*id, Replica::open(disk).await) })).await;
-    let (mut replicas, mut all) = (Vec::new(), Vec::new());
-    for (id, result) in opened {
+    let mut copied = Copied::default();
+    for ((id, result), (_, disk)) in opened.into_iter().zip(disks) {
         match result {
             Ok((replica, found)) => {
-                replicas.push((id, replica));
-                all.extend(found.map(|found| (id, found)));
+                copied.replicas.push((id, replica));
+                copied.found.extend(found.map(|found| (id, found)));
             }
             Err(error @ ReplicaError::Version(_)) => return Err(error),
-            Err(_) => {}
+            Err(_) => {
+                // A disk that gives nothing of it is left out.
+                let salvaged = Replica::salvage(disk).await.ok();
+                copied.damaged.extend(salvaged.map(|salvaged| (id, salvaged.replica)));
+            }
         }
     }
-    Ok((replicas, all))
+    Ok(copied)
 }
 
 /// The library's way to the store.

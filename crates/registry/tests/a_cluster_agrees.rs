@@ -230,6 +230,42 @@ fn a_node_goes_on_with_the_targets_that_are_left() {
     });
 }
 
+/// Writes rubbish over a copy.
+async fn damage(disk: &Disk) {
+    for space in ["registry.0", "registry.1", "registry.log"] {
+        let file = disk.open(space).unwrap();
+        file.write(0, vec![vec![7; 4096].into()]).await.unwrap();
+        file.sync().await.unwrap();
+    }
+}
+
+/// Each of them bears as many losses as there are sound copies: one that a start could not read must become one again.
+#[test]
+fn a_damaged_copy_is_written_anew_by_the_start_that_finds_it() {
+    sim::explore(sim::seeds(20), async |world, host| {
+        let cluster = Cluster::create(&world, &host, 3, 1).await;
+        let registry = cluster.start(1).await;
+        for _ in 0..world.dice().below(300) {
+            registry.answer(cluster.open(1)).await.expect("it is alone");
+        }
+        world.crash(NodeId(1), Stop::PowerLoss);
+        world.restart(NodeId(1));
+        let damaged = world.dice().below(3) as usize;
+        damage(&cluster.disks(1)[damaged].plug()).await;
+        let registry = cluster.start(1).await;
+        assert_eq!(registry.damaged(), [TargetId(damaged as u32)]);
+        cluster.disks(1)[(damaged + 1) % 3].fail();
+        registry.answer(cluster.open(1)).await.expect("two copies are sound");
+        cluster.disks(1)[(damaged + 1) % 3].heal();
+        registry.answer(cluster.open(1)).await.expect("two copies are sound");
+        let logs = registry.maps().logs.len();
+        world.crash(NodeId(1), Stop::PowerLoss);
+        world.restart(NodeId(1));
+        let registry = cluster.start(1).await;
+        assert_eq!((registry.maps().logs.len(), registry.damaged()), (logs, vec![]));
+    });
+}
+
 #[test]
 fn a_start_does_not_ask_for_targets_that_were_taken_away() {
     sim::explore(0..5, async |world, host| {
@@ -392,6 +428,24 @@ fn a_node_goes_on_with_one_of_two_copies_and_never_with_the_lost_one_alone() {
         cluster.disks(node)[1 - lost].fail();
         go_on(&world, &cluster, node).await;
         assert_ne!(counted(&cluster, node), [left], "the other has all, too");
+    });
+}
+
+#[test]
+fn a_damaged_copy_is_none_that_a_start_with_a_lost_one_could_write() {
+    sim::explore(0..10, async |world, host| {
+        let (cluster, node) = three_of_which_one(&world, &host, 2).await;
+        let lost = world.dice().below(2) as usize;
+        cluster.disks(node)[lost].fail();
+        go_on(&world, &cluster, node).await;
+        cluster.forget(node);
+        world.crash(NodeId(node), Stop::PowerLoss);
+        let host = world.restart(NodeId(node));
+        cluster.disks(node)[lost].heal();
+        let both = some_of(&cluster, node, &[0, 1]);
+        damage(&both[1 - lost].1).await;
+        let refused = Registry::start(&host, both).await.err();
+        assert!(matches!(refused, Some(RegistryStart::Uncounted(_))), "{refused:?}");
     });
 }
 

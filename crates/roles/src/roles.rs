@@ -116,6 +116,10 @@ impl Roles {
         let absent = absent_targets(&cluster.maps(), lost);
         let serving: Vec<_> = storage.targets().into_iter().map(|target| target.id()).collect();
         let outdated = registry.as_ref().map(|registry| registry.outdated()).unwrap_or_default();
+        let damaged = registry.as_ref().map(|registry| registry.damaged()).unwrap_or_default();
+        if !damaged.is_empty() {
+            warn!(?damaged, "the registry on these targets was damaged, and is written anew from the others");
+        }
         settle_targets(&cluster, &serving, &outdated).await?;
         // Before anything is written by this life.
         if let Err(error) = tell_sizes(&cluster, &storage.targets()).await {
