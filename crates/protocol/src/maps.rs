@@ -410,6 +410,8 @@ pub struct Stop {
     pub phase: StopPhase,
     /// Living nodes that have not finished the phase.
     pub left: BTreeSet<u32>,
+    /// The epoch in which it was asked for: what is said of another one counts for nothing in this.
+    pub asked: MapEpoch,
 }
 
 /// How far a stop of all machines is.

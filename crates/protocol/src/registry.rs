@@ -212,6 +212,8 @@ pub enum RegistryRequest {
         session: u64,
         /// The phase.
         phase: StopPhase,
+        /// The epoch in which that stop was asked for.
+        asked: MapEpoch,
     },
     /// Programs use this node's mount, so that all stay.
     CallStopOff {
@@ -219,6 +221,8 @@ pub enum RegistryRequest {
         node: u32,
         /// Its session.
         session: u64,
+        /// The epoch in which that stop was asked for.
+        asked: MapEpoch,
     },
     /// The lease ran out. The registry's leader alone says so.
     Expire {

@@ -83,8 +83,10 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
         RegistryRequest::TargetsEmpty(targets, seen) => drain::conclude(&mut next, &targets, seen),
         RegistryRequest::RemoveNode(node) => drain::remove_node(&mut next, node),
         RegistryRequest::StopAll { force, seen } => stop::ask(&mut next, force, seen),
-        RegistryRequest::FinishPhase { node, session, phase } => stop::finish(&mut next, (node, session), phase),
-        RegistryRequest::CallStopOff { node, session } => stop::call_off(&mut next, node, session),
+        RegistryRequest::FinishPhase { node, session, phase, asked } => {
+            stop::finish(&mut next, (node, session), (phase, asked))
+        }
+        RegistryRequest::CallStopOff { node, session, asked } => stop::call_off(&mut next, (node, session), asked),
     };
     drain::reconsider(&mut next);
     stop::go_on(&mut next);

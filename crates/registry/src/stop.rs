@@ -4,7 +4,8 @@
 //! 1. A phase ends when every living node has finished it. Who dies is not waited for, and who is not there may not begin
 //!    meanwhile.
 //! 2. Nothing has happened until all have found their mounts unused, or need not look: up to then it can be called off.
-//! 3. Nobody is stopped once more by what was asked before the last stop was over.
+//! 3. Nobody is stopped once more by what was asked before the last stop was over. What was said of one stop, and comes late,
+//!    counts in no other.
 //! 4. When it is over, no lease runs out and nothing changes hands: whoever begins first finds the cluster as it was, and has
 //!    as long as a lease holds to be followed by the others.
 
@@ -15,6 +16,7 @@ use protocol::maps::{Maps, NodeState, Stop, StopPhase};
 use protocol::registry::RegistryError;
 
 use crate::change::{self, Outcome, Reply};
+use crate::leases::Holder;
 use crate::nodes;
 
 /// Whether a stop of all goes on, or is over.
@@ -27,33 +29,37 @@ pub fn is_over(maps: &Maps) -> bool {
     maps.stop.as_ref().is_some_and(|stop| stop.phase == StopPhase::Over)
 }
 
-/// Somebody wants all to stop. Asking again changes nothing, but may force what has only been asked for.
+/// Somebody wants all to stop. Asking again changes nothing, but who knows of the stop may force what was only asked for.
 pub(crate) fn ask(maps: &mut Maps, force: bool, seen: MapEpoch) -> Reply {
     if let Some(stop) = maps.stop.as_mut().filter(|stop| !matches!(stop.phase, StopPhase::CalledOff(_))) {
+        if force && !stop.force && seen < stop.asked {
+            return Err(RegistryError::Lost);
+        }
         stop.force |= force;
         return Ok(Outcome::Maps);
     }
     change::decide(maps, seen)?;
-    let left = living(maps);
-    maps.stop = Some(Stop { force, phase: StopPhase::Asked, left });
+    let (left, asked) = (living(maps), change::next_epoch(maps));
+    maps.stop = Some(Stop { force, phase: StopPhase::Asked, left, asked });
     // What was to move stays where it is.
     maps.wishes.clear();
     Ok(Outcome::Maps)
 }
 
-/// A node has finished a phase; saying so again changes nothing.
-pub(crate) fn finish(maps: &mut Maps, (node, session): (u32, u64), phase: StopPhase) -> Reply {
+/// A node has finished a phase of the stop that was asked for in epoch `asked`; saying so again changes nothing.
+pub(crate) fn finish(maps: &mut Maps, (node, session): Holder, (phase, asked): (StopPhase, MapEpoch)) -> Reply {
     nodes::current(maps, node, session)?;
-    if let Some(stop) = maps.stop.as_mut().filter(|stop| stop.phase == phase) {
+    if let Some(stop) = maps.stop.as_mut().filter(|stop| (stop.phase, stop.asked) == (phase, asked)) {
         stop.left.remove(&node);
     }
     Ok(Outcome::Maps)
 }
 
 /// Programs use a node's mount. Where that does not matter, or comes too late, it changes nothing.
-pub(crate) fn call_off(maps: &mut Maps, node: u32, session: u64) -> Reply {
+pub(crate) fn call_off(maps: &mut Maps, (node, session): Holder, asked: MapEpoch) -> Reply {
     nodes::current(maps, node, session)?;
-    if let Some(stop) = maps.stop.as_mut().filter(|stop| stop.phase == StopPhase::Asked && !stop.force) {
+    let is_it = |stop: &&mut Stop| stop.phase == StopPhase::Asked && stop.asked == asked && !stop.force;
+    if let Some(stop) = maps.stop.as_mut().filter(is_it) {
         (stop.phase, stop.left) = (StopPhase::CalledOff(node), BTreeSet::new());
     }
     Ok(Outcome::Maps)
@@ -112,9 +118,14 @@ mod tests {
     }
 
     fn finish(maps: &mut Maps, nodes: &[u32], phase: StopPhase) {
+        let asked = asked(maps);
         for &node in nodes {
-            assert!(step(maps, RegistryRequest::FinishPhase { node, session: 1, phase }).is_ok());
+            assert!(step(maps, RegistryRequest::FinishPhase { node, session: 1, phase, asked }).is_ok());
         }
+    }
+
+    fn asked(maps: &Maps) -> MapEpoch {
+        maps.stop.as_ref().expect("all are to stop").asked
     }
 
     fn phase(maps: &Maps) -> Option<StopPhase> {
@@ -166,6 +177,27 @@ mod tests {
     }
 
     #[test]
+    fn what_was_said_in_an_earlier_stop_counts_in_no_later_one() {
+        let mut maps = cluster();
+        let forced = RegistryRequest::StopAll { force: true, seen: maps.epoch };
+        ask(&mut maps, false).expect("nothing else was decided");
+        let said = asked(&maps);
+        let call_off = RegistryRequest::CallStopOff { node: 2, session: 1, asked: said };
+        step(&mut maps, call_off.clone()).expect("nothing has happened");
+        ask(&mut maps, false).expect("that one is over");
+        let before = maps.clone();
+        for node in 1..=3 {
+            let finished = RegistryRequest::FinishPhase { node, session: 1, phase: StopPhase::Asked, asked: said };
+            step(&mut maps, finished).expect("it is late");
+        }
+        step(&mut maps, call_off).expect("it is late");
+        assert_eq!(step(&mut maps, forced), Err(RegistryError::Lost), "nobody knew of this one");
+        assert_eq!(maps, before);
+        ask(&mut maps, true).expect("somebody does now");
+        assert!(maps.stop.is_some_and(|stop| stop.force));
+    }
+
+    #[test]
     fn who_dies_is_not_waited_for() {
         let mut maps = cluster();
         assert!(ask(&mut maps, true).is_ok());
@@ -173,27 +205,29 @@ mod tests {
         assert!(step(&mut maps, RegistryRequest::Expire { node: 3, session: 1 }).is_ok());
         finish(&mut maps, &[1, 2], StopPhase::Clients);
         assert_eq!(phase(&maps), Some(StopPhase::Managers));
-        assert!(matches!(
-            step(&mut maps, RegistryRequest::FinishPhase { node: 3, session: 1, phase: StopPhase::Managers }),
-            Err(RegistryError::Over(3, 1))
-        ));
+        let late =
+            RegistryRequest::FinishPhase { node: 3, session: 1, phase: StopPhase::Managers, asked: asked(&maps) };
+        assert!(matches!(step(&mut maps, late), Err(RegistryError::Over(3, 1))));
     }
 
     #[test]
     fn it_is_called_off_before_anything_happens_or_not_at_all() {
         let mut maps = cluster();
-        let call_off = || RegistryRequest::CallStopOff { node: 2, session: 1 };
+        let call_off = |maps: &mut Maps| {
+            let asked = asked(maps);
+            step(maps, RegistryRequest::CallStopOff { node: 2, session: 1, asked })
+        };
         assert!(ask(&mut maps, false).is_ok());
-        assert!(step(&mut maps, call_off()).is_ok());
+        call_off(&mut maps).expect("it is heard");
         assert_eq!((phase(&maps), goes_on(&maps)), (Some(StopPhase::CalledOff(2)), false));
         finish(&mut maps, &[1, 2, 3], StopPhase::Asked);
         assert_eq!(phase(&maps), Some(StopPhase::CalledOff(2)));
         assert!(ask(&mut maps, true).is_ok());
-        assert!(step(&mut maps, call_off()).is_ok());
+        call_off(&mut maps).expect("it is heard");
         assert_eq!(phase(&maps), Some(StopPhase::Asked), "force is force");
         finish(&mut maps, &[1, 2, 3], StopPhase::Asked);
         maps.stop.as_mut().expect("it goes on").force = false;
-        assert!(step(&mut maps, call_off()).is_ok());
+        call_off(&mut maps).expect("it is heard");
         assert_eq!(phase(&maps), Some(StopPhase::Clients), "too late");
     }
 }

@@ -51,14 +51,15 @@ impl Roles {
 
     /// Says whether this machine can stop, and returns when it is known whether all can.
     pub async fn agree_to_stop(&self, above: &dyn Above) -> Result<(), Stays> {
-        let forced = self.cluster.maps().stop.as_ref().is_some_and(|stop| stop.force);
-        let (node, session) = self.life();
-        let answer = if !forced && above.is_used().await {
-            RegistryRequest::CallStopOff { node, session }
-        } else {
-            RegistryRequest::FinishPhase { node, session, phase: StopPhase::Asked }
-        };
-        self.tell(answer).await;
+        if let Some(Stop { force, asked, .. }) = self.cluster.maps().stop.clone() {
+            let (node, session) = self.life();
+            let answer = if !force && above.is_used().await {
+                RegistryRequest::CallStopOff { node, session, asked }
+            } else {
+                RegistryRequest::FinishPhase { node, session, phase: StopPhase::Asked, asked }
+            };
+            self.tell(answer).await;
+        }
         self.agreement().await
     }
 
@@ -88,9 +89,11 @@ impl Roles {
     /// Has finished a phase; returns when all have.
     async fn finish(&self, phase: StopPhase) {
         let (node, session) = self.life();
-        self.tell(RegistryRequest::FinishPhase { node, session, phase }).await;
+        // Without this machine none can be over before another is asked for, unless this one was given up.
+        let Some(asked) = self.cluster.maps().stop.as_ref().map(|stop| stop.asked) else { return };
+        self.tell(RegistryRequest::FinishPhase { node, session, phase, asked }).await;
         // Where the stop is over and the next start has begun, the phase is over, too.
-        self.in_company(self.until(|stop| stop.is_none_or(|stop| stop.phase != phase))).await;
+        self.in_company(self.until(|stop| stop.is_none_or(|stop| (stop.phase, stop.asked) != (phase, asked)))).await;
     }
 
     /// Tells the registry until it has heard.
