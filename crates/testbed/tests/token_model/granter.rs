@@ -189,7 +189,7 @@ pub(crate) fn take_over(model: &Handover, state: &mut State) {
     if model.breach == Breach::GrantedUnheard {
         state.manager.lives = state.clients.iter().map(|client| client.life).collect();
         state.manager.claims.fill(Claim::Heard);
-        state.manager.granted.heard();
+        state.manager.granted.heard(false);
     }
 }
 
@@ -208,7 +208,7 @@ pub(crate) fn hear_claim(model: &Handover, state: &mut State, client: usize) {
     tokens.into_iter().for_each(|token| state.manager.granted.claim(node(client), token));
     if state.manager.claims.iter().all(|claim| *claim == Claim::Heard) {
         replay(model, state);
-        state.manager.granted.heard();
+        state.manager.granted.heard(false);
     }
 }
 

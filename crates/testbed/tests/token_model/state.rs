@@ -161,7 +161,7 @@ impl State {
     /// Nobody holds anything; where `is_shared`, several used the slot before.
     pub(crate) fn new(clients: usize, is_shared: bool, is_made: bool) -> State {
         let mut granted = Granting::unheard(MapEpoch(1));
-        granted.heard();
+        granted.heard(false);
         if is_shared {
             let alone = granted.grant(SLOT, node(0), file(), TokenMode::Read);
             assert_eq!(alone, Ok(Grant::Slot(SLOT)), "the first gets all of it");
