@@ -6,9 +6,10 @@
 //!    mark is set only where that is true of all *data* before it, wherever their deltas lie. How far the stripe goes in
 //!    which the mark lies only the one behind it tells: what was listed before may have grown since.
 //! 3. Of a sealed log all stripes may be judged: a manager that has not yet replayed it says that all of it lives.
-//! 4. A stripe of an open log goes only when m+1 targets of one group hold later fragments that call it complete. A recoverer
-//!    begins at the first stripe that it does not know complete, and takes a stripe that is nowhere for the log's end: with m
-//!    targets of each group lost, which may be one machine's, it must still learn what we knew.
+//! 4. A stripe of an open log goes only when m+1 targets of one group hold later fragments, on their disks, that call it
+//!    complete. A recoverer begins at the first stripe that it does not know complete, and takes a stripe that is nowhere for
+//!    the log's end: with m targets of each group lost, which may be one machine's, and the power of all, it must still learn
+//!    what we knew.
 
 use std::collections::BTreeMap;
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::join_all;
 use log::{Cluster, stripes};
 use protocol::address::Position;
+use protocol::fragment::FragmentHeader;
 use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
 use protocol::maps::{LogState, Maps, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
@@ -131,21 +132,41 @@ async fn edges(cluster: &Cluster, maps: &Maps, stripes: impl Iterator<Item = Str
     let open = |log: &LogId| maps.logs.get(log).is_some_and(|entry| matches!(entry.state, LogState::Open(_)));
     // In order of numbers, so that the newest stripe of each log comes last.
     let newest: BTreeMap<LogId, StripeNumber> = stripes.filter(|(log, _)| open(log)).collect();
-    let found = newest.into_iter().map(|(log, newest)| async move { (log, edge(cluster, maps, log, newest).await) });
-    join_all(found).await.into_iter().collect()
+    if newest.is_empty() {
+        return BTreeMap::new();
+    }
+    let answers = join_all(maps.present().map(|(target, _)| tails_on_disk(cluster, target, &newest))).await;
+    let mut tails: BTreeMap<LogId, Vec<Tail>> = newest.into_keys().map(|log| (log, Vec::new())).collect();
+    for (log, tail) in answers.into_iter().flatten().flatten() {
+        tails.entry(log).or_default().push(tail);
+    }
+    tails.into_iter().map(|(log, tails)| (log, edge_of(tails))).collect()
 }
 
-async fn edge(cluster: &Cluster, maps: &Maps, log: LogId, newest: StripeNumber) -> Edge {
-    let from = StripeNumber(newest.0.saturating_sub(NEWEST));
-    let answers = join_all(maps.present().map(|(target, _)| {
-        let request = StorageRequest::Tail { log, from };
-        cluster.ask(target, request)
-    }));
-    let tails = answers.await.into_iter().filter_map(|answer| match answer {
-        Ok(StorageReply::Fragments(fragments)) => Some(fragments.into_iter().map(|it| it.header).collect()),
+/// The headers of a log's newest fragments on one target.
+type Tail = Vec<FragmentHeader>;
+
+/// What a target has of the newest stripes of each log, once that is on its disk: what is deleted because of it is gone at
+/// once, and a loss of power must not take back the reason. `None` where it does not answer, or may have lost some meanwhile.
+async fn tails_on_disk(
+    cluster: &Cluster,
+    target: TargetId,
+    newest: &BTreeMap<LogId, StripeNumber>,
+) -> Option<Vec<(LogId, Tail)>> {
+    let Ok(StorageReply::Stat(stat)) = cluster.ask(target, StorageRequest::Stat).await else { return None };
+    let asks = newest.iter().map(|(&log, newest)| {
+        let from = StripeNumber(newest.0.saturating_sub(NEWEST));
+        cluster.ask(target, StorageRequest::Tail { log, from })
+    });
+    let answers = join_all(asks).await;
+    let tails = newest.keys().zip(answers).filter_map(|(&log, answer)| match answer {
+        Ok(StorageReply::Fragments(fragments)) => Some((log, fragments.into_iter().map(|it| it.header).collect())),
         _ => None,
     });
-    edge_of(tails.collect())
+    match cluster.ask(target, StorageRequest::Sync).await {
+        Ok(StorageReply::Synced { incarnation }) if incarnation == stat.incarnation => Some(tails.collect()),
+        _ => None,
+    }
 }
 
 /// Whether no target that may come back holds anything of `log`. Unlike a listing, this knows who was silent.

@@ -144,6 +144,16 @@ impl House {
         appended
     }
 
+    /// Fills some stripes with blocks, for which it does not wait.
+    fn append_stripes(&self, life: &Life, inode: InodeId, blocks: std::ops::Range<u64>) -> Vec<(u64, Appended)> {
+        let one = |block: u64| {
+            let (owner, body) = (Owner::new(inode, block * u64::from(BLOCK)), content(inode.0, block));
+            let record = Record { kind: RecordKind::Data, owner, parts: &[BodyPart::Copied(&body)], aligned: false };
+            (block, life.writer.append(record).expect("an open log takes records"))
+        };
+        blocks.map(one).collect()
+    }
+
     async fn fill(&mut self, life: &Life, blocks: u64) {
         for inode in 1..=FILES {
             for first in (0..blocks).step_by(8) {
@@ -418,5 +428,38 @@ fn what_is_written_between_a_listing_and_the_question_behind_it_stays() {
         for (block, address) in burst {
             assert_eq!(life.reader.read(address).await.expect("it was fsynced"), content(2, block));
         }
+    });
+}
+
+/// A burst becomes `disk` at one stroke, so that none of its own headers calls any of it complete; those of the next one do,
+/// and nobody has synced them yet. What is deleted because of them is gone at once, and they may go with the power.
+#[test]
+fn what_lets_stripes_be_deleted_is_not_lost_with_the_power() {
+    sim::explore(0..20, async |world, host| {
+        let mut house = House::build(&world, &host, 3, 40).await;
+        let asleep = CleanerOptions { interval: Duration::from_secs(36_000), ..options() };
+        let life = house.live(&host, asleep).await;
+        let (removed, kept) = (InodeId(1), InodeId(2));
+        let stripes = |count: u64| count * u64::from(2 * CELL / BLOCK);
+        house.append_stripes(&life, removed, 0..stripes(4));
+        let burst = house.append_stripes(&life, kept, 0..stripes(4));
+        // All that is full is stored before anybody asks for more.
+        host.sleep(Duration::from_millis(100)).await;
+        let end = burst.last().expect("it is not empty").1.end;
+        house.commit(&life, end).await;
+        for (block, appended) in burst {
+            house.book.lock().write(kept, block, appended.body);
+            house.expected.insert((kept, block), kept.0);
+        }
+        life.writer.set_mark(end);
+        let next = house.append_stripes(&life, removed, 0..stripes(1) / 3);
+        let end = next.last().expect("it is not empty").1.end;
+        life.writer.commit(end, Durability::Replicated).await.expect("all targets answer");
+        life.cleaner.clean_now(Goal::Marks).await.expect("all answer");
+        assert!(life.cleaner.status().stripes_deleted > 0, "{:?}", life.cleaner.status());
+        world.crash(host.node(), Stop::PowerLoss);
+        let host = world.restart(host.node());
+        let life = house.live(&host, asleep).await;
+        house.verify(&life).await;
     });
 }
