@@ -13,6 +13,8 @@ use crate::Cluster;
 
 /// Fragments asked for at once.
 const PAGE_SIZE: u32 = 256;
+/// The same of a whole log.
+const TAIL_PAGE_SIZE: u32 = 1024;
 /// Pages of one stripe; a target that has more to say about one stripe talks rubbish.
 const PAGES_MAX: usize = 16;
 
@@ -140,6 +142,29 @@ pub(crate) async fn held(
         after = end;
     }
     Ok(found)
+}
+
+/// What `target` holds of a log from stripe `from` on, of all runs: an answer has a bound, and a log has none. `None` where it
+/// does not tell all of it.
+pub(crate) async fn tail(
+    cluster: &Cluster,
+    target: TargetId,
+    log: LogId,
+    from: StripeNumber,
+) -> Option<Vec<StoredFragment>> {
+    let (mut found, mut after) = (Vec::new(), before(log, from));
+    loop {
+        let request = StorageRequest::List { after: Some(after), limit: TAIL_PAGE_SIZE };
+        let Ok(StorageReply::Fragments(page)) = cluster.ask(target, request).await else { return None };
+        let is_full = page.len() >= TAIL_PAGE_SIZE as usize;
+        let end = page.last().map(|fragment| fragment.header.id).filter(|end| is_full && end.log == log);
+        found.extend(page.into_iter().filter(|it| it.header.id.log == log && it.header.id.stripe >= from));
+        match end {
+            None => return Some(found),
+            Some(end) if end <= after => return None,
+            Some(end) => after = end,
+        }
+    }
 }
 
 fn refusal(error: StorageError) -> Refusal {

@@ -12,7 +12,7 @@ use protocol::fragment::Part;
 use protocol::id::{LogId, StripeNumber, TargetId};
 use protocol::maps::{GroupEntry, LogState, Maps};
 use protocol::record::{HEADER_SIZE, RecordError, RecordHeader, RecordKind};
-use protocol::storage::{StorageReply, StorageRequest, StoredFragment};
+use protocol::storage::StoredFragment;
 
 use crate::absence::may_hide;
 use crate::fetch;
@@ -252,12 +252,8 @@ pub(crate) async fn newest_mark(cluster: &Cluster, log: LogId) -> Result<Positio
         let from = StripeNumber(length.stripe.0.saturating_sub(back));
         let mut targets = targets_of(&maps, log, length.stripe);
         targets.extend(targets_of(&maps, log, from));
-        let tails = targets.iter().map(|&target| cluster.ask(target, StorageRequest::Tail { log, from }));
-        let answers = join_all(tails).await;
-        let fragments = answers.into_iter().flat_map(|answer| match answer {
-            Ok(StorageReply::Fragments(fragments)) => fragments,
-            _ => Vec::new(),
-        });
+        let answers = join_all(targets.iter().map(|&target| fetch::tail(cluster, target, log, from))).await;
+        let fragments = answers.into_iter().flatten().flatten();
         // What was begun beyond the sealed length may name a mark that was cut off.
         let mark = fragments.map(|fragment| fragment.header.mark).filter(|&mark| mark < length).max();
         match mark {

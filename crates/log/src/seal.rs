@@ -30,7 +30,7 @@ use crate::image::{Image, fragment_range};
 use crate::lay::Group;
 use crate::reform::{Need, Reformed, reform};
 use crate::sender::groups_of;
-use crate::{Cluster, SealError};
+use crate::{Cluster, SealError, fetch};
 
 /// How often a claim that came a moment too late is tried again.
 const CLAIMS_MAX: usize = 8;
@@ -273,15 +273,15 @@ impl<'a> Claim<'a> {
         let last = self.layout()?.last().ok_or(SealError::Unknown(self.log))?;
         let (log, from) = (self.log, last.from.max(fenced.complete_below));
         let fenced = &fenced.incarnations;
-        let asks = fenced.keys().map(|&target| self.cluster.ask(target, StorageRequest::Tail { log, from }));
-        let answers = join_all(asks).await;
+        // Nobody else writes here: what comes page by page is what was there at once.
+        let answers = join_all(fenced.keys().map(|&target| fetch::tail(self.cluster, target, log, from))).await;
         let unfinished: BTreeSet<_> =
             self.layout()?.iter().filter(|run| run.end.is_none()).map(|run| run.number).collect();
         let (mut held, mut tail, mut answered) = (Held::new(), from, BTreeMap::new());
         for ((&target, &incarnation), answer) in fenced.iter().zip(answers) {
-            let Ok(StorageReply::Fragments(fragments)) = answer else { continue };
+            let Some(fragments) = answer else { continue };
             answered.insert(target, incarnation);
-            for fragment in fragments.into_iter().filter(|fragment| fragment.header.id.log == log) {
+            for fragment in fragments {
                 tail = tail.max(fragment.header.complete_below);
                 if unfinished.contains(&fragment.header.id.run) {
                     held.entry(fragment.header.id.stripe).or_default().push((target, fragment));

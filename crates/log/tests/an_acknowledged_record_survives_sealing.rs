@@ -347,3 +347,33 @@ fn many_more() {
         disks: seed.is_multiple_of(4),
     });
 }
+
+/// The notes of how far a log is complete are gone with the targets' memory, and what one of them holds of it is more than goes
+/// into one answer.
+#[test]
+fn a_log_of_more_fragments_than_one_answer_tells_is_sealed() {
+    host::sim::run(1, async |world, host| {
+        let fakes = Fakes::new(&world, 3, 1, 4096);
+        let cluster = fakes.cluster(&world.add_node(NodeId(2))).await;
+        let opened = LogWriter::open(cluster, Writer::Client, Room::Data, WriterOptions::default()).await;
+        let writer = opened.expect("all targets answer");
+        for _ in 0..2500 {
+            let parts = &[BodyPart::Copied(&[7; 4000])];
+            let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
+            writer.append(record).expect("an open log takes records");
+            writer.room().await.expect("all targets answer");
+        }
+        let end = writer.end();
+        writer.commit(end, Durability::Disk).await.expect("all targets answer");
+        world.crash(NodeId(2), Stop::Kill);
+        for target in 0..3 {
+            fakes.crash(target, Stop::PowerLoss, &mut world.dice());
+            fakes.restart(target);
+            let mut store = fakes.stores[target].lock().unwrap();
+            store.fragments_told_max = Some(1024);
+            assert!(store.fragments.len() > 1024);
+        }
+        let cluster = fakes.cluster(&host).await;
+        assert!(recovery::seal(&cluster, writer.log()).await.expect("all targets answer") >= end);
+    });
+}

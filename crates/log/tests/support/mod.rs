@@ -48,11 +48,23 @@ pub struct Store {
     undo: Vec<(FragmentId, Vec<(FragmentId, Fragment)>)>,
     pub bytes_max: Option<usize>,
     pub broken: bool,
+    /// It is not heard when it tells of more fragments at once.
+    pub fragments_told_max: Option<usize>,
     generations: u64,
 }
 
 impl Store {
     fn ask(&mut self, request: StorageRequest) -> StorageAnswer {
+        let answer = self.answer(request);
+        match &answer {
+            Ok(StorageReply::Fragments(told)) if self.fragments_told_max.is_some_and(|max| told.len() > max) => {
+                Err(StorageError::Silent("the answer is too long".into()))
+            }
+            _ => answer,
+        }
+    }
+
+    fn answer(&mut self, request: StorageRequest) -> StorageAnswer {
         if self.broken && matches!(request, StorageRequest::Append(_) | StorageRequest::Replace(_)) {
             return Err(StorageError::Failed("broken".into()));
         }
