@@ -5,8 +5,8 @@
 //! too, would be taken for one that never was.
 //!
 //! 1. Every fragment that it should hold of the stripes that are known is there.
-//! 2. No stripe can be unknown: an ended stripe has at least m+1 fragments, so of each of its groups fewer than m others
-//!    must be unheard.
+//! 2. No stripe can be unknown: an ended stripe has at least m+1 fragments. So of each of its groups all others must be heard,
+//!    or fewer than m lack some of what they held, or do not tell: what the rest does not show was not there.
 //! 3. Those that were away for long are not waited for: their stripes are laid anew without them, or made again of the others.
 //!
 //! The same holds, in one group alone, for a target that took another's place there.
@@ -104,8 +104,10 @@ fn may_hide(
         let failed = maps.targets.get(target).is_none_or(|entry| entry.state == TargetState::Failed);
         (failed || silent.contains(target)) && !given_up.contains(target)
     };
-    let others = group.targets.iter().filter(|&&other| other != target && unheard(&other)).count();
-    others >= usize::from(group.geometry.parity).max(1)
+    let tells = |other: TargetId| maps.is_whole_in(group, other) && !silent.contains(&other);
+    let others = || group.targets.iter().filter(|&&other| other != target);
+    let uncertain = others().filter(|&&other| !tells(other)).count();
+    others().any(unheard) && uncertain >= usize::from(group.geometry.parity)
 }
 
 #[cfg(test)]
@@ -221,5 +223,17 @@ mod tests {
         assert_eq!(whole(&maps(&[BEHIND, FAILED], 1), &[], &[], &[1]), [0], "nobody waits for it any more");
         assert_eq!(whole(&maps(&[BEHIND, FAILED, WHOLE, WHOLE], 2), &[], &[], &[]), [0], "one cannot hide a stripe");
         assert_eq!(whole(&maps(&[BEHIND, FAILED, WHOLE, WHOLE], 2), &[], &[2], &[]), [0; 0]);
+    }
+
+    /// A short stripe has one data fragment and m of parity: whoever is away may have the only one that is left of it.
+    #[test]
+    fn one_that_is_away_hides_what_others_have_lost() {
+        assert_eq!(whole(&maps(&[BEHIND, FAILED, FAILED, WHOLE], 2), &[], &[], &[1]), [0; 0], "what one had is lost");
+        assert_eq!(whole(&maps(&[BEHIND, FAILED, FAILED, WHOLE], 2), &[], &[], &[1, 2]), [0], "nobody may come back");
+        assert_eq!(whole(&maps(&[BEHIND, BEHIND, FAILED, WHOLE], 2), &[], &[], &[]), [0; 0], "both may be blank");
+        assert_eq!(whole(&maps(&[BEHIND, BEHIND, WHOLE, WHOLE], 2), &[], &[], &[]), [0, 1], "all tell what they have");
+        let mut maps = maps(&[BEHIND, WHOLE, FAILED, WHOLE], 2);
+        maps.groups.get_mut(&GroupId(0)).expect("the only one").newcomers.insert(TargetId(1));
+        assert_eq!(whole(&maps, &[], &[], &[]), [0; 0], "a newcomer has not got all yet");
     }
 }
