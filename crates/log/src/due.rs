@@ -393,4 +393,30 @@ mod tests {
         assert!(state.due_syncs_of_complete().is_empty() && !state.complete_wait_for_syncs());
         assert!(state.stripes.is_empty(), "all is durable");
     }
+    /// Copies of a record, and a stripe that fills and ends behind it. A sync makes the data with the record durable, and what
+    /// took the copies' place, but not yet the rest of the data, without which that is worth nothing.
+    #[test]
+    fn copies_that_parity_took_the_place_of_do_not_become_disk() {
+        let mut state = state();
+        let parts = &[BodyPart::Copied(&[7; 1000])];
+        let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
+        let first = state.append(&record).expect("there is room").0.end;
+        replicate(&mut state, first);
+        append(&mut state);
+        end(&mut state);
+        let works = state.due_commit(first, Durability::Disk);
+        let syncs = stored(&mut state, works);
+        assert_eq!(syncs.len(), 3);
+        let lay = &state.stripes[0].lay;
+        let late = lay.target(first.stripe, Part::Data(1));
+        let (late, soon): (Vec<_>, Vec<_>) = syncs.into_iter().partition(|ticket| ticket.target == late);
+        for ticket in soon {
+            state.synced(&ticket, Synced::Durable);
+        }
+        assert!(state.acknowledged(Durability::Disk) < first, "it would lie on one target alone");
+        for ticket in late {
+            state.synced(&ticket, Synced::Durable);
+        }
+        assert!(state.acknowledged(Durability::Disk) >= first);
+    }
 }

@@ -88,6 +88,14 @@ impl Lay {
         }
     }
 
+    /// Whether it is a copy that parity may have taken the place of by now: a sync did not make it durable, then, and without
+    /// all the data that parity is worth nothing.
+    pub(crate) fn is_replaced(&self, part: Part) -> bool {
+        let Part::Copy { at, .. } = part else { return false };
+        let parity = &self.parity[usize::from(at)];
+        parity.in_flight || parity.stored > 0
+    }
+
     /// The lanes of `target`, with their parts.
     pub(crate) fn lanes_on(
         &mut self,

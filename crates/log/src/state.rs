@@ -307,7 +307,9 @@ impl State {
             Synced::Durable => {
                 for &(number, run, part, stored) in &ticket.stored {
                     let found = self.stripe_mut(number).filter(|stripe| stripe.lay.run == run);
-                    if let Some(stripe) = found {
+                    if let Some(stripe) = found
+                        && !stripe.lay.is_replaced(part)
+                    {
                         let lane = stripe.lay.lane(part);
                         lane.disk = lane.disk.max(stored.min(lane.stored));
                     }
