@@ -17,7 +17,7 @@ use protocol::maps::{Drain, GroupEntry, Maps, NodeState, TargetEntry, TargetStat
 use protocol::registry::RegistryRequest;
 
 use crate::exposure::Safety;
-use crate::stripes::{Stray, StripeState};
+use crate::stripes::{Stray, StripeState, is_left};
 
 /// The groups of which members are to be replaced when nobody waits for the targets `given_up`, as they are then.
 pub fn replaced(maps: &Maps, given_up: &BTreeSet<TargetId>) -> BTreeMap<GroupId, GroupEntry> {
@@ -94,8 +94,9 @@ fn disorder(group: GroupId, target: TargetId) -> u64 {
     (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 16
 }
 
-/// The fragments that are of no use any more, and their generations, by the targets on which they lie: those of former
-/// members, where the present ones lack nothing and nothing of the stripe can come to lie there again.
+/// The fragments that are of no use any more, and their generations, by the targets on which they lie. Where the present
+/// members lack nothing those are what is left of the stripe in runs in which it lies no more, and what former members have,
+/// if nothing of the stripe can come to lie there again.
 pub(crate) fn astray(maps: &Maps, states: &[StripeState]) -> BTreeMap<TargetId, Vec<(FragmentId, u64)>> {
     let written = maps.written();
     let mut astray: BTreeMap<TargetId, Vec<(FragmentId, u64)>> = BTreeMap::new();
@@ -107,7 +108,8 @@ pub(crate) fn astray(maps: &Maps, states: &[StripeState]) -> BTreeMap<TargetId, 
         let is_needed = |target: &TargetId| {
             groups.iter().any(|id| written.contains(id) || maps.groups[id].targets.contains(target))
         };
-        for &Stray { target, id, generation } in state.astray.iter().filter(|stray| !is_needed(&stray.target)) {
+        let goes = |stray: &&Stray| is_left(maps, state.log, &stray.id) || !is_needed(&stray.target);
+        for &Stray { target, id, generation } in state.astray.iter().filter(goes) {
             astray.entry(target).or_default().push((id, generation));
         }
     }
@@ -275,5 +277,8 @@ mod tests {
         again.groups.get_mut(&GroupId(1)).expect("one of two").targets[0] = TargetId(1);
         again.logs.get_mut(&LogId(1)).expect("it is open").layout.push(run(1, 9, 1));
         assert_eq!(all(&again, &stripe), 0, "it may lie there in another run");
+        let layout = &mut again.logs.get_mut(&LogId(1)).expect("it is open").layout;
+        (layout[0].end, layout[1].from, layout[1].end) = (Some(StripeNumber(4)), StripeNumber(4), None);
+        assert_eq!(all(&again, &stripe), 1, "it was laid anew, and what it left is not what lies there");
     }
 }

@@ -37,7 +37,7 @@ pub struct StripeState {
     pub cut_off: bool,
     /// Fragments that should be there and are not.
     pub missing: Vec<Damage>,
-    /// What former members of the group hold of it.
+    /// What former members of the group hold of it, and what is left of it in runs in which it lies no more.
     pub astray: Vec<Stray>,
 }
 
@@ -165,8 +165,11 @@ fn state_of(maps: &Maps, (log, number): (LogId, StripeNumber), held: &Held, hear
     let missing = if ended && !cut_off { missing(maps, header, &lengths, held) } else { Vec::new() };
     let group = maps.groups.get(&header.group);
     let is_former = |target: &TargetId| group.is_some_and(|group| group.former.contains(target));
+    // Where nothing is shown of the runs in which it lies now, what is left of it may be all there is.
+    let is_laid_anew = !is_left(maps, log, &header.id);
     let stray = |&(target, ref found): &(TargetId, StoredFragment)| {
-        is_former(&target).then_some(Stray { target, id: found.header.id, generation: found.generation })
+        let is_astray = is_former(&target) || (is_laid_anew && is_left(maps, log, &found.header.id));
+        is_astray.then_some(Stray { target, id: found.header.id, generation: found.generation })
     };
     let astray = held.iter().filter_map(stray).collect();
     Some(StripeState { log, number, length, ended, group: header.group, cut_off, missing, astray })
@@ -243,7 +246,7 @@ fn hides_data(maps: &Maps, header: &FragmentHeader, held: &Held, heard: &BTreeSe
 }
 
 /// Whether the stripe was laid anew in a later run than this fragment's. One that is not known may be newer than these maps.
-fn is_left(maps: &Maps, log: LogId, id: &FragmentId) -> bool {
+pub(crate) fn is_left(maps: &Maps, log: LogId, id: &FragmentId) -> bool {
     let layout = maps.logs.get(&log).map_or(&[][..], |entry| &entry.layout);
     layout.iter().any(|run| run.number == id.run && !run.covers(id.stripe))
 }

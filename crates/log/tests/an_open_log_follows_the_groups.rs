@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use host::sim::{self, Dice, Stop, World};
 use host::{BoxFuture, Envelope, Handler, Host, NodeId, Port};
-use log::{Appended, BodyPart, LogReader, LogWriter, Record, WriterOptions, recovery};
-use protocol::id::{GroupId, LogId};
-use protocol::maps::{Maps, Writer};
+use log::{Appended, BodyPart, LogReader, LogWriter, RebuildOptions, Rebuilder, Record, WriterOptions, recovery};
+use protocol::fragment::FragmentId;
+use protocol::id::{GroupId, LogId, TargetId};
+use protocol::maps::{Maps, TargetState, Writer};
 use protocol::record::{Owner, RecordKind};
 use protocol::registry::{REGISTRY_PORT, RegistryAnswer, RegistryError, RegistryRequest};
 use protocol::storage::{Durability, Room};
@@ -365,6 +366,44 @@ fn runs_end_though_the_registry_hears_of_it_late_and_where_they_ended() {
         let (last, past) = layout.split_last().expect("it has runs");
         assert!(layout.len() == 4 && past.iter().all(|run| run.end.is_some()) && last.end.is_none(), "{layout:?}");
         world.crash(WRITER, Stop::Kill);
+        read_back(&world, &fakes, &story, 0).await;
+    });
+}
+
+/// Once all of the older run's stripes are whole in the newer one, nobody reads what is left of them there.
+#[test]
+fn what_a_stripe_that_was_laid_anew_left_behind_goes() {
+    sim::explore(0..12, async |world, _| {
+        let counts = [1, 1, 1];
+        let fakes = Fakes::machines(&world, &counts, FRAGMENT);
+        (1..counts.len()).for_each(|machine| fakes.join(&counts, machine));
+        let story = begin_slowly(&world, &fakes, (60, Duration::from_millis(20))).await;
+        world.sleep(Duration::from_millis(100 + world.dice().below(300))).await;
+        world.crash(Fakes::node(1), Stop::Kill);
+        world.sleep(Duration::from_secs(3)).await;
+        assert!(story.lock().unwrap().runs_added >= 1);
+        let log = story.lock().unwrap().log.expect("it was opened");
+        fakes.restart_machine(&counts, 1);
+        // It was away, so that somebody looks whether it is whole.
+        fakes.change(RegistryRequest::SetTarget(TargetId(1), TargetState::Failed));
+        fakes.change(RegistryRequest::SetTarget(TargetId(1), TargetState::Behind));
+        let cluster = fakes.cluster(&world.host(Fakes::node(0))).await;
+        let rebuilder = Rebuilder::start(cluster, RebuildOptions::default());
+        world.sleep(Duration::from_secs(20)).await;
+        rebuilder.stop();
+        let maps = fakes.maps.lock().unwrap().clone();
+        let layout = &maps.logs[&log].layout;
+        assert!(layout.len() > 1 && layout[..layout.len() - 1].iter().all(|run| run.end.is_some()), "{layout:?}");
+        let stores = || fakes.stores.iter().map(|store| store.lock().unwrap());
+        let newest = stores().filter_map(|store| store.fragments.keys().map(|id| id.stripe).max()).max();
+        for store in stores() {
+            // The newest may be open still, and its writer's.
+            let is_left = |id: &&FragmentId| {
+                Some(id.stripe) < newest && !layout.iter().any(|run| run.number == id.run && run.covers(id.stripe))
+            };
+            let left = store.fragments.keys().find(is_left);
+            assert_eq!(left, None, "{layout:?}");
+        }
         read_back(&world, &fakes, &story, 0).await;
     });
 }
