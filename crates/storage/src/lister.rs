@@ -20,13 +20,25 @@ use crate::target::Target;
 /// Fragments listed at a time while a snapshot is made: the catalog is locked no longer.
 const SNAPSHOT_PAGE: usize = 512;
 
+/// Room for coming batches is reserved in the list, so that deletions need none when the disk is full.
+const LIST_RESERVE: u64 = 1 << 20;
+
 /// Where the list stands.
 #[derive(Debug)]
 pub(crate) struct ListState {
     pub(crate) superblock: Superblock,
     pub(crate) place: Place,
+    /// Where the reserved room ends.
+    reserved_until: u64,
     /// Writes of the list that failed for lack of room.
     pub(crate) full_count: u64,
+}
+
+impl ListState {
+    /// Nothing is known to be reserved.
+    pub(crate) fn new(superblock: Superblock, place: Place) -> ListState {
+        ListState { superblock, place, reserved_until: 0, full_count: 0 }
+    }
 }
 
 impl Target {
@@ -114,7 +126,24 @@ impl Target {
                 Err(error) => return Err(error),
             }
         }
+        self.reserve_list(&mut state).await?;
         Ok(covers)
+    }
+
+    /// Reserves room for coming batches where less than half of it is left: behind what the list holds, so that one which has
+    /// just taken another's place begins with all of it.
+    async fn reserve_list(&self, state: &mut ListState) -> Result<(), StorageError> {
+        let from = state.place.offset;
+        if state.reserved_until >= from + LIST_RESERVE / 2 {
+            return Ok(());
+        }
+        match self.lists[(state.superblock.list % 2) as usize].reserve(from, LIST_RESERVE).await {
+            Ok(()) => state.reserved_until = from + LIST_RESERVE,
+            // A full disk goes on with what there is: what frees room may find some.
+            Err(DiskError::Full) => {}
+            Err(error) => return Err(self.fail("a reservation", &error)),
+        }
+        Ok(())
     }
 
     /// Writes everything into the other list, and makes that one current.
@@ -123,7 +152,7 @@ impl Target {
         superblock.list += 1;
         superblock.list_synced = 0;
         let place = Place { offset: 0, number: 0, chain: 0, snapshot_end: 0 };
-        let mut next = ListState { superblock, place, full_count: state.full_count };
+        let mut next = ListState { full_count: state.full_count, ..ListState::new(superblock, place) };
         let file = &self.lists[(superblock.list % 2) as usize];
         let (mut after, mut payloads) = (None, Payloads::default());
         loop {

@@ -39,8 +39,6 @@ const HEADS_AT_ONCE: usize = 16;
 const OVERHEAD: u64 = 1 << 20;
 /// What the lists take for each cell, at the most, in bytes.
 const OVERHEAD_PER_CELL: u64 = 512;
-/// Room for coming batches is reserved in the list, so that deletions need none when the disk is full.
-const LIST_RESERVE: u64 = 1 << 20;
 
 /// The byte spaces of a target.
 const SPACES: [&str; 5] = ["target", "data", "list.0", "list.1", "intake"];
@@ -260,7 +258,7 @@ impl Target {
             // Tails that were found count as covered by the sync above: number one.
             syncs: Arc::new(Rounds::new(1)),
             listings: Arc::new(Rounds::new(0)),
-            list_state: async_lock::Mutex::new(ListState { superblock, place: list, full_count: 0 }),
+            list_state: async_lock::Mutex::new(ListState::new(superblock, list)),
             failed: OnceLock::new(),
             stripes: stripe_locks(),
             bytes_read: AtomicU64::new(0),
@@ -285,12 +283,7 @@ impl Target {
             Ok(_) | Err(StorageError::Full) => {}
             Err(error) => return Err(open_error(error)),
         }
-        let state = self.list_state.lock().await;
-        let list = &self.lists[(state.superblock.list % 2) as usize];
-        match list.reserve(state.place.offset, LIST_RESERVE).await {
-            Ok(()) | Err(DiskError::Full) => Ok(()),
-            Err(error) => Err(OpenError::Disk(error)),
-        }
+        Ok(())
     }
 }
 

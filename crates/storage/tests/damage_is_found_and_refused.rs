@@ -293,3 +293,34 @@ fn a_target_without_room_for_an_intake_works_without() {
         assert_eq!(read(&target, id, 0, 9_000).await.unwrap().len(), 1_500);
     });
 }
+
+/// What frees room must be noted, however long the target has run when others' files fill its disk.
+#[test]
+fn deletions_are_noted_on_a_disk_that_others_filled_after_many_lists() {
+    sim::run(9, async |world, host| {
+        let disk = world.add_disk(host.node(), "d", DiskOptions { capacity_bytes: 8 << 20, ..DiskOptions::default() });
+        format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+        let target = open(&host, &disk).await.unwrap();
+        let size = |list| disk.plug().open(list).unwrap().size().unwrap();
+        let mut stripe = 0;
+        for lists in [["list.0", "list.1"], ["list.1", "list.0"]] {
+            while size(lists[0]) == 0 || disk.peek(lists[1], 0, 4).iter().any(|&byte| byte != 0) {
+                let id = fragment_id(LogId(1), stripe, Part::Data(0));
+                target.serve(StorageRequest::Append(append(id, 0, 0, 9_000, Durability::Disk))).await.unwrap();
+                if stripe >= 30 {
+                    let stripes = vec![(LogId(1), StripeNumber(stripe - 30))];
+                    target.serve(StorageRequest::Delete { stripes }).await.unwrap();
+                }
+                stripe += 1;
+            }
+            let left = disk.plug().usage().unwrap().bytes_free;
+            disk.plug().open("others").unwrap().reserve(0, left).await.unwrap();
+            for log in 2..60 {
+                target.serve(StorageRequest::Fence { log: LogId(log + stripe), epoch: FenceEpoch(1) }).await.unwrap();
+            }
+            let stripes = vec![(LogId(1), StripeNumber(stripe - 1))];
+            target.serve(StorageRequest::Delete { stripes }).await.unwrap();
+            disk.plug().open("others").unwrap().discard(0, left).await.unwrap();
+        }
+    });
+}
