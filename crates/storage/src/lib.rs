@@ -15,6 +15,7 @@
 //! | intake | small durable appends that wait for a sync of the data | `intake`, `halves` | `taker` |
 //! | superblock | what a target says of itself as a whole | `superblock` | |
 //! | rounds | group commit | | `rounds` |
+//! | around | reads that go on past what a disk does not give | | `around` |
 //! | watch | whether its disk still answers | `hang` | `watch` |
 //! | undertaking | work that goes on to its end, whoever waits for it | | `undertaking` |
 //!
@@ -24,6 +25,7 @@
 //! *Never*: inodes, tokens, what parity means, other targets; a lock of more than one stripe held over I/O; an answer
 //! before what it promises is so.
 
+mod around;
 mod bytes_at;
 mod catalog;
 mod cells;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
 use host::{Disk, DiskError, Host};
@@ -14,6 +15,7 @@ use protocol::id::{FenceEpoch, TargetId};
 use protocol::storage::StorageError;
 use protocol::{FastMap, FastSet};
 
+use crate::around::{UNREADABLE_MAX, read_around};
 use crate::catalog::{Catalog, Change, OpenTail, Plan, Stored, cells_for};
 use crate::cells::{CellRun, Cells};
 use crate::head::{
@@ -222,7 +224,7 @@ impl Target {
 
         let (mut replay, place) = read_lists(&lists, &superblock).await?;
         let owner = owner_of(cluster, id);
-        let taken_in = find_entries(&intake.read(0, INTAKE_SIZE_MAX as usize).await?, owner);
+        let taken_in = find_entries(&read_around(&intake, 0, INTAKE_SIZE_MAX as usize).await?, owner);
         let opening = Opening { data: data.clone(), superblock, owner, taken_in };
         let found = opening.find(&mut replay, place.is_none()).await?;
         let anew = if place.is_none() {
@@ -334,7 +336,7 @@ async fn read_lists(lists: &[WatchedFile; 2], superblock: &Superblock) -> Result
 async fn read_list(file: &WatchedFile, list: u64, synced: u64) -> Result<(Replay, Option<Place>), DiskError> {
     let (size, mut offset, mut reader) = (file.size()?, 0, ListReader::new(list));
     while offset < size {
-        let piece = file.read(offset, PIECE_SIZE).await?;
+        let piece = read_around(file, offset, PIECE_SIZE).await?;
         if piece.is_empty() {
             break;
         }
@@ -350,9 +352,31 @@ struct Found {
     fragments: BTreeMap<FragmentId, Stored>,
     /// Those that something newer takes the place of.
     losers: Vec<Stored>,
+    /// Where something may lie that the disk does not give. It is missing, as what rots is, and its cells take nothing else.
+    unreadable: Vec<CellRun>,
     /// The list tells of fragments that cannot be there, or not with one another. No target writes such a list; but what is
     /// passed over now shall not come back when what it had to give way to is deleted.
     belied: bool,
+}
+
+/// What a candidate turns out to be.
+enum Looked {
+    Fragment(FragmentHeader, Stored),
+    Nothing,
+    /// Nobody can tell.
+    Unreadable(CellRun),
+}
+
+/// Why the length of a fragment is not known.
+enum Unmeasured {
+    Unreadable,
+    Disk(DiskError),
+}
+
+impl From<DiskError> for Unmeasured {
+    fn from(error: DiskError) -> Self {
+        Unmeasured::Disk(error)
+    }
 }
 
 impl Opening {
@@ -365,7 +389,7 @@ impl Opening {
         } else {
             window_cells(&replay.window, self.data.size()?.div_ceil(self.cell_size()) as u32)
         };
-        let mut candidates = self.candidates(cells, replay).await?;
+        let (mut candidates, mut unreadable) = self.candidates(cells, replay).await?;
         if damaged {
             // A fence is at least as high as the epoch of what was accepted.
             for candidate in &candidates {
@@ -390,21 +414,32 @@ impl Opening {
         newest_of_each_cell(&mut candidates);
         let belied = candidates.len() < count;
         let found = self.resolve(candidates).await?;
-        Ok(Found { belied: belied || found.belied, ..found })
+        unreadable.extend(&found.unreadable);
+        if unreadable.len() > UNREADABLE_MAX {
+            return Err(DiskError::Failed(format!("{} fragments cannot be read", unreadable.len())));
+        }
+        Ok(Found { belied: belied || found.belied, unreadable, ..found })
     }
 
-    /// The identities in these cells, with generations not below the floor beside them.
-    async fn candidates(&self, cells: Vec<(u32, u64)>, replay: &Replay) -> Result<Vec<Candidate>, DiskError> {
+    /// The identities in these cells, with generations not below the floor beside them; and the cells that cannot be read.
+    async fn candidates(
+        &self,
+        cells: Vec<(u32, u64)>,
+        replay: &Replay,
+    ) -> Result<(Vec<Candidate>, Vec<CellRun>), DiskError> {
         let mut heads = stream::iter(cells)
-            .map(|(cell, floor)| async move {
-                let sector = self.data.read(self.place(cell), SECTOR).await?;
-                let identity = Identity::decode(&sector, self.owner).filter(|found| found.generation.0 >= floor);
-                Ok::<_, DiskError>((cell, identity))
-            })
+            .map(|(cell, floor)| async move { (cell, floor, self.data.read(self.place(cell), SECTOR).await) })
             .buffered(HEADS_AT_ONCE);
-        let mut candidates = Vec::new();
-        while let Some(head) = heads.next().await {
-            let (cell, identity) = head?;
+        let (mut candidates, mut unreadable) = (Vec::new(), Vec::new());
+        while let Some((cell, floor, head)) = heads.next().await {
+            let sector = match head {
+                Err(DiskError::Failed(_)) if unreadable.len() <= UNREADABLE_MAX => {
+                    unreadable.push(CellRun { first: cell, count: 1 });
+                    continue;
+                }
+                head => head?,
+            };
+            let identity = Identity::decode(&sector, self.owner).filter(|found| found.generation.0 >= floor);
             let Some(identity) = identity else { continue };
             if replay.gone.get(&cell).is_some_and(|gone| *gone >= identity.generation) {
                 continue;
@@ -412,7 +447,7 @@ impl Opening {
             let Identity { generation, epoch, header, .. } = identity;
             candidates.push(Candidate { cell, generation, epoch, settled: None, header });
         }
-        Ok(candidates)
+        Ok((candidates, unreadable))
     }
 
     /// Looks at each candidate and lets the newest of each fragment, and parity over copies, win.
@@ -424,8 +459,13 @@ impl Opening {
             settled.into_iter().filter_map(|candidate| believe(candidate, self.superblock.cell_data)).collect();
         let impossible = right.len() < told;
         let mut looked = stream::iter(open).map(|candidate| self.look(candidate)).buffered(HEADS_AT_ONCE);
+        let mut unreadable = Vec::new();
         while let Some(one) = looked.next().await {
-            right.extend(one?);
+            match one? {
+                Looked::Fragment(header, stored) => right.push((header, stored)),
+                Looked::Unreadable(run) => unreadable.push(run),
+                Looked::Nothing => {}
+            }
         }
         let count = right.len();
         drop_overlapping(&mut right);
@@ -446,26 +486,41 @@ impl Opening {
         };
         let copies: Vec<FragmentId> = found.keys().filter(|id| superseded(id)).copied().collect();
         losers.extend(copies.iter().filter_map(|id| found.remove(id)));
-        Ok(Found { fragments: found, losers, belied })
+        Ok(Found { fragments: found, losers, unreadable, belied })
     }
 
-    /// A candidate as its head describes it; `None` if it is no fragment.
-    async fn look(&self, candidate: Candidate) -> Result<Option<(FragmentHeader, Stored)>, DiskError> {
-        let Some((decoded, mut stored)) = believe(candidate, self.superblock.cell_data) else { return Ok(None) };
-        let tail = self.measure(&mut stored, &decoded).await?;
-        stored.tail = tail.map(Box::new);
-        Ok(stored.tail.is_some().then_some((decoded, stored)))
+    /// A candidate as its head describes it.
+    async fn look(&self, candidate: Candidate) -> Result<Looked, DiskError> {
+        let Some((decoded, mut stored)) = believe(candidate, self.superblock.cell_data) else {
+            return Ok(Looked::Nothing);
+        };
+        match self.measure(&mut stored, &decoded).await {
+            Ok(None) => Ok(Looked::Nothing),
+            Ok(tail) => {
+                stored.tail = tail.map(Box::new);
+                Ok(Looked::Fragment(decoded, stored))
+            }
+            Err(Unmeasured::Unreadable) => Ok(Looked::Unreadable(stored.run)),
+            Err(Unmeasured::Disk(error)) => Err(error),
+        }
+    }
+
+    async fn read(&self, place: u64, length: usize) -> Result<Bytes, Unmeasured> {
+        self.data.read(place, length).await.map_err(|error| match error {
+            DiskError::Failed(_) => Unmeasured::Unreadable,
+            error => Unmeasured::Disk(error),
+        })
     }
 
     /// Finds out how long an unsettled fragment is, and writes what the intake adds, and a slot that says so if none does.
-    async fn measure(&self, stored: &mut Stored, header: &FragmentHeader) -> Result<Option<OpenTail>, DiskError> {
+    async fn measure(&self, stored: &mut Stored, header: &FragmentHeader) -> Result<Option<OpenTail>, Unmeasured> {
         let place = self.place(stored.run.first);
-        let head = self.data.read(place, HEAD_SIZE).await?;
+        let head = self.read(place, HEAD_SIZE).await?;
         let (generation, size) = (stored.generation, header.geometry.fragment_size);
         let mut slots = slots_of(&head, generation);
         slots.retain(|(_, slot)| slot.length <= size);
         let Some((start, end)) = to_verify(&slots) else { return Ok(None) };
-        let bytes = self.data.read(place + (HEAD_SIZE as u64) + u64::from(start), (end - start) as usize).await?;
+        let bytes = self.read(place + (HEAD_SIZE as u64) + u64::from(start), (end - start) as usize).await?;
         let table = decode_table(head.get(TABLE_OFFSET..).unwrap_or(&[]), generation);
         let verdict = decide(&slots, &table, start, &bytes);
         let whole = verdict.as_newest || !header.ended();
@@ -520,9 +575,9 @@ impl Opening {
     }
 
     fn catalog(&self, disk: &WatchedDisk, found: Found, plan: Plan) -> Result<Catalog, DiskError> {
-        let Found { fragments, losers, .. } = found;
+        let Found { fragments, losers, unreadable, .. } = found;
         let total = plan.cells(disk.usage()?.bytes_total);
-        let used = fragments.values().chain(&losers).map(|stored| stored.run);
+        let used = fragments.values().chain(&losers).map(|stored| stored.run).chain(unreadable);
         let cells = Cells::new(total, used);
         let first = Generation::first_of(self.superblock.incarnation);
         let mut catalog = Catalog::new(cells, first, plan.reserve(total), self.superblock.cell_data);
@@ -594,7 +649,6 @@ fn newest_of_each_cell(candidates: &mut Vec<Candidate>) {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use protocol::address::Position;
     use protocol::checksum::block_checksums;
     use protocol::fragment::Geometry;

@@ -324,3 +324,38 @@ fn deletions_are_noted_on_a_disk_that_others_filled_after_many_lists() {
         }
     });
 }
+
+/// A sector that cannot be read is worth no more, and no less, than one with other bytes in it.
+#[test]
+fn a_target_with_a_sector_that_cannot_be_read_is_opened() {
+    for (space, lost) in [("list", 0), ("intake", 0), ("data", 2)] {
+        sim::explore(0..20, async |world, host| {
+            let options = DiskOptions { capacity_bytes: 4 << 20, ..DiskOptions::default() };
+            let disk = world.add_disk(host.node(), "d", options);
+            format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+            let target = open(&host, &disk).await.unwrap();
+            fill(&target).await;
+            drop(target);
+            world.crash(host.node(), sim::Stop::Kill);
+            let host = world.restart(host.node());
+            let mut dice = world.dice();
+            let spaces: &[&'static str] = if space == "list" { &["list.0", "list.1"] } else { &[space] };
+            for &space in spaces {
+                let size = disk.plug().open(space).unwrap().size().unwrap();
+                if size > 0 {
+                    let sector = dice.below(size) / 512 * 512;
+                    disk.fail_reads(space, sector..sector + 512);
+                }
+            }
+            let target = open(&host, &disk).await.unwrap();
+            let there = fragments(&target).await.len();
+            assert!((30 - lost..=30).contains(&there), "{there} of 30 fragments");
+            for fragment in fragments(&target).await {
+                let id = fragment.header.id;
+                let answer = target.serve(StorageRequest::Read { id, offset: 0, length: 9_000 }).await;
+                assert!(answer.is_ok() || space == "data", "{answer:?}");
+            }
+            fill(&target).await;
+        });
+    }
+}

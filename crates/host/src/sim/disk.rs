@@ -117,6 +117,8 @@ struct FileState {
     medium: Medium,
     /// What takes room: written or reserved, in whole pages.
     allocated: Extents,
+    /// What cannot be read.
+    unreadable: Vec<Range<u64>>,
 }
 
 /// Something that a disk has begun.
@@ -223,6 +225,11 @@ impl SimDisk {
                 file.medium.flip(offset, bit);
             }
         });
+    }
+
+    /// Reads of any of these bytes of `file` fail from now on.
+    pub fn fail_reads(&self, file: &'static str, range: Range<u64>) {
+        self.with(|disk, _| disk.files.entry(file).or_default().unreadable.push(range));
     }
 
     /// Flips one bit somewhere in what was written; tells where, or that nothing was written.
@@ -360,10 +367,11 @@ impl DiskState {
         let error = dice.chance(self.options.error_ppm);
         match kind {
             Kind::Read { offset, length } => {
-                if error || self.faults.reads {
+                let range = offset..offset.saturating_add(length as u64);
+                if error || self.faults.reads || self.is_unreadable(name, &range) {
                     return Err(broken("read"));
                 }
-                self.race(name, offset..offset.saturating_add(length as u64), dice);
+                self.race(name, range, dice);
                 let bytes = self.read(name, offset, length, dice);
                 self.counters.bytes_read += bytes.len() as u64;
                 Ok(bytes)
@@ -403,6 +411,11 @@ impl DiskState {
                 Ok(Bytes::new())
             }
         }
+    }
+
+    fn is_unreadable(&self, name: &str, range: &Range<u64>) -> bool {
+        let meets = |bad: &Range<u64>| bad.start < range.end && range.start < bad.end;
+        self.files.get(name).is_some_and(|file| file.unreadable.iter().any(meets))
     }
 
     fn finish_write(
