@@ -426,8 +426,8 @@ mod tests {
         (held, made)
     }
 
-    /// A slot is handed over where nobody claims anything of it, and then this client is alone in it: what the kernel has is from
-    /// when others wrote there.
+    /// A slot is handed over where nobody claims anything of it, and then this client is alone in it: what the kernel has
+    /// is from when others wrote there.
     #[test]
     fn who_held_single_inodes_knows_that_others_used_the_slot() {
         let (mut held, made) = found_before_its_maker_heard();

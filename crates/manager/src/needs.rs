@@ -75,8 +75,8 @@ pub(crate) fn makes_open(operation: &Operation) -> bool {
     matches!(request, ManagerRequest::Create { open: true, .. } | ManagerRequest::CreateUnnamed { .. })
 }
 
-/// The inodes that changes are about, whose home slots need not be where these are: of these, nobody else may keep attributes, or
-/// names. Names of a split directory, and what they come to, lie in other slots than its own record.
+/// The inodes that changes are about, whose home slots need not be where these are: of these, nobody else may keep
+/// attributes, or names. Names of a split directory, and what they come to, lie in other slots than its own record.
 fn changed<'a>(keys: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = InodeId> {
     keys.filter_map(|key| match key::subject(key) {
         Some(Subject::Inode(inode) | Subject::Entry(inode, _) | Subject::Holding(inode)) => Some(inode),

@@ -142,8 +142,8 @@ impl SlotTokens {
         SlotTokens { unheard: true, newest, ..SlotTokens::default() }
     }
 
-    /// All have said it; and whether some have files of the slot open, which they may hold nothing else of: then nobody is alone
-    /// in it.
+    /// All have said it; and whether some have files of the slot open, which they may hold nothing else of: then nobody is
+    /// alone in it.
     pub fn heard(&mut self, are_open: bool) {
         self.unheard = false;
         if are_open && matches!(self.sharing, Sharing::Free) {

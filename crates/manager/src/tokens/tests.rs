@@ -286,8 +286,8 @@ fn a_directory_that_was_called_back_rests() {
     );
 }
 
-/// A client claims nothing of a file that others had called back and that its programs have open: whoever uses the slot first must
-/// not take itself for alone, and what it wrote to a file that loses its name for nobody's.
+/// A client claims nothing of a file that others had called back and that its programs have open: whoever uses the slot
+/// first must not take itself for alone, and what it wrote to a file that loses its name for nobody's.
 #[test]
 fn where_others_have_files_open_nobody_is_alone() {
     let mut tokens = SlotTokens::unheard(MapEpoch(2));
