@@ -393,6 +393,7 @@ mod tests {
         assert!(state.due_syncs_of_complete().is_empty() && !state.complete_wait_for_syncs());
         assert!(state.stripes.is_empty(), "all is durable");
     }
+
     /// Copies of a record, and a stripe that fills and ends behind it. A sync makes the data with the record durable, and what
     /// took the copies' place, but not yet the rest of the data, without which that is worth nothing.
     #[test]
