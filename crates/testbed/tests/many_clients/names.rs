@@ -119,7 +119,7 @@ impl Program {
         let (listed, is_remembered) = self.kernel.list(self.directories[at]).await?;
         let time = began..self.in_time(began);
         let mut told = self.told.lock().unwrap();
-        for (name, inode) in listed.into_iter().filter(|(name, _)| !name.starts_with(b".")) {
+        for (name, inode) in listed.into_iter().filter(|(name, _)| name.starts_with(b"name-")) {
             told.names.entry((at, name)).or_default().read(inode.0, self.node, time.clone());
         }
         told.remembered += u64::from(is_remembered);
