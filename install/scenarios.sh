@@ -614,7 +614,7 @@ copy_of() {
 bad_versions() {
     local say=("$programs/strangers.py" say "$(machine 1)" "$work/m2") version token
     # What this program speaks, with nodes and with who joins: `VERSIONS` and `JOIN_VERSION`.
-    local spoken=16 joining=5
+    local spoken=17 joining=5
     token=$("$dazzle" token create "$work/m1") || return 1
     for version in 0 1 $((spoken - 1)) 65535; do
         expect 0 "versions $spoken to $spoken: no version in common" "${say[@]}" "hello:$version" || return 1

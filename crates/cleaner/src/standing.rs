@@ -238,7 +238,7 @@ mod tests {
         let geometry = Geometry { data: 1, parity: 1, fragment_size: 4096 };
         let targets = vec![TargetId(0), TargetId(1)];
         maps.groups.insert(GroupId(0), GroupEntry::new(targets, geometry, false));
-        let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![GroupId(0)] };
+        let run = Run::new(RunNumber(0), StripeNumber(0), vec![GroupId(0)]);
         maps.logs.get_mut(&LogId(1)).unwrap().layout.push(run);
         let mut forgotten = |states: [TargetState; 2]| {
             let entry = |state| TargetEntry { state, ..TargetEntry::new(1, String::new()) };

@@ -157,7 +157,7 @@ mod tests {
             (node.name, node.address) = (format!("host-{number}"), format!("192.0.2.{number}:4747"));
         }
         let group = *maps.groups.keys().next().expect("targets serve");
-        let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![group] };
+        let run = Run::new(RunNumber(0), StripeNumber(0), vec![group]);
         let state = LogState::Open(FenceEpoch(1));
         let entry = LogEntry::new((1, 1), Writer::Client, vec![run], state);
         maps.logs.insert(LogId(1), entry);

@@ -12,7 +12,7 @@ use protocol::id::TargetId;
 use protocol::maps::{Drain, Maps, NodeEntry, NodeState, TargetEntry, TargetState};
 use protocol::registry::{RegistryError, RegistryRequest};
 use registry::change;
-use roles::targets::called;
+use roles::targets::{called, give_up_disks};
 use serde_json::{Value, json};
 
 use crate::config::Size;
@@ -72,6 +72,12 @@ impl Leaver {
 
     fn is_gone(&self, maps: &Maps) -> bool {
         self.node.is_some_and(|node| maps.nodes.get(&node).is_some_and(|entry| entry.state == NodeState::Gone))
+    }
+
+    /// Those of its targets that do not serve.
+    fn lost(&self, maps: &Maps) -> Vec<TargetId> {
+        let has_failed = |target: &TargetId| maps.targets.get(target).is_some_and(|it| it.state == TargetState::Failed);
+        self.targets.iter().copied().filter(has_failed).collect()
     }
 
     fn drains(&self, maps: &Maps) -> bool {
@@ -243,6 +249,10 @@ pub(crate) async fn remove(parts: &Parts, whom: &Whom, force: bool, progress: &P
     let leaver = Leaver::find(&maps, whom)?;
     if let Some(why) = leaver.needs_first(&maps) {
         return Err(why);
+    }
+    let gone = leaver.lost(&maps);
+    if force && !gone.is_empty() {
+        give_up_disks(&parts.roles.cluster, gone).await?;
     }
     if leaver.is_gone(&maps) && !leaver.targets.is_empty() {
         begin(parts, &maps, &leaver, force).await?;

@@ -49,6 +49,17 @@ pub(crate) struct Node {
     _listening: Listening,
 }
 
+/// What a daemon begins with.
+pub(crate) enum Origin {
+    /// With what is on its disks, but for what people call these targets: they give up what lay there.
+    Anew {
+        /// Their names or numbers.
+        given_up: Vec<String>,
+    },
+    /// With what the process before left open.
+    Heir(Inheritance),
+}
+
 /// How a node's life ended.
 #[derive(Debug)]
 pub(crate) enum Ending {
@@ -86,10 +97,10 @@ pub(crate) struct Parts {
 impl Node {
     /// Starts all roles of the file system in `dir`, and mounts it where its settings say; or goes on with what the process
     /// before left, where it is mounted still.
-    pub(crate) async fn start(dir: &Path, runtime: &Handle, inheritance: Option<Inheritance>) -> Result<Node, String> {
+    pub(crate) async fn start(dir: &Path, runtime: &Handle, origin: Origin) -> Result<Node, String> {
         let config = Config::load(dir).map_err(|error| error.to_string())?;
         let (machine, gate) = membership::connect(dir, &config, runtime).await?;
-        let begun = Node::begin(dir, config, (machine.clone(), gate), runtime, inheritance).await;
+        let begun = Node::begin(dir, config, (machine.clone(), gate), runtime, origin).await;
         begun.map_err(|error| membership::explain(&machine, error))
     }
 
@@ -98,13 +109,19 @@ impl Node {
         mut config: Config,
         (machine, gate): (Arc<RealMachine>, Option<Arc<Gate>>),
         runtime: &Handle,
-        inheritance: Option<Inheritance>,
+        origin: Origin,
     ) -> Result<Node, String> {
         let host = Host::new(machine.clone()).with_byways();
-        let divided = inheritance.map(|inheritance| inheritance.divide(host.clone(), runtime.clone()));
-        let (inherited, adopted) = divided.unzip();
+        let (inherited, adopted, given_up) = match origin {
+            Origin::Heir(inheritance) => {
+                let (inherited, adopted) = inheritance.divide(host.clone(), runtime.clone());
+                (Some(inherited), Some(adopted), Vec::new())
+            }
+            Origin::Anew { given_up } => (None, None, given_up),
+        };
         membership::settle_in((dir, &mut config), &host, runtime).await?;
-        let parts = Arc::new(Parts::start(dir, config, (machine, host, gate), runtime, inherited).await?);
+        let options = RolesOptions { given_up, ..options(&config) };
+        let parts = Arc::new(Parts::start(dir, (config, options), (machine, host, gate), runtime, inherited).await?);
         let mount = match &parts.config.mount {
             _ if adopted.is_some() => adopted.and_then(|adopted| adopted.get().cloned()),
             Some(point) => Some(parts.mount(point, runtime)?),
@@ -215,7 +232,7 @@ impl Node {
 impl Parts {
     async fn start(
         dir: &Path,
-        config: Config,
+        (config, options): (Config, RolesOptions),
         (machine, host, gate): (Arc<RealMachine>, Host, Option<Arc<Gate>>),
         runtime: &Handle,
         inherited: Option<Inherited>,
@@ -229,7 +246,7 @@ impl Parts {
             membership::remember(dir, &config, &cluster.maps())?;
             membership::introduce(&machine, &cluster, runtime);
             membership::keep_remembering(dir, &cluster, runtime);
-            Roles::start(cluster, None, Default::default(), options(&config), inherited).await?
+            Roles::start(cluster, None, Default::default(), options, inherited).await?
         } else {
             let opened = own_disks(open_disks(dir, &config, runtime)).await;
             let (disks, lost) = opened.map_err(|error| membership::advise(&config, host.node(), error))?;
@@ -239,7 +256,7 @@ impl Parts {
             membership::expect_alone(&machine, &registry.maps(), host.node()).await?;
             membership::introduce_by_replica(&machine, &registry, runtime);
             let cluster = Cluster::connect(host.clone(), host.node()).await.map_err(|error| error.to_string())?;
-            Roles::start(cluster, Some(registry), (disks, lost), options(&config), inherited).await?
+            Roles::start(cluster, Some(registry), (disks, lost), options, inherited).await?
         };
         membership::announce_name(&roles.cluster, &config).await;
         if let Some(gate) = &gate {

@@ -250,7 +250,7 @@ mod tests {
         let ((mut maps, mut states), old) = (cluster(machines), GroupId(70));
         let geometry = Geometry { data: 3, parity: 1, fragment_size: FRAGMENT_SIZE };
         maps.groups.insert(old, GroupEntry::new((1..=4).map(TargetId).collect(), geometry, false));
-        let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![old] };
+        let run = Run::new(RunNumber(0), StripeNumber(0), vec![old]);
         let state = LogState::Open(FenceEpoch(1));
         let entry = LogEntry::new((1, 1), Writer::Client, vec![run], state);
         maps.logs.insert(LogId(1), entry);

@@ -273,7 +273,7 @@ mod tests {
             maps.targets.insert(TargetId(target), entry);
         }
         maps.groups.insert(GroupId(0), GroupEntry::new((0..4).map(TargetId).collect(), GEOMETRY, true));
-        let run = Run { number: RunNumber(5), from: StripeNumber(0), end: None, groups: vec![GroupId(0)] };
+        let run = Run::new(RunNumber(5), StripeNumber(0), vec![GroupId(0)]);
         let state = LogState::Open(FenceEpoch(0));
         let log = LogEntry::new((0, 0), Writer::Client, vec![run], state);
         maps.logs.insert(LOG, log);

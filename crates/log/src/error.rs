@@ -1,7 +1,9 @@
 //! What can go wrong, by what the caller must do about it.
 
+use std::collections::BTreeSet;
+
 use protocol::address::LogAddress;
-use protocol::id::LogId;
+use protocol::id::{LogId, TargetId};
 
 /// Why a writer did not do as asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,7 +89,23 @@ pub enum SealError {
     /// The registry knows no such log.
     #[error("the registry knows no log {}", .0.0)]
     Unknown(LogId),
-    /// Too few targets, or no registry, answer. Wait for targets, never for a clock.
+    /// Too few of the targets answer that know what was written last: these are awaited, never a clock. People may give up what
+    /// is gone for good.
+    #[error(
+        "too few of the targets answer that know where it ends: {} awaited. Start the machines that have them. If they are gone \
+         for good, and with them what was fsynced last: `dazzle node remove --force` or `dazzle target remove --force` on a \
+         machine that takes part, or `dazzle up --give-up TARGET` where none does", named(.0)
+    )]
+    Awaits(BTreeSet<TargetId>),
+    /// Too few targets, or no registry, answer. Wait for them.
     #[error("the log cannot be sealed now: {0}")]
     Unavailable(String),
+}
+
+fn named(targets: &BTreeSet<TargetId>) -> String {
+    let numbers: Vec<String> = targets.iter().map(|target| target.0.to_string()).collect();
+    match &numbers[..] {
+        [only] => format!("target {only} is"),
+        _ => format!("targets {} are", numbers.join(", ")),
+    }
 }

@@ -46,7 +46,7 @@ impl Bodies {
 }
 
 /// Takes the log from its writer, dead or not, and fixes its length (DESIGN §3, fencing and sealing). A log that is
-/// sealed already just tells its length. After [`SealError::Lost`] or [`SealError::Unavailable`] call it again.
+/// sealed already just tells its length. After any error but [`SealError::Unknown`] call it again.
 pub async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, SealError> {
     seal::seal(cluster, log).await
 }

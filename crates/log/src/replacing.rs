@@ -229,7 +229,7 @@ mod tests {
     fn nobody_is_replaced_where_something_is_still_written() {
         let mut maps = maps(4, &[(&[1, 2, 3], 1), (&[2, 3, 4], 1)]);
         set(&mut maps, 1, TargetState::Failed);
-        let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![GroupId(0)] };
+        let run = Run::new(RunNumber(0), StripeNumber(0), vec![GroupId(0)]);
         let state = LogState::Open(protocol::id::FenceEpoch(1));
         let entry = LogEntry::new((2, 1), Writer::Client, vec![run], state);
         maps.logs.insert(LogId(1), entry);
@@ -245,11 +245,9 @@ mod tests {
         let groups = replaced(&maps, &given_up(&[1]));
         maps.groups.extend(groups);
         set(&mut maps, 1, TargetState::Behind);
-        let run = |number, end, group| Run {
-            number: RunNumber(number),
-            from: StripeNumber(0),
-            end: Some(StripeNumber(end)),
-            groups: vec![GroupId(group)],
+        let run = |number, end, group| {
+            let end = Some(StripeNumber(end));
+            Run { end, ..Run::new(RunNumber(number), StripeNumber(0), vec![GroupId(group)]) }
         };
         let state = LogState::Open(protocol::id::FenceEpoch(1));
         let layout = vec![run(0, 9, 0)];

@@ -2,7 +2,8 @@
 //! This file awaits; `image`, `decode` and `reform` decide.
 //!
 //! 1. Claim the log: the registry's answer has the layout, which only this claimant changes from now on.
-//! 2. Fence at least k of the k+m targets of every group of every unfinished run.
+//! 2. Fence at least k of the k+m targets of every group of every unfinished run, not counting those whose disks are gone that
+//!    were there while it was written: an empty one tells of nothing. Where fewer than k are left, all of these.
 //! 3. Read the tail from the fenced targets: record by record, as long as each can be read.
 //! 4. Make it as redundant as can be, in one run whose k+m targets all answer.
 //! 5. Record the length.
@@ -65,16 +66,38 @@ pub(crate) async fn seal(cluster: &Cluster, log: LogId) -> Result<Position, Seal
 pub(crate) async fn can_be_fenced(cluster: &Cluster, log: LogId) -> bool {
     let maps = cluster.maps();
     let Some(entry) = maps.logs.get(&log) else { return true };
-    let unfinished = entry.layout.iter().filter(|run| run.end.is_none());
-    let groups: Vec<Group> = unfinished.filter_map(|run| groups_of(&maps, run)).flatten().collect();
-    let targets: BTreeSet<TargetId> = groups.iter().flat_map(|group| &group.targets).copied().collect();
+    let witnesses = witnesses(&maps, &entry.layout);
+    let targets: BTreeSet<TargetId> = witnesses.iter().flat_map(|of_group| &of_group.targets).copied().collect();
     let answers = join_all(targets.iter().map(|&target| cluster.ask(target, StorageRequest::Stat))).await;
     let heard: BTreeSet<TargetId> =
         targets.iter().zip(answers).filter(|(_, answer)| answer.is_ok()).map(|(&target, _)| target).collect();
-    groups.iter().all(|group| {
-        let count = group.targets.iter().filter(|target| heard.contains(target)).count();
-        count >= usize::from(group.geometry.data)
-    })
+    witnesses.iter().all(|of_group| of_group.missed(|target| heard.contains(target)).is_none())
+}
+
+/// Those of a group's targets that know what was written over it in one run.
+struct Witnesses {
+    targets: Vec<TargetId>,
+    /// So many of them are needed.
+    needed: usize,
+}
+
+/// The witnesses of all runs that are not finished.
+fn witnesses(maps: &Maps, layout: &[Run]) -> Vec<Witnesses> {
+    let of_group = |group: Group, run: &Run| {
+        let targets: Vec<TargetId> = group.targets.into_iter().filter(|target| !run.gone.contains(target)).collect();
+        Witnesses { needed: targets.len().min(usize::from(group.geometry.data)), targets }
+    };
+    let unfinished = layout.iter().filter(|run| run.end.is_none());
+    let groups = unfinished.flat_map(|run| groups_of(maps, run).into_iter().flatten().map(move |group| (group, run)));
+    groups.map(|(group, run)| of_group(group, run)).collect()
+}
+
+impl Witnesses {
+    /// Those that are not heard, if too few are.
+    fn missed(&self, is_heard: impl Fn(&TargetId) -> bool) -> Option<BTreeSet<TargetId>> {
+        let missed: BTreeSet<TargetId> = self.targets.iter().filter(|target| !is_heard(target)).copied().collect();
+        (self.targets.len() - missed.len() < self.needed).then_some(missed)
+    }
 }
 
 /// Whose turn it is to seal a log on this node: a claim voids the one before, and all that was done under it.
@@ -256,16 +279,12 @@ impl<'a> Claim<'a> {
         Ok(FencedTargets { incarnations, complete_below })
     }
 
-    /// With fewer than k targets of a group there is no sealing: wait for targets.
+    /// With too few targets of a group that know what was written there is no sealing: wait for targets.
     fn enough(&self, fenced: &BTreeMap<TargetId, u64>) -> Result<(), SealError> {
-        for group in self.groups()? {
-            let count = group.targets.iter().filter(|target| fenced.contains_key(target)).count();
-            if count < usize::from(group.geometry.data) {
-                let why = format!("{count} of the {} targets needed of a group answer", group.geometry.data);
-                return Err(SealError::Unavailable(why));
-            }
-        }
-        Ok(())
+        let too_few = witnesses(&self.maps, self.layout()?)
+            .into_iter()
+            .find_map(|of_group| of_group.missed(|target| fenced.contains_key(target)));
+        too_few.map_or(Ok(()), |missed| Err(SealError::Awaits(missed)))
     }
 
     /// Step 3, first half: what the fenced targets hold of the stripes not known to be complete, and the first of them.

@@ -517,8 +517,7 @@ mod tests {
     /// A stripe that was laid over targets 0 to 2, and then over 1 to 3; one run has ended, and both cover it.
     fn maps() -> Maps {
         let group = |first: u32| GroupEntry::new((first..first + 3).map(TargetId).collect(), GEOMETRY, false);
-        let run =
-            |number, end| Run { number: RunNumber(number), from: StripeNumber(0), end, groups: vec![GroupId(number)] };
+        let run = |number, end| Run { end, ..Run::new(RunNumber(number), StripeNumber(0), vec![GroupId(number)]) };
         let (layout, state) = (vec![run(0, Some(StripeNumber(1))), run(1, None)], LogState::Open(FenceEpoch(1)));
         let log = LogEntry::new((1, 1), Writer::Client, layout, state);
         Maps {

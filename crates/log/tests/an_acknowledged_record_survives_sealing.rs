@@ -10,14 +10,18 @@ use bytes::Bytes;
 use host::sim::{Dice, Stop, Verdict, World, explore};
 use host::{Host, NodeId};
 use log::recovery::{Bodies, Scanned};
-use log::{Appended, BodyPart, LogError, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery, stripes};
+use log::{
+    Appended, BodyPart, LogError, LogReader, LogWriter, ReadError, Record, SealError, WriterOptions, recovery, stripes,
+};
 use protocol::address::{LogAddress, Position};
-use protocol::id::LogId;
+use protocol::fragment::Part;
+use protocol::id::{LogId, TargetId};
 use protocol::maps::Writer;
 use protocol::record::{Owner, RecordKind};
+use protocol::registry::RegistryRequest;
 use protocol::storage::{Durability, Room, StorageRequest, ToTarget};
 
-use crate::support::Fakes;
+use crate::support::{Fakes, Store};
 
 /// What the writer did, as far as it can tell.
 #[derive(Default)]
@@ -376,4 +380,50 @@ fn a_log_of_more_fragments_than_one_answer_tells_is_sealed() {
         let cluster = fakes.cluster(&host).await;
         assert!(recovery::seal(&cluster, writer.log()).await.expect("all targets answer") >= end);
     });
+}
+
+/// What one record's data lies on is away, and an empty disk took the place of its copy's: too few are left that know where the
+/// log ends, until the one comes back, or is given up.
+#[test]
+fn an_empty_disk_does_not_tell_where_a_log_ends() {
+    for is_given_up in [false, true] {
+        host::sim::run(1, async |world, host| {
+            let fakes = Fakes::new(&world, 3, 1, 64 << 10);
+            let cluster = fakes.cluster(&world.add_node(NodeId(2))).await;
+            let opened = LogWriter::open(cluster, Writer::Client, Room::Data, WriterOptions::default()).await;
+            let writer = opened.expect("all targets answer");
+            let parts = &[BodyPart::Copied(&[7; 1000])];
+            let record = Record { kind: RecordKind::Data, owner: Owner::default(), parts, aligned: false };
+            let end = writer.append(record).expect("an open log takes records").end;
+            writer.commit(end, Durability::Disk).await.expect("all targets answer");
+            world.crash(NodeId(2), Stop::Kill);
+            let holds = |is_it: fn(&Part) -> bool| {
+                let shows =
+                    |target: &usize| fakes.stores[*target].lock().unwrap().fragments.keys().any(|id| is_it(&id.part));
+                (0..3).find(shows).expect("it was stored")
+            };
+            let data = holds(|part| matches!(part, Part::Data(_)));
+            let copy = holds(|part| matches!(part, Part::Copy { .. }));
+            fakes.crash(data, Stop::Kill, &mut world.dice());
+            fakes.crash(copy, Stop::Kill, &mut world.dice());
+            let cluster = fakes.cluster(&host).await;
+            let gone = async |target: usize| {
+                let gone = |seen| RegistryRequest::DisksGone(vec![TargetId(target as u32)], seen);
+                cluster.decide(gone).await.expect("it is known");
+            };
+            gone(copy).await;
+            *fakes.stores[copy].lock().unwrap() = Store::default();
+            fakes.restart(copy);
+            let awaited = Err(SealError::Awaits([TargetId(data as u32)].into()));
+            assert_eq!(recovery::seal(&cluster, writer.log()).await, awaited);
+            assert!(!recovery::can_be_sealed(&cluster, writer.log()).await);
+            if is_given_up {
+                gone(data).await;
+                assert_eq!(recovery::seal(&cluster, writer.log()).await, Ok(Position::START), "nobody else has it");
+            } else {
+                fakes.restart(data);
+                assert!(recovery::seal(&cluster, writer.log()).await.expect("two of three know") >= end);
+            }
+        });
+    }
 }

@@ -598,9 +598,17 @@ pub struct Run {
     pub end: Option<StripeNumber>,
     /// The groups; the stripe number picks one.
     pub groups: Vec<GroupId>,
+    /// Targets of theirs of which the disk is gone that was there while the run was written: what they do not show of its
+    /// last stripes may have been there.
+    pub gone: BTreeSet<TargetId>,
 }
 
 impl Run {
+    /// One that was just begun.
+    pub fn new(number: RunNumber, from: StripeNumber, groups: Vec<GroupId>) -> Run {
+        Run { number, from, end: None, groups, gone: BTreeSet::new() }
+    }
+
     /// Whether `stripe` may lie in this run.
     pub fn covers(&self, stripe: StripeNumber) -> bool {
         self.from <= stripe && self.end.is_none_or(|end| stripe < end)

@@ -261,6 +261,10 @@ pub enum RegistryRequest {
         /// The epoch of the maps that the asker saw.
         seen: MapEpoch,
     },
+    /// What lay on the disks of these targets is gone, as the asker found with the maps of this epoch, or people decided: an
+    /// empty one takes the place of each, or nobody waits for it any more. So it does not tell where logs end that were
+    /// written over it.
+    DisksGone(Vec<TargetId>, MapEpoch),
 }
 
 impl RegistryRequest {

@@ -87,6 +87,7 @@ pub fn apply(maps: &Maps, request: RegistryRequest) -> (Option<Maps>, Reply) {
             stop::finish(&mut next, (node, session), (phase, asked))
         }
         RegistryRequest::CallStopOff { node, session, asked } => stop::call_off(&mut next, (node, session), asked),
+        RegistryRequest::DisksGone(targets, seen) => disks_gone(&mut next, &targets, seen),
     };
     drain::reconsider(&mut next);
     stop::go_on(&mut next);
@@ -170,7 +171,7 @@ fn open_log(maps: &mut Maps, (node, session): (u32, u64), writer: Writer, openin
         return Err(RegistryError::Unavailable("no target is whole, so no stripe group can be written to".into()));
     }
     turn(maps, (log, writer), StripeNumber(0), &mut groups);
-    let layout = vec![Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups }];
+    let layout = vec![Run::new(RunNumber(0), StripeNumber(0), groups)];
     let epoch = FenceEpoch(1);
     let entry = LogEntry { opening, ..LogEntry::new((node, session), writer, layout, LogState::Open(epoch)) };
     maps.logs.insert(log, entry);
@@ -208,7 +209,7 @@ fn add_run(maps: &mut Maps, seen: Seen, from: StripeNumber, mut groups: Vec<Grou
     turn(maps, (seen.0, writer), from, &mut groups);
     let entry = entry_of_writer(maps, seen)?;
     let number = entry.layout.iter().map(|run| run.number.0 + 1).max().unwrap_or(0);
-    entry.layout.push(Run { number: RunNumber(number), from, end: None, groups });
+    entry.layout.push(Run::new(RunNumber(number), from, groups));
     entry.version += 1;
     Ok(Outcome::Maps)
 }
@@ -225,6 +226,7 @@ fn finish(layout: &mut [Run], end: StripeNumber) {
     let Some((_, older)) = layout.split_last_mut() else { return };
     for run in older {
         run.end = Some(run.end.map_or(end, |before| before.min(end)));
+        run.gone.clear();
     }
 }
 
@@ -300,6 +302,7 @@ fn seal(maps: &mut Maps, (log, epoch): (LogId, FenceEpoch), sealed: LogState, ta
     }
     entry.state = sealed;
     finish(&mut entry.layout, tail);
+    entry.layout.iter_mut().for_each(|run| run.gone.clear());
     entry.version += 1;
     Ok(Outcome::Maps)
 }
@@ -381,6 +384,34 @@ fn target_whole(maps: &mut Maps, target: TargetId, seen: MapEpoch) -> Reply {
         _ => return Err(RegistryError::Lost),
     }
     nodes::form(maps);
+    Ok(Outcome::Maps)
+}
+
+/// Remembers over which targets whose disks are gone logs were written: whatever is to be sealed still. Who has claimed one may
+/// have counted with such a disk, and claims it again. Something that was said of a target since the asker looked may mean that
+/// it has another disk by now, on which lies what was written since.
+fn disks_gone(maps: &mut Maps, targets: &[TargetId], seen: MapEpoch) -> Reply {
+    for target in targets {
+        let entry = maps.present().find(|(id, _)| id == target).map(|(_, entry)| entry);
+        if entry.ok_or_else(|| RegistryError::Unknown("target".into()))?.since > seen {
+            return Err(RegistryError::Lost);
+        }
+    }
+    let groups = &maps.groups;
+    let lies_on = |run: &Run, target: &TargetId| run.groups.iter().any(|id| groups[id].targets.contains(target));
+    for entry in maps.logs.values_mut().filter(|entry| !matches!(entry.state, LogState::Sealed(_))) {
+        let before = entry.layout.clone();
+        for run in entry.layout.iter_mut().filter(|run| run.end.is_none()) {
+            let gone: Vec<TargetId> = targets.iter().copied().filter(|target| lies_on(run, target)).collect();
+            run.gone.extend(gone);
+        }
+        if entry.layout != before {
+            entry.version += 1;
+            if let LogState::Sealing(FenceEpoch(epoch)) = entry.state {
+                entry.state = LogState::Sealing(FenceEpoch(epoch + 1));
+            }
+        }
+    }
     Ok(Outcome::Maps)
 }
 
@@ -667,6 +698,29 @@ mod tests {
         let _ = open(&mut maps, 1, Writer::Client);
         assert_eq!(whole(&mut maps, seen), Ok(Outcome::Maps), "what else happened says nothing of it");
         assert_eq!((maps.targets[&target].state, whole(&mut maps, seen)), (TargetState::Whole, Ok(Outcome::Maps)));
+    }
+
+    #[test]
+    fn a_disk_that_is_gone_tells_of_no_log_that_was_written_over_it() {
+        let (mut maps, log, target) = (cluster(5), LogId(1), TargetId(2));
+        let gone = |maps: &Maps, log: LogId| maps.logs[&log].layout.last().expect("it has a run").gone.clone();
+        let _ = open(&mut maps, 1, Writer::Client);
+        let _ = step(&mut maps, RegistryRequest::Claim { log, version: 1 });
+        let length = Position::START;
+        let seal = |epoch| RegistryRequest::Seal { log, epoch: FenceEpoch(epoch), length, tail: length.stripe };
+        let seen = maps.epoch;
+        let ask = RegistryRequest::DisksGone(vec![target], seen);
+        assert_eq!(step(&mut maps, ask.clone()), Ok(Outcome::Maps));
+        assert_eq!((gone(&maps, log), maps.logs[&log].state), ([target].into(), LogState::Sealing(FenceEpoch(3))));
+        assert_eq!(step(&mut maps, seal(2)), Err(RegistryError::Lost), "it may have counted with the old disk");
+        let before = maps.clone();
+        assert_eq!((step(&mut maps, ask.clone()), &maps), (Ok(Outcome::Maps), &before), "asked again");
+        let _ = open(&mut maps, 1, Writer::Client);
+        let _ = step(&mut maps, RegistryRequest::SetTarget(target, TargetState::Behind));
+        assert_eq!(step(&mut maps, ask), Err(RegistryError::Lost), "it comes late");
+        assert!(gone(&maps, LogId(2)).is_empty(), "that one was begun on the new disk");
+        assert_eq!(step(&mut maps, seal(3)), Ok(Outcome::Maps));
+        assert!(gone(&maps, log).is_empty());
     }
 
     #[test]

@@ -427,7 +427,7 @@ fn completed(mut entry: LogEntry, id: LogId, trace: &Trace) -> Result<LogEntry, 
             let groups = turn(stripes).ok_or(RebuildError::Contradiction(id))?;
             let first = if number.0 == 0 { None } else { stripes.keys().next().copied() };
             let from = first.unwrap_or_default();
-            entry.layout.push(Run { number, from, end: None, groups });
+            entry.layout.push(Run::new(number, from, groups));
         }
     }
     entry.layout.sort_by_key(|run| run.number);

@@ -5,7 +5,7 @@ use protocol::checksum::crc;
 
 const MAGIC: &[u8; 7] = b"DZREG\0\0";
 /// The version of this format.
-pub const VERSION: u8 = 19;
+pub const VERSION: u8 = 20;
 /// The head of a checkpoint.
 pub(crate) const CHECKPOINT_HEAD: usize = 36;
 /// The head of a record.

@@ -4,8 +4,9 @@
 //! 1. The maps call a target new or failed before the settings name its disk, and these name it before it is formatted. So a
 //!    start that finds it empty formats it, as it does with any empty disk that stands in for a lost one; and a number without
 //!    a disk is missed by nobody, and found again by its name.
-//! 2. A copy of the registry is on a disk before it serves: the next start counts with it.
-//! 3. Who serves from it is behind at first, and whole once a rebuilder found that it lacks nothing.
+//! 2. Before an empty disk is formatted in the place of another one, the maps say that what lay on that is gone.
+//! 3. A copy of the registry is on a disk before it serves: the next start counts with it.
+//! 4. Who serves from it is behind at first, and whole once a rebuilder found that it lacks nothing.
 //!
 //! Whoever calls has one target taken in after the other.
 
@@ -19,7 +20,7 @@ use registry::{Registry, Replica};
 use tracing::{info, warn};
 
 use crate::Roles;
-use crate::targets::{called, mark, tell_sizes};
+use crate::targets::{called, give_up_disks, mark, tell_sizes};
 
 /// A smaller disk holds hardly more than what is kept about the cluster.
 const ROOM_MIN: u64 = 64 << 20;
@@ -133,6 +134,7 @@ impl Roles {
         self.storage.close(target).await;
         note(target).await?;
         if storage::owner(&disk).await.map_err(|error| error.to_string())?.is_none() {
+            give_up_disks(&self.cluster, vec![target]).await?;
             let formatted = storage::format(&disk, maps.cluster, target, self.target_options).await;
             formatted.map_err(|error| format!("target {} cannot be formatted: {error}", target.0))?;
         }

@@ -27,7 +27,9 @@ use tracing::{error, info, warn};
 
 use crate::lease;
 use crate::succession::Inherited;
-use crate::targets::{Absent, Lost, absent_targets, mark, replace_blank, settle_targets, tell_sizes, until_known};
+use crate::targets::{
+    Absent, Lost, absent_targets, give_up, mark, replace_blank, settle_targets, tell_sizes, until_known,
+};
 
 /// How often targets are looked at whether they have failed, and the session whether it is over.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -44,6 +46,8 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 pub struct RolesOptions {
     /// Where others call this machine.
     pub address: String,
+    /// What people call targets whose disks they give up, whatever lay there alone.
+    pub given_up: Vec<String>,
     /// How its targets are laid out.
     pub target: TargetOptions,
     /// How it manages.
@@ -106,6 +110,7 @@ impl Roles {
     ) -> Result<Roles, String> {
         let host = cluster.host().clone();
         until_known(&cluster, &disks).await;
+        give_up(&cluster, &options.given_up).await?;
         let replaced = replace_blank(&cluster, &disks, options.target).await?;
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));

@@ -92,8 +92,8 @@ pub async fn until_known(cluster: &Cluster, disks: &[(TargetId, Disk)]) {
     }
 }
 
-/// Formats disks of known targets that hold nothing: each takes the place of one that was lost. It is behind before it
-/// can be opened, so that a crash in between leaves no empty target that passes for whole.
+/// Formats disks of known targets that hold nothing: each takes the place of one that was lost. It is behind, and tells of no
+/// end of a log of before, ere it can be opened: a crash in between leaves no empty target that passes for whole.
 pub async fn replace_blank(
     cluster: &Cluster,
     disks: &[(TargetId, Disk)],
@@ -105,6 +105,7 @@ pub async fn replace_blank(
         // A disk that cannot be read is no blank one; opening it says what is wrong.
         if maps.present().any(|(id, _)| id == *target) && storage::is_blank(disk).await.unwrap_or(false) {
             mark(cluster, *target, TargetState::Behind).await?;
+            give_up_disks(cluster, vec![*target]).await?;
             storage::format(disk, maps.cluster, *target, options)
                 .await
                 .map_err(|error| format!("the empty target {} cannot be formatted: {error}", target.0))?;
@@ -138,6 +139,29 @@ pub async fn settle_targets(cluster: &Cluster, serving: &[TargetId], outdated: &
 pub async fn mark(cluster: &Cluster, target: TargetId, state: TargetState) -> Result<(), String> {
     let marked = cluster.registry(RegistryRequest::SetTarget(target, state)).await;
     marked.map(drop).map_err(|error| format!("target {} could not be marked {state:?}: {error}", target.0))
+}
+
+/// Tells the registry that what lay on the disks of these targets is gone. Ends of logs that they knew are asked of others from
+/// then on; where those are too few, of those that are left.
+pub async fn give_up_disks(cluster: &Cluster, targets: Vec<TargetId>) -> Result<(), String> {
+    let gone = cluster.decide(|seen| RegistryRequest::DisksGone(targets.clone(), seen)).await;
+    gone.map(drop).map_err(|error| format!("the registry was not told whose disks are gone: {error}"))
+}
+
+/// Gives up the disks of targets that people call so.
+pub async fn give_up(cluster: &Cluster, names: &[String]) -> Result<(), String> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let maps = cluster.maps();
+    let find = |name: &String| {
+        let is_it = |target: TargetId| target.0.to_string() == *name || called(&maps, target) == *name;
+        let found = maps.present().find(|(target, _)| is_it(*target)).map(|(target, _)| target);
+        found.ok_or_else(|| format!("there is no target {name} that could be given up. Nothing was changed"))
+    };
+    let targets = names.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    warn!(?targets, "the disks of these targets are given up");
+    give_up_disks(cluster, targets).await
 }
 
 /// Tells the registry how much fits on targets of this machine, where that is news: what lies beneath a target may have

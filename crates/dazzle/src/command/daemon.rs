@@ -13,7 +13,7 @@ use super::{Failure, Outcome, control_path, lock_path};
 use crate::config::Config;
 use crate::edge::mount::{self, Users};
 use crate::edge::process::{self, DirectoryLock};
-use crate::node::{self, Ending};
+use crate::node::{self, Ending, Origin};
 use crate::starting::Starting;
 use crate::succession::{Inheritance, Will};
 
@@ -22,10 +22,12 @@ const READY: &str = "ready ";
 /// Between two attempts to join the cluster again.
 const AGAIN_PAUSE: Duration = Duration::from_secs(5);
 
-/// Starts the daemon of `dir` in the background, and tells how that went.
-pub(super) fn start(dir: &Path) -> Outcome {
+/// Starts the daemon of `dir` in the background, which gives up the disks of some targets, and tells how that went.
+pub(super) fn start(dir: &Path, give_up: &[String]) -> Outcome {
     let messages = dir.join("dazzle.log");
-    let started = process::start_daemon(&[OsStr::new("daemon"), dir.as_os_str()], &messages, READY)
+    let mut arguments = vec![OsStr::new("daemon"), dir.as_os_str()];
+    arguments.extend(give_up.iter().flat_map(|target| [OsStr::new("--give-up"), OsStr::new(target)]));
+    let started = process::start_daemon(&arguments, &messages, READY)
         .map_err(|error| format!("{error}; its messages are in {}", messages.display()))?;
     say!("{}", started?);
     Ok(())
@@ -45,12 +47,15 @@ pub(super) struct Daemon {
     /// Go on with what the process before left: numbers of descriptors, of what it wrote, its lock, and its mount.
     #[arg(long, num_args = 2.., value_names = ["WILL", "LOCK", "MOUNT"])]
     inherit: Option<Vec<i32>>,
+    /// Targets whose disks are given up.
+    #[arg(long, conflicts_with_all = ["again", "inherit"])]
+    give_up: Vec<String>,
 }
 
 impl Daemon {
     /// The daemon of `dir`, which keeps the terminal.
-    pub(super) fn foreground(dir: PathBuf) -> Daemon {
-        Daemon { dir, foreground: true, again: false, inherit: None }
+    pub(super) fn foreground(dir: PathBuf, give_up: Vec<String>) -> Daemon {
+        Daemon { dir, foreground: true, again: false, inherit: None, give_up }
     }
 
     /// Runs until told to stop. What goes wrong before the start is done is told to whoever started it.
@@ -80,8 +85,12 @@ impl Daemon {
                 return self.tell(Err(Failure::from(format!("{} cannot be listened on: {error}", path.display()))));
             }
         };
+        let anew = || Origin::Anew { given_up: self.give_up.clone() };
         let started = match inheritance.transpose() {
-            Ok(inheritance) => runtime.block_on(node::Node::start(&self.dir, runtime.handle(), inheritance)),
+            Ok(inheritance) => {
+                let origin = inheritance.map_or_else(anew, Origin::Heir);
+                runtime.block_on(node::Node::start(&self.dir, runtime.handle(), origin))
+            }
             Err(error) => Err(error.to_string()),
         };
         let node = match started {

@@ -128,7 +128,7 @@ impl Join {
             )
         })?;
         made.keep();
-        super::daemon::start(&dir).map_err(|failure| {
+        super::daemon::start(&dir, &[]).map_err(|failure| {
             let dir = dir.display();
             failure.and(format!("This machine has joined: when the cause is gone, start it with `dazzle up {dir}`"))
         })

@@ -197,7 +197,7 @@ impl Promote {
             self.tell(answer, runs);
         }
         // Whatever came of it, it runs again.
-        let started = if runs { super::daemon::start(&dir) } else { Ok(()) };
+        let started = if runs { super::daemon::start(&dir, &[]) } else { Ok(()) };
         promoted.and(started)
     }
 

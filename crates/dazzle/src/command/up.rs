@@ -50,6 +50,10 @@ pub(super) struct Up {
     /// What this machine is called in its cluster; unless given, its host name.
     #[arg(long, requires = "address")]
     name: Option<String>,
+    /// The disk of this target of the cluster is gone for good, and with it what was fsynced last, perhaps: nobody waits for
+    /// it any more. Its number or name, as a start says which does not get on. Repeat for more.
+    #[arg(long, value_name = "TARGET")]
+    give_up: Vec<String>,
     /// Stay in the foreground, as for a service manager. It ends, with an error, where a background daemon would start
     /// itself anew: have it restarted then.
     #[arg(long)]
@@ -93,9 +97,9 @@ impl Up {
             mount::prepare(mount)?;
         }
         if self.foreground {
-            return super::daemon::Daemon::foreground(dir).run();
+            return super::daemon::Daemon::foreground(dir, self.give_up).run();
         }
-        super::daemon::start(&dir)
+        super::daemon::start(&dir, &self.give_up)
     }
 
     fn describes_new(&self) -> bool {

@@ -418,6 +418,7 @@ impl Rack {
         let kept = if self.world.seed().is_multiple_of(2) { Duration::ZERO } else { ClientOptions::default().kept };
         RolesOptions {
             address: String::new(),
+            given_up: Vec::new(),
             target: target_options(),
             manager: ManagerOptions { memory_bytes: 16 << 20, patience, ..Default::default() },
             client: ClientOptions { cache_bytes: self.shape.cache, dirty_bytes: 1 << 20, kept, ..Default::default() },

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 /// The versions of the page that this program speaks.
-pub const VERSIONS: RangeInclusive<u16> = 16..=16;
+pub const VERSIONS: RangeInclusive<u16> = 17..=17;
 /// The length of a hello.
 pub const HELLO_BYTES: usize = 32;
 const MAGIC: [u8; 8] = *b"DZNET\0\0\0";
