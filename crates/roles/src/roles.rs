@@ -28,7 +28,8 @@ use tracing::{error, info, warn};
 use crate::lease;
 use crate::succession::Inherited;
 use crate::targets::{
-    Absent, Lost, absent_targets, give_up, mark, replace_blank, settle_targets, tell_sizes, until_known,
+    Absent, Lost, absent_targets, give_up, give_up_forgotten, mark, replace_blank, settle_targets, tell_sizes,
+    until_known,
 };
 
 /// How often targets are looked at whether they have failed, and the session whether it is over.
@@ -113,6 +114,7 @@ impl Roles {
         give_up(&cluster, &options.given_up).await?;
         let replaced = replace_blank(&cluster, &disks, options.target).await?;
         let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
+        give_up_forgotten(&cluster, &storage.targets()).await?;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
         expect_known(&cluster, registry.as_deref(), &storage)?;
         let kept = inherited.as_ref().map(|inherited| inherited.heritage.log());

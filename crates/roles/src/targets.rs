@@ -148,6 +148,21 @@ pub async fn give_up_disks(cluster: &Cluster, targets: Vec<TargetId>) -> Result<
     gone.map(drop).map_err(|error| format!("the registry was not told whose disks are gone: {error}"))
 }
 
+/// Tells the registry of targets of which the disks did not give all that tells of what was written last.
+pub async fn give_up_forgotten(cluster: &Cluster, targets: &[Arc<Target>]) -> Result<(), String> {
+    let is_present = |id: TargetId| cluster.maps().present().any(|(present, _)| present == id);
+    let forgetful = targets.iter().filter(|target| target.may_have_forgotten()).map(|target| target.id());
+    let forgetful: Vec<TargetId> = forgetful.filter(|target| is_present(*target)).collect();
+    if forgetful.is_empty() {
+        return Ok(());
+    }
+    warn!(
+        ?forgetful,
+        "parts of these targets cannot be read: they are not asked where logs end that were written before"
+    );
+    give_up_disks(cluster, forgetful).await
+}
+
 /// Gives up the disks of targets that people call so.
 pub async fn give_up(cluster: &Cluster, names: &[String]) -> Result<(), String> {
     if names.is_empty() {

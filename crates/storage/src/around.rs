@@ -10,11 +10,12 @@ use crate::watch::WatchedFile;
 /// A disk that does not give more places than this is lost as a whole. Each may cost it seconds.
 pub(crate) const UNREADABLE_MAX: usize = 64;
 
-/// What lies from `offset` on, `length` bytes or fewer at the end, with zeros for the blocks that cannot be read.
-pub(crate) async fn read_around(file: &WatchedFile, offset: u64, length: usize) -> Result<Bytes, DiskError> {
+/// What lies from `offset` on, `length` bytes or fewer at the end, with zeros for the blocks that cannot be read; and how many
+/// these are.
+pub(crate) async fn read_around(file: &WatchedFile, offset: u64, length: usize) -> Result<(Bytes, usize), DiskError> {
     match file.read(offset, length).await {
         Err(DiskError::Failed(_)) => {}
-        answer => return answer,
+        answer => return answer.map(|bytes| (bytes, 0)),
     }
     let end = file.size()?.min(offset + length as u64);
     let (mut found, mut unreadable) = (Vec::new(), 0);
@@ -27,5 +28,5 @@ pub(crate) async fn read_around(file: &WatchedFile, offset: u64, length: usize) 
         }
         found.resize((at - offset) as usize + size, 0);
     }
-    Ok(found.into())
+    Ok((found.into(), unreadable))
 }

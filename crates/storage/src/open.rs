@@ -224,9 +224,11 @@ impl Target {
 
         let (mut replay, place) = read_lists(&lists, &superblock).await?;
         let owner = owner_of(cluster, id);
-        let taken_in = find_entries(&read_around(&intake, 0, INTAKE_SIZE_MAX as usize).await?, owner);
+        let (read, unread) = read_around(&intake, 0, INTAKE_SIZE_MAX as usize).await?;
+        let taken_in = find_entries(&read, owner);
         let opening = Opening { data: data.clone(), superblock, owner, taken_in };
         let found = opening.find(&mut replay, place.is_none()).await?;
+        let is_whole = unread == 0 && found.unreadable.is_empty();
         let anew = if place.is_none() {
             Anew::Needed
         } else if found.belied {
@@ -256,6 +258,7 @@ impl Target {
             window_cells: options.window_cells.max(1),
             list_growth: u64::from(options.list_growth),
             incarnation: superblock.incarnation,
+            is_whole,
             catalog: Mutex::new(catalog),
             // Tails that were found count as covered by the sync above: number one.
             syncs: Arc::new(Rounds::new(1)),
@@ -336,7 +339,7 @@ async fn read_lists(lists: &[WatchedFile; 2], superblock: &Superblock) -> Result
 async fn read_list(file: &WatchedFile, list: u64, synced: u64) -> Result<(Replay, Option<Place>), DiskError> {
     let (size, mut offset, mut reader) = (file.size()?, 0, ListReader::new(list));
     while offset < size {
-        let piece = read_around(file, offset, PIECE_SIZE).await?;
+        let (piece, _) = read_around(file, offset, PIECE_SIZE).await?;
         if piece.is_empty() {
             break;
         }

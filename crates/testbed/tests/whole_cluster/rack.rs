@@ -303,15 +303,20 @@ impl Rack {
     /// Has another process go on in a daemon's place, with what that left. All of the old process is gone.
     pub fn follow(&self, index: usize, heritage: Heritage) {
         self.crash(index, Stop::Kill);
-        self.start_with(index, Some(heritage));
+        self.start_with(index, Some(heritage), Vec::new());
     }
 
     /// Starts a machine's daemon.
     pub fn start(&self, index: usize) {
-        self.start_with(index, None);
+        self.start_with(index, None, Vec::new());
     }
 
-    fn start_with(&self, index: usize, heritage: Option<Heritage>) {
+    /// Starts a machine's daemon, which gives up what lay on these targets.
+    pub fn start_without(&self, index: usize, given_up: Vec<String>) {
+        self.start_with(index, None, given_up);
+    }
+
+    fn start_with(&self, index: usize, heritage: Option<Heritage>, given_up: Vec<String>) {
         let (node, life, disks) = {
             let machine = &mut self.lock()[index];
             machine.life += 1;
@@ -320,7 +325,7 @@ impl Rack {
         };
         let bare = if self.world.runs(node) { self.world.host(node) } else { self.world.restart(node) };
         let host = if self.shape.has_byways { bare.with_byways() } else { bare };
-        let (starting, rack, options) = (host.clone(), self.clone(), self.options());
+        let (starting, rack, options) = (host.clone(), self.clone(), RolesOptions { given_up, ..self.options() });
         let peers = self.others(index);
         drop(self.world.spawn(&host, async move {
             let disks = disks.iter().map(|(target, disk)| (*target, Ok(disk.plug()))).collect();
@@ -418,13 +423,13 @@ impl Rack {
         let kept = if self.world.seed().is_multiple_of(2) { Duration::ZERO } else { ClientOptions::default().kept };
         RolesOptions {
             address: String::new(),
-            given_up: Vec::new(),
             target: target_options(),
             manager: ManagerOptions { memory_bytes: 16 << 20, patience, ..Default::default() },
             client: ClientOptions { cache_bytes: self.shape.cache, dirty_bytes: 1 << 20, kept, ..Default::default() },
             cleaner: CleanerOptions { patience, ..Default::default() },
             rebuild: RebuildOptions { patience, ..Default::default() },
             scrub: ScrubOptions { pass: Duration::from_secs(60) },
+            ..Default::default()
         }
     }
 }
