@@ -4,6 +4,7 @@
 //! 1. Claim the log: the registry's answer has the layout, which only this claimant changes from now on.
 //! 2. Fence at least k of the k+m targets of every group of every unfinished run, not counting those whose disks are gone that
 //!    were there while it was written: an empty one tells of nothing. Where fewer than k are left, all of these.
+//!    When all are fenced, the claim must stand still: it is void if one of them got an empty disk meanwhile.
 //! 3. Read the tail from the fenced targets: record by record, as long as each can be read.
 //! 4. Make it as redundant as can be, in one run whose k+m targets all answer.
 //! 5. Record the length.
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use event_listener::Event;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use protocol::address::Position;
 use protocol::checksum::{BLOCK_SIZE, block_checksums};
 use protocol::erasure;
@@ -227,7 +228,9 @@ impl<'a> Claim<'a> {
     /// Steps 2 to 5.
     async fn finish(mut self, new_run: bool) -> Result<Position, Refused> {
         let fenced = self.fence().await?;
-        let Tail { held, from: tail, answered } = self.tail(&fenced).await?;
+        let (read, stands) = join(self.tail(&fenced), self.stands()).await;
+        stands?;
+        let Tail { held, from: tail, answered } = read?;
         let fenced = fenced.incarnations;
         let target = self.target(&fenced, &held, tail, new_run).await?;
         let length = self.rewrite(&target, &held, &answered).await?;
@@ -277,6 +280,15 @@ impl<'a> Claim<'a> {
         }
         self.enough(&incarnations)?;
         Ok(FencedTargets { incarnations, complete_below })
+    }
+
+    /// Whether nobody has claimed the log since, nor got an empty disk that this claim would count.
+    async fn stands(&self) -> Result<(), SealError> {
+        let maps = self.cluster.newest().await.map_err(|error| unavailable(&error))?;
+        match maps.logs.get(&self.log).map(|entry| entry.state) {
+            Some(LogState::Sealing(epoch)) if epoch == self.epoch => Ok(()),
+            _ => Err(SealError::Lost),
+        }
     }
 
     /// With too few targets of a group that know what was written there is no sealing: wait for targets.

@@ -27,7 +27,7 @@ const FULL_ORDERED: Plan = Plan { lengths: [2, 1], ordered: true };
 
 /// One recoverer, a writer that never moves, nothing lost.
 fn calm(plan: Plan) -> Sealing {
-    Sealing { plan, writer_runs: 1, recoverers: 1, loss: false, breach: Breach::None }
+    Sealing { plan, writer_runs: 1, recoverers: 1, loss: false, exchange: false, breach: Breach::None }
 }
 
 /// Two recoverers, a writer that never moves.
@@ -82,6 +82,13 @@ fn a_writer_that_moved_and_two_recoverers_lose_nothing() {
     holds(Sealing { recoverers: 2, ..moved(ONE_RECORD) });
 }
 
+#[test]
+fn an_empty_disk_in_a_lost_ones_place_loses_nothing() {
+    holds(Sealing { loss: true, exchange: true, ..calm(FULL) });
+    holds(Sealing { loss: true, exchange: true, ..raced(ONE_STRIPE) });
+    holds(Sealing { loss: true, exchange: true, ..moved(ONE_RECORD) });
+}
+
 /// What takes minutes: run with `--ignored` after a change of the rules.
 #[test]
 #[ignore = "takes minutes"]
@@ -101,6 +108,10 @@ fn a_careless_recoverer_is_found_out() {
     fails(Breach::HolesAreSkipped, calm(FULL), model::SEALED_IS_WHOLE);
     fails(Breach::EndedIsBelieved, raced(FULL), model::SEALED_IS_WHOLE);
     fails(Breach::EndedIsComplete, calm(ONE_STRIPE), model::SEALED_IS_WHOLE);
+    let exchanged = |model| Sealing { loss: true, exchange: true, ..model };
+    fails(Breach::EmptyDiskCounts, exchanged(calm(ONE_RECORD)), model::ACKNOWLEDGED_IS_SEALED);
+    fails(Breach::ClaimOutlivesDisk, exchanged(raced(ONE_RECORD)), model::ACKNOWLEDGED_IS_SEALED);
+    fails(Breach::DecidesUnasked, exchanged(raced(ONE_STRIPE)), model::ACKNOWLEDGED_IS_READABLE);
     fails(Breach::FinishedAtRun, raced(FULL_ORDERED), model::SEALED_IS_WHOLE);
 }
 

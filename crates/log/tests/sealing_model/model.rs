@@ -4,7 +4,7 @@ use stateright::{Model, Property};
 
 use crate::reader::read;
 use crate::rules::Breach;
-use crate::state::{Fragments, Length, Parity, Part, Plan, Registry, State, TARGETS};
+use crate::state::{Fragments, Length, Parity, Part, Plan, Recoverer, Registry, State, TARGETS};
 use crate::{recoverer, writer};
 
 /// A question to the checker: how large, and who breaks which rule.
@@ -17,6 +17,8 @@ pub(crate) struct Sealing {
     pub(crate) recoverers: usize,
     /// Whether one target may lose all it has before the first claim.
     pub(crate) loss: bool,
+    /// Whether an empty disk may take the place of what it lost.
+    pub(crate) exchange: bool,
     pub(crate) breach: Breach,
 }
 
@@ -27,6 +29,7 @@ pub(crate) enum Action {
     WriterAddsRun { from: usize, group: usize },
     WriterFinishes,
     Lose { target: usize },
+    Exchange { target: usize },
     Claim { who: usize },
     Fence { who: usize, target: usize },
     Decide { who: usize },
@@ -57,7 +60,12 @@ impl Model for Sealing {
         for who in 0..state.recoverers.len() {
             recoverer::actions(self, state, who, actions);
         }
-        if self.loss && state.lost.is_none() && state.registry == Registry::Open {
+        // Somebody must be left to claim the log again.
+        let can_be_claimed = state.recoverers[..self.recoverers].contains(&Recoverer::Idle);
+        if let Some(target) = state.lost.filter(|_| self.exchange && can_be_claimed) {
+            actions.push(Action::Exchange { target: target as usize });
+        }
+        if self.loss && state.lost.is_none() && state.exchanged.is_none() && state.registry == Registry::Open {
             actions.extend((0..TARGETS).map(|target| Action::Lose { target }));
         }
     }
@@ -69,6 +77,7 @@ impl Model for Sealing {
             Action::WriterAddsRun { from, group } => writer::add_run(self, &mut next, from, group),
             Action::WriterFinishes => writer::finish(&mut next),
             Action::Lose { target } => next.lost = Some(target as u8),
+            Action::Exchange { target } => next.exchange(target, self.breach != Breach::ClaimOutlivesDisk),
             Action::Claim { who } => recoverer::claim(&mut next, who),
             Action::Fence { who, target } => recoverer::fence(&mut next, who, target),
             Action::Decide { who } => recoverer::decide(self, &mut next, who),
@@ -118,7 +127,7 @@ fn survive(model: &Sealing, state: &State, addresses: &[(usize, usize)]) -> bool
         read(fragments, state.runs(), (stripe, index), model.breach) == state.plan.record(stripe, index)
     };
     let made_whole = |&&(stripe, _): &&(usize, usize)| match state.registry {
-        _ if state.lost.is_none() => true,
+        _ if state.lost.is_none() && state.exchanged.is_none() => true,
         Registry::Sealed { start, .. } => stripe >= start as usize,
         Registry::Open | Registry::Sealing(_) => false,
     };

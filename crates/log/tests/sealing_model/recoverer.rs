@@ -27,17 +27,25 @@ fn reading_actions(model: &Sealing, state: &State, (who, reading): (usize, &Read
     let mut wanted = 0_u8;
     let mut enough = true;
     let quorum = if model.breach == Breach::FenceTooFew { DATA - 1 } else { DATA };
-    for (_, run) in state.runs().filter(|&(number, _)| reading.unfinished & (1 << number) != 0) {
+    for (number, run) in state.runs().filter(|&(number, _)| reading.unfinished & (1 << number) != 0) {
         let members = GROUPS[run.group as usize];
         wanted |= members.iter().fold(0, |set, target| set | 1 << target);
-        enough &= members.iter().filter(|&target| reading.seen & (1 << target) != 0).count() >= quorum;
+        let knows = |target: &&usize| match reading.exchanged {
+            Some((exchanged, runs)) if model.breach != Breach::EmptyDiskCounts => {
+                **target != exchanged as usize || runs & (1 << number) == 0
+            }
+            _ => true,
+        };
+        let seen = members.iter().filter(knows).filter(|&target| reading.seen & (1 << target) != 0).count();
+        enough &= seen >= quorum.min(members.iter().filter(knows).count());
     }
     for target in (0..TARGETS).filter(|target| wanted & !reading.seen & (1 << target) != 0) {
         if !state.is_lost(target) && state.fence[target] <= reading.epoch {
             actions.push(Action::Fence { who, target });
         }
     }
-    if enough {
+    let is_mine = state.registry == Registry::Sealing(reading.epoch) || model.breach == Breach::DecidesUnasked;
+    if enough && is_mine {
         actions.push(Action::Decide { who });
     }
 }
@@ -75,7 +83,8 @@ pub(crate) fn claim(state: &mut State, who: usize) {
     let known = named().count() as u8;
     let unfinished = named().filter(|(_, run)| run.end == UNFINISHED).fold(0, |set, (number, _)| set | 1 << number);
     let view = [[Stripe::EMPTY; STRIPES]; RUNS];
-    state.recoverers[who] = Recoverer::Reading(Reading { epoch, known, unfinished, seen: 0, view });
+    state.recoverers[who] =
+        Recoverer::Reading(Reading { epoch, known, unfinished, exchanged: state.exchanged, seen: 0, view });
     state.registry = Registry::Sealing(epoch);
 }
 

@@ -39,4 +39,10 @@ pub(crate) enum Breach {
     FinishedAtRun,
     /// The recoverer takes an ended stripe for complete without asking all its targets.
     EndedIsComplete,
+    /// The recoverer counts an empty disk among those that know what was written.
+    EmptyDiskCounts,
+    /// A claim stays though a disk that it may count was exchanged since.
+    ClaimOutlivesDisk,
+    /// The recoverer writes without asking whether its claim stood when all were fenced.
+    DecidesUnasked,
 }

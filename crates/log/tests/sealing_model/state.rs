@@ -18,6 +18,9 @@ pub(crate) const GROUPS: [[usize; WIDTH]; 4] = [[0, 1, 2], [3, 1, 2], [2, 3, 0],
 /// The end of a run that goes on.
 pub(crate) const UNFINISHED: u8 = u8::MAX;
 
+/// The epoch of a claim that nobody made.
+const VOID: u8 = u8::MAX;
+
 /// What the writer will append. All of it may be on its way at once: the network delivers any part at any time or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Plan {
@@ -163,6 +166,8 @@ pub(crate) struct Reading {
     pub(crate) known: u8,
     /// Set of the runs whose groups must be fenced.
     pub(crate) unfinished: u8,
+    /// The target that has an empty disk, and the set of runs of which it knows nothing, as the claim's answer said.
+    pub(crate) exchanged: Option<(u8, u8)>,
     /// Set of targets fenced and read.
     pub(crate) seen: u8,
     pub(crate) view: Fragments,
@@ -210,6 +215,8 @@ pub(crate) struct State {
     pub(crate) fence: [u8; TARGETS],
     /// A target whose contents are gone.
     pub(crate) lost: Option<u8>,
+    /// One that has an empty disk since, and the set of runs that were being written before.
+    pub(crate) exchanged: Option<(u8, u8)>,
     /// What the writer's requests stored, by run and stripe: the answers it holds or may still get.
     pub(crate) answers: [[u8; STRIPES]; RUNS],
     pub(crate) recoverers: [Recoverer; 2],
@@ -229,6 +236,7 @@ impl State {
             fragments: [[Stripe::EMPTY; STRIPES]; RUNS],
             fence: [0; TARGETS],
             lost: None,
+            exchanged: None,
             answers: [[0; STRIPES]; RUNS],
             recoverers: [Recoverer::Idle; 2],
             length_changed: false,
@@ -256,6 +264,27 @@ impl State {
 
     pub(crate) fn is_lost(&self, target: usize) -> bool {
         self.lost == Some(target as u8)
+    }
+
+    /// An empty disk takes the place of a lost one. A claim that was made before is void.
+    pub(crate) fn exchange(&mut self, target: usize, voids: bool) {
+        let unfinished = self.runs().filter(|(_, run)| run.named && run.end == UNFINISHED);
+        let runs = unfinished.fold(0, |set, (number, _)| set | 1 << number);
+        for (number, run) in self.runs.into_iter().enumerate().filter_map(|(number, run)| run.map(|run| (number, run)))
+        {
+            for (stripe, stored) in self.fragments[number].iter_mut().enumerate() {
+                for index in (0..DATA).filter(|&index| run.target(stripe, Part::Data(index)) == target) {
+                    stored.data[index] = 0;
+                }
+                if run.target(stripe, Part::Parity) == target {
+                    stored.parity = Stripe::EMPTY.parity;
+                }
+            }
+        }
+        (self.lost, self.exchanged) = (None, Some((target as u8, runs)));
+        if matches!(self.registry, Registry::Sealing(_)) && voids {
+            self.registry = Registry::Sealing(VOID);
+        }
     }
 
     /// Whether the writer has all answers for a stripe in a run.
