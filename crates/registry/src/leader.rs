@@ -34,7 +34,11 @@ pub(crate) async fn lead(registry: Arc<Registry>) {
         registry.leave_removed(&maps).await;
         let term = registry.leading();
         let alone = registry.is_alone().then_some(registry.host.node().0);
-        let look = registry.look_at_leases(term, |leases, now| leases.look(&maps, alone, now));
+        let confirmed = registry.confirmed();
+        let look = registry.look_at_leases(term, |leases, now| {
+            confirmed.into_iter().for_each(|then| leases.confirmed(then));
+            leases.look(&maps, alone, now)
+        });
         let mut again = registry.host.now() + LOOK;
         if let (Some(term), Some(look)) = (term, look) {
             again = again.min(look.next);

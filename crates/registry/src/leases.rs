@@ -7,15 +7,32 @@
 //!    after that it knows of every lease that holds.
 //!    A pause that an older one had granted it does not know: then a node that starts anew must do so within a lease.
 //! 3. A session once found to have run out is granted nothing more, whether the maps say so yet or not. Nor is one that is to.
+//! 4. Only who could hear may say that others were silent. A leader gives nobody up while no quorum has confirmed lately that
+//!    it leads, nor before it could hear for so long in a row that everybody had the time to renew ([`GRACE`]). So what stops
+//!    all links or all machines ends no session: nobody had anything to take over. Leases ran out meanwhile by the clocks of
+//!    those that hold them, and they answered nothing; who was given up by nobody goes on when it is heard again.
+//! 5. Where one machine alone dies rule 4 costs no time: a quorum confirms the leader all along; and if it led, the next one is
+//!    elected so soon that the last lease of before ends later than the grace.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use host::Moment;
 use protocol::maps::{Maps, NodeState};
 use protocol::registry::{LEASE, PAUSE_MAX};
 
+use crate::session::RENEWAL;
 use crate::stop;
+
+/// For how long a leader must have been able to hear before it gives anybody up: in that time everybody who lives has sent a
+/// renewal, and it came. The next leader after one that died is elected within LEASE − GRACE, with room for a second try.
+pub const GRACE: Duration = RENEWAL.saturating_add(Duration::from_millis(500));
+/// How far apart two confirmations are at most of a leader that could hear all the time: so long an interruption takes no
+/// lease from those who renew it once before and once after.
+const GAP: Duration = LEASE.saturating_sub(RENEWAL.saturating_mul(2));
+/// How old the last confirmation may be: some heartbeats. Longer ago it does not count for now, but for then.
+const LATELY: Duration = Duration::from_millis(500);
 
 /// A node and its session.
 pub type Holder = (u32, u64);
@@ -29,6 +46,8 @@ pub struct Leases {
     heard: BTreeMap<Holder, Moment>,
     /// Those that have run out, or are to.
     doomed: BTreeSet<Holder>,
+    /// The time in which this leader could hear without a gap, up to the last confirmation.
+    hearing: Option<Range<Moment>>,
 }
 
 /// What to do about leases now.
@@ -36,14 +55,14 @@ pub struct Leases {
 pub struct Look {
     /// Those that have run out, and are to be expired.
     pub expired: Vec<Holder>,
-    /// When the next may run out.
+    /// When the next may run out, where that is to come.
     pub next: Moment,
 }
 
 impl Leases {
     /// Those of a new leader, of which no earlier one granted a renewal that arrived after `begun`.
     pub fn new(begun: Moment) -> Leases {
-        Leases { begun: Some(begun), heard: BTreeMap::new(), doomed: BTreeSet::new() }
+        Leases { begun: Some(begun), heard: BTreeMap::new(), doomed: BTreeSet::new(), hearing: None }
     }
 
     /// A renewal arrived; its sender is not to be given up for so much longer than its lease. False: it is too late.
@@ -66,6 +85,15 @@ impl Leases {
         self.doomed.insert(holder);
     }
 
+    /// A quorum has confirmed that this node led at `then`: it could hear since the confirmation before, unless that lies too
+    /// far back.
+    pub fn confirmed(&mut self, then: Moment) {
+        self.hearing = match self.hearing.take() {
+            Some(hearing) if then <= hearing.end + GAP => Some(hearing.start..hearing.end.max(then)),
+            _ => Some(then..then),
+        };
+    }
+
     /// Looks who has run out. A session that begins counts as heard when it is first seen. The leader that votes alone never
     /// expires itself, `alone`: nobody could take over, and nobody else decides. Nor does anybody expire when all have stopped.
     pub fn look(&mut self, maps: &Maps, alone: Option<u32>, now: Moment) -> Look {
@@ -77,13 +105,15 @@ impl Leases {
         self.doomed.retain(|holder| holders.contains(holder));
         let mut look = Look { expired: Vec::new(), next: now + LEASE };
         let first = self.begun.take().unwrap_or(now);
+        let hearing = self.hearing.clone().unwrap_or(now..now);
         for holder in holders {
-            let end = *self.heard.entry(holder).or_insert(first) + LEASE;
-            if end <= now {
+            let heard = *self.heard.entry(holder).or_insert(first);
+            let end = (heard + LEASE).max(hearing.start + GRACE);
+            if end > now {
+                look.next = look.next.min(end);
+            } else if end <= hearing.end + LATELY {
                 self.doomed.insert(holder);
                 look.expired.push(holder);
-            } else {
-                look.next = look.next.min(end);
             }
         }
         look
@@ -107,57 +137,118 @@ mod tests {
         Moment(0) + Duration::from_millis(milliseconds)
     }
 
+    /// Looks, at a leader that could hear all the time since it looked last.
+    fn look(leases: &mut Leases, maps: &Maps, alone: Option<u32>, now: Moment) -> Look {
+        let mut then = leases.hearing.as_ref().map_or(now, |hearing| hearing.end);
+        while then < now {
+            then = now.min(then + GAP);
+            leases.confirmed(then);
+        }
+        leases.confirmed(now);
+        leases.look(maps, alone, now)
+    }
+
     #[test]
     fn a_new_leader_waits_one_lease_from_the_last_that_may_have_been_granted() {
         let (maps, mut leases) = (maps(2), Leases::new(at(1000)));
-        assert_eq!(leases.look(&maps, None, at(1500)), Look { expired: vec![], next: at(4000) });
+        assert_eq!(look(&mut leases, &maps, None, at(1500)), Look { expired: vec![], next: at(4000) });
         assert!(leases.renewed((1, 1), Duration::ZERO, at(3000)));
-        assert_eq!(leases.look(&maps, None, at(4000)), Look { expired: vec![(2, 1)], next: at(6000) });
+        assert_eq!(look(&mut leases, &maps, None, at(4000)), Look { expired: vec![(2, 1)], next: at(6000) });
     }
 
     #[test]
     fn who_has_run_out_is_granted_nothing_more() {
         let (mut maps, mut leases) = (maps(2), Leases::new(at(0)));
+        look(&mut leases, &maps, Some(1), at(0));
         assert!(leases.renewed((2, 1), Duration::ZERO, at(10)));
-        assert_eq!(leases.look(&maps, Some(1), at(3010)).expired, [(2, 1)]);
+        assert_eq!(look(&mut leases, &maps, Some(1), at(3010)).expired, [(2, 1)]);
         assert!(!leases.renewed((2, 1), Duration::ZERO, at(3011)));
         assert!(!leases.may_grant((2, 1)));
         // It is expired again and again until the maps say so: the first attempt may have been lost.
-        assert_eq!(leases.look(&maps, Some(1), at(3100)).expired, [(2, 1)]);
+        assert_eq!(look(&mut leases, &maps, Some(1), at(3100)).expired, [(2, 1)]);
         for request in [
             RegistryRequest::Expire { node: 2, session: 1 },
             RegistryRequest::Begin { node: 2, after: 1, address: String::new(), keeps: None },
         ] {
             maps = apply(&maps, request).0.unwrap();
         }
-        assert_eq!(leases.look(&maps, Some(1), at(4000)), Look { expired: vec![], next: at(7000) });
+        assert_eq!(look(&mut leases, &maps, Some(1), at(4000)), Look { expired: vec![], next: at(7000) });
         assert!(leases.renewed((2, 2), Duration::ZERO, at(4500)));
     }
 
     #[test]
     fn who_is_granted_nothing_more_runs_out_a_lease_after_the_last_that_was_granted() {
         let (maps, mut leases) = (maps(2), Leases::new(at(0)));
+        look(&mut leases, &maps, Some(1), at(0));
         assert!(leases.renewed((2, 1), Duration::ZERO, at(1000)));
         leases.doom((2, 1));
         assert!(!leases.renewed((2, 1), Duration::ZERO, at(1500)) && !leases.may_grant((2, 1)));
-        assert_eq!(leases.look(&maps, Some(1), at(3999)).expired, [], "until then it may count on it");
-        assert_eq!(leases.look(&maps, Some(1), at(4000)).expired, [(2, 1)]);
+        assert_eq!(look(&mut leases, &maps, Some(1), at(3999)).expired, [], "until then it may count on it");
+        assert_eq!(look(&mut leases, &maps, Some(1), at(4000)).expired, [(2, 1)]);
     }
 
     #[test]
     fn who_starts_anew_is_waited_for_longer_but_not_for_ever() {
         let (maps, mut leases) = (maps(2), Leases::new(at(0)));
+        look(&mut leases, &maps, Some(1), at(0));
         assert!(leases.renewed((2, 1), Duration::from_secs(3600), at(10)));
         assert!(leases.renewed((2, 1), Duration::ZERO, at(20)), "a late one of before takes nothing back");
-        assert_eq!(leases.look(&maps, Some(1), at(23_000)).expired, []);
-        assert_eq!(leases.look(&maps, Some(1), at(23_010)).expired, [(2, 1)]);
+        assert_eq!(look(&mut leases, &maps, Some(1), at(23_000)).expired, []);
+        assert_eq!(look(&mut leases, &maps, Some(1), at(23_010)).expired, [(2, 1)]);
+    }
+
+    #[test]
+    fn nobody_is_given_up_while_it_is_not_confirmed_who_leads() {
+        let (maps, mut leases) = (maps(2), Leases::new(at(0)));
+        look(&mut leases, &maps, None, at(1000));
+        for node in 1..=2 {
+            assert!(leases.renewed((node, 1), Duration::ZERO, at(900)));
+        }
+        assert_eq!(leases.look(&maps, None, at(9000)).expired, [], "nobody could hear them");
+        leases.confirmed(at(9000));
+        assert_eq!(leases.look(&maps, None, at(9050)), Look { expired: vec![], next: at(9000) + GRACE });
+        assert!(leases.renewed((1, 1), Duration::ZERO, at(9500)));
+        let end = at(9000) + GRACE;
+        assert_eq!(look(&mut leases, &maps, None, end), Look { expired: vec![(2, 1)], next: at(12_500) });
+    }
+
+    #[test]
+    fn a_new_leader_that_was_elected_late_hears_everybody_out() {
+        let (maps, mut leases) = (maps(2), Leases::new(at(1000)));
+        assert_eq!(leases.look(&maps, None, at(20_000)).expired, [], "nobody has confirmed it");
+        leases.confirmed(at(20_050));
+        assert_eq!(leases.look(&maps, None, at(20_100)), Look { expired: vec![], next: at(20_050) + GRACE });
+        assert!(leases.renewed((2, 1), Duration::ZERO, at(21_000)));
+        assert_eq!(look(&mut leases, &maps, None, at(21_550)).expired, [(1, 1)]);
+    }
+
+    #[test]
+    fn where_one_machine_dies_nobody_waits_for_the_grace() {
+        // The leader: the next one hears before the last lease of before has less left than the grace.
+        let (maps, begun) = (maps(2), at(1000));
+        let (mut leases, elected) = (Leases::new(begun), begun + (LEASE - GRACE));
+        assert_eq!(look(&mut leases, &maps, None, elected), Look { expired: vec![], next: begun + LEASE });
+        // Another one: confirmations that are late, or lost once in a while, are no gap, and the last is young enough.
+        assert!(leases.renewed((2, 1), Duration::ZERO, at(3000)));
+        assert!(leases.renewed((1, 1), Duration::ZERO, at(5000)));
+        for then in [3400, 4400, 5400] {
+            leases.confirmed(at(then));
+        }
+        let end = at(3000) + LEASE;
+        assert_eq!(leases.look(&maps, None, end), Look { expired: vec![], next: at(8000) });
+        leases.confirmed(end - LATELY);
+        assert_eq!(leases.look(&maps, None, end), Look { expired: vec![(2, 1)], next: at(8000) });
     }
 
     #[test]
     fn who_votes_alone_never_expires_itself() {
         let (maps, mut leases) = (maps(1), Leases::new(at(0)));
-        assert_eq!(leases.look(&maps, Some(1), at(99_000)).expired, []);
-        assert_eq!(leases.look(&maps, None, at(99_500)).expired, [], "with others that vote it counts from then on");
-        assert_eq!(leases.look(&maps, None, at(102_500)).expired, [(1, 1)]);
+        assert_eq!(look(&mut leases, &maps, Some(1), at(99_000)).expired, []);
+        assert_eq!(
+            look(&mut leases, &maps, None, at(99_500)).expired,
+            [],
+            "with others that vote it counts from then on"
+        );
+        assert_eq!(look(&mut leases, &maps, None, at(102_500)).expired, [(1, 1)]);
     }
 }

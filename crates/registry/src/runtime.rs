@@ -189,7 +189,7 @@ impl<F: Future> Future for Patience<F> {
 
 /// A moment of the host's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HostInstant(Moment);
+pub struct HostInstant(pub(crate) Moment);
 
 impl Instant for HostInstant {
     fn now() -> Self {

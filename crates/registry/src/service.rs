@@ -538,6 +538,14 @@ impl Registry {
         term.filter(|_| self.ruled.over().is_none())
     }
 
+    /// When a quorum confirmed last that this node leads, if one ever did. Who votes alone is a quorum.
+    pub(crate) fn confirmed(&self) -> Option<Moment> {
+        match self.is_alone() {
+            true => Some(self.host.now()),
+            false => self.metrics(|metrics| metrics.last_quorum_acked.map(|acked| acked.0)),
+        }
+    }
+
     /// Whether this node alone votes.
     pub(crate) fn is_alone(&self) -> bool {
         self.metrics(|metrics| metrics.membership_config.voter_ids().eq([self.host.node().0]))

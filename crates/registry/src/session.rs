@@ -17,7 +17,7 @@ use protocol::registry::{
 
 /// How often the lease is renewed: two renewals may be lost before it runs out. None waits for the one before: where links
 /// are full, answers are late.
-const RENEWAL: Duration = Duration::from_secs(1);
+pub(crate) const RENEWAL: Duration = Duration::from_secs(1);
 /// How long one node is waited for before the next is asked.
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// How often the nodes are asked in turn until one lets a session begin.

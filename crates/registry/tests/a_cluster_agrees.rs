@@ -208,6 +208,92 @@ fn a_frozen_node_knows_on_waking_that_its_lease_ran_out() {
     });
 }
 
+/// Three nodes that vote.
+async fn three(world: &World, host: &Host) -> Cluster {
+    let cluster = Cluster::create(world, host, 2, 1).await;
+    cluster.start(1).await;
+    for _ in 0..2 {
+        cluster.join(2).await;
+    }
+    cluster.await_voters(1, 3).await;
+    cluster
+}
+
+/// All links are cut, or all machines stand still, for so long; then all is as before.
+async fn interrupt(world: &World, cluster: &Cluster, length: Duration) {
+    let nodes: Vec<NodeId> = cluster.nodes().into_iter().map(NodeId).collect();
+    if world.dice().coin() {
+        nodes.iter().for_each(|&node| world.pause(node));
+        world.sleep(length).await;
+        nodes.iter().for_each(|&node| world.resume(node));
+    } else {
+        nodes.iter().for_each(|&node| world.isolate(node));
+        world.sleep(length).await;
+        world.heal_all();
+    }
+}
+
+/// Whoever leads after it heard nobody for longer than a lease; it could not. It must not end the sessions of all.
+#[test]
+fn an_interruption_of_everything_ends_no_session() {
+    sim::explore(sim::seeds(40), async |world, host| {
+        let cluster = three(&world, &host).await;
+        let sessions: Vec<Session> = (1..=3).map(|node| cluster.session(node).expect("it has begun")).collect();
+        for _ in 0..3 {
+            let length = Duration::from_millis(500 + world.dice().below(12_000));
+            interrupt(&world, &cluster, length).await;
+            let healed = world.now();
+            until(&world, "all leases hold again", || sessions.iter().all(|session| session.holds(world.now()))).await;
+            assert!(world.now().since(healed) < Duration::from_secs(4), "{:?}", world.now().since(healed));
+            world.sleep(LEASE).await;
+            let over = sessions.iter().any(Session::is_over);
+            assert!(!over, "seed {}: after {length:?} somebody was given up", world.seed());
+            cluster.registry(2).answer(cluster.open(2)).await.expect("they agree");
+        }
+    });
+}
+
+#[test]
+fn who_died_in_an_interruption_is_given_up_soon_after_it() {
+    sim::explore(sim::seeds(20), async |world, host| {
+        let cluster = three(&world, &host).await;
+        let dead = 1 + world.dice().below(3) as u32;
+        let living = 1 + dead % 3;
+        (1..=3).for_each(|node| world.isolate(NodeId(node)));
+        world.sleep(Duration::from_secs(world.dice().below(10))).await;
+        world.crash(NodeId(dead), Stop::PowerLoss);
+        world.sleep(Duration::from_secs(world.dice().below(10))).await;
+        world.heal_all();
+        let healed = world.now();
+        let is_gone = || cluster.registry(living).maps().nodes[&dead].state == NodeState::Gone;
+        until(&world, "it is given up", is_gone).await;
+        assert!(world.now().since(healed) < LEASE + Duration::from_millis(1500), "{:?}", world.now().since(healed));
+        world.sleep(LEASE).await;
+        let lives = |node: &u32| *node == dead || !cluster.session(*node).expect("it has begun").is_over();
+        assert!(cluster.nodes().iter().all(lives), "seed {}: only who died", world.seed());
+    });
+}
+
+/// The only voter decides alone who lives: but not of a time in which it heard nothing because it stood still.
+#[test]
+fn the_only_voter_that_stood_still_gives_nobody_up_for_it() {
+    sim::explore(sim::seeds(10), async |world, host| {
+        let cluster = Cluster::create(&world, &host, 2, 1).await;
+        cluster.start(1).await;
+        cluster.join(2).await;
+        let session = cluster.session(2).expect("it has begun");
+        world.pause(NodeId(1));
+        world.sleep(Duration::from_millis(1000 + world.dice().below(10_000))).await;
+        world.resume(NodeId(1));
+        world.sleep(2 * LEASE).await;
+        assert!(session.holds(world.host(NodeId(2)).now()), "seed {}", world.seed());
+        world.isolate(NodeId(2));
+        let cut = world.now();
+        until(&world, "it is given up", || cluster.registry(1).maps().nodes[&2].state == NodeState::Gone).await;
+        assert!(world.now().since(cut) < LEASE + Duration::from_millis(200), "{:?}", world.now().since(cut));
+    });
+}
+
 #[test]
 fn a_node_goes_on_with_the_targets_that_are_left() {
     sim::explore(0..5, async |world, host| {

@@ -31,6 +31,11 @@ fn two_leaders() -> OneLease {
     OneLease { terms: 2, renewals: 1, ticks: 4, ..one_leader() }
 }
 
+/// One leader, which goes on, and hears nobody for a while.
+fn silence() -> OneLease {
+    OneLease { outages: 3, ..one_leader() }
+}
+
 /// Tries everything, and says how much that was.
 #[track_caller]
 fn holds(model: OneLease) {
@@ -59,6 +64,11 @@ fn a_new_leader_waits_for_leases_of_the_old_one() {
 }
 
 #[test]
+fn who_could_not_be_heard_is_not_given_up() {
+    holds(silence());
+}
+
+#[test]
 fn a_careless_machine_is_found_out() {
     fails(Breach::ClocksDrift, OneLease { rates: worst(30), ..one_leader() }, model::ONE_HOLDS);
     fails(Breach::ClocksDrift, OneLease { rates: worst(30), ..one_leader() }, model::NOTHING_STALE);
@@ -73,6 +83,7 @@ fn a_careless_leader_is_found_out() {
     fails(Breach::ConfirmedBefore, two_leaders(), model::ONE_HOLDS);
     fails(Breach::VotersAreNotHeard, two_leaders(), model::ONE_HOLDS);
     fails(Breach::CountedFromBeginning, two_leaders(), model::ONE_HOLDS);
+    fails(Breach::DeafIsSilent, silence(), model::HEARD_OUT);
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub(crate) struct OneLease {
     pub(crate) terms: u8,
     /// How many voters may be started anew.
     pub(crate) restarts: u8,
+    /// In how many of the seconds no leader may hear anybody, as when all links are cut.
+    pub(crate) outages: u8,
     pub(crate) breach: Breach,
     /// Maps in which the session lives, and in which it is over.
     pub(crate) alive: Maps,
@@ -30,6 +32,7 @@ pub(crate) struct OneLease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Tick,
+    Outage,
     Renew,
     Arrive { renewal: Renewal, at: usize },
     Confirm { renewal: Renewal, by: usize },
@@ -48,6 +51,7 @@ pub(crate) enum Action {
 
 pub(crate) const NOTHING_STALE: &str = "no call is answered with what others had changed before it began";
 pub(crate) const ONE_HOLDS: &str = "nobody is given what a machine holds while its lease does";
+pub(crate) const HEARD_OUT: &str = "nobody is given up by a leader that could not hear";
 
 impl OneLease {
     /// One leader, which goes on, and clocks of these kinds.
@@ -55,7 +59,7 @@ impl OneLease {
         let alive = ::registry::change::new_cluster(1, Vec::new(), HOLDER.0, 1);
         let mut over = alive.clone();
         over.nodes.values_mut().for_each(|node| node.state = NodeState::Gone);
-        OneLease { rates, ticks: 5, renewals: 2, terms: 1, restarts: 0, breach: Breach::None, alive, over }
+        OneLease { rates, ticks: 5, renewals: 2, terms: 1, restarts: 0, outages: 0, breach: Breach::None, alive, over }
     }
 
     /// The maps as they are agreed on.
@@ -66,9 +70,10 @@ impl OneLease {
 
 impl std::fmt::Debug for OneLease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let OneLease { rates, ticks, renewals, terms, restarts, .. } = self;
+        let OneLease { rates, ticks, renewals, terms, restarts, outages, .. } = self;
         let clocks = rates.len();
-        write!(f, "{clocks} sets of clocks, {ticks} s, {renewals} renewals, {terms} terms, {restarts} restarts")
+        write!(f, "{clocks} sets of clocks, {ticks} s, of which {outages} of silence, {renewals} renewals, ")?;
+        write!(f, "{terms} terms, {restarts} restarts")
     }
 }
 
@@ -83,6 +88,9 @@ impl Model for OneLease {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if state.ticks < self.ticks {
             actions.push(Action::Tick);
+            if state.outages < self.outages {
+                actions.push(Action::Outage);
+            }
         }
         machine::actions(self, state, actions);
         registry::actions(self, state, actions);
@@ -91,7 +99,8 @@ impl Model for OneLease {
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
         let mut next = state.clone();
         match action {
-            Action::Tick => next.ticks += 1,
+            Action::Tick => registry::go_on(self, &mut next),
+            Action::Outage => registry::hear_nothing(self, &mut next),
             Action::Renew => machine::renew(&mut next),
             Action::Arrive { renewal, at } => registry::arrive(self, &mut next, renewal, at),
             Action::Confirm { renewal, by } => registry::confirm(self, &mut next, renewal, by),
@@ -114,6 +123,7 @@ impl Model for OneLease {
         let mut properties = vec![
             Property::always(NOTHING_STALE, |_, state: &State| !state.stale),
             Property::always(ONE_HOLDS, |_, state: &State| !(state.expired && state.holds())),
+            Property::always(HEARD_OUT, |_, state: &State| !state.misjudged),
             // Without these the model might hold because nothing happens in it.
             Property::sometimes("others are given what the machine held", |_, state: &State| state.changed),
             Property::sometimes("a call may be answered", |_, state: &State| {

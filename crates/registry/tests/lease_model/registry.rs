@@ -2,7 +2,9 @@
 //! step; of the consensus library only that a quorum elects, that nobody confirms an earlier leader than it voted for, and that
 //! what two voters have is agreed on.
 
-use registry::leases::Leases;
+use std::time::Duration;
+
+use registry::leases::{GRACE, Leases};
 use registry::witness::Witness;
 
 use crate::model::{Action, OneLease};
@@ -66,6 +68,38 @@ fn election_actions(model: &OneLease, state: &State, voter: usize, actions: &mut
     }
 }
 
+/// A second goes by, in which leaders hear whoever still follows them.
+pub(crate) fn go_on(model: &OneLease, state: &mut State) {
+    state.ticks += 1;
+    if model.outages > 0 {
+        state.unheard += 1;
+    }
+    listen(model, state);
+}
+
+/// A second goes by, in which leaders hear nobody. Whom they heard out before that, in vain, they may give up yet.
+pub(crate) fn hear_nothing(model: &OneLease, state: &mut State) {
+    state.ticks += 1;
+    state.outages += 1;
+    if Duration::from_secs(state.unheard.into()) < GRACE {
+        state.unheard = 0;
+    }
+    if model.breach == Breach::DeafIsSilent {
+        listen(model, state);
+    }
+}
+
+/// Others have answered what leaders say all the time.
+fn listen(model: &OneLease, state: &mut State) {
+    for leader in 0..VOTERS {
+        let Some(term) = state.leads(leader) else { continue };
+        if (0..VOTERS).any(|by| by != leader && confirms(model, state, by, term)) {
+            let moments = [state.lately_at(leader), state.now_at(leader)];
+            moments.into_iter().for_each(|then| state.leases(leader).confirmed(then));
+        }
+    }
+}
+
 /// Whether a voter still follows the leader of a term.
 fn confirms(model: &OneLease, state: &State, by: usize, term: u8) -> bool {
     state.voters[by].voted <= term || model.breach == Breach::ConfirmedAfterVote
@@ -75,7 +109,10 @@ fn confirms(model: &OneLease, state: &State, by: usize, term: u8) -> bool {
 pub(crate) fn arrive(model: &OneLease, state: &mut State, renewal: Renewal, at: usize) {
     let (now, term) = (state.now_at(at), state.voters[at].voted);
     note(model, state, at);
-    let in_time = state.leases(at).renewed(HOLDER, std::time::Duration::ZERO, now);
+    let in_time = state.leases(at).renewed(HOLDER, Duration::ZERO, now);
+    if in_time {
+        state.unheard = 0;
+    }
     let ever = match &state.voters[at].part {
         Part::Leads { confirmed, .. } => *confirmed,
         Part::Follows | Part::Stands { .. } => 0,
@@ -113,7 +150,11 @@ pub(crate) fn grant(model: &OneLease, state: &mut State, renewal: Renewal) {
 /// `leader::lead` looks.
 pub(crate) fn look(model: &OneLease, state: &mut State, leader: usize) {
     let (maps, now) = (model.maps(state), state.now_at(leader));
-    state.leases(leader).look(maps, None, now);
+    let leases = state.leases(leader);
+    let lived = leases.may_grant(HOLDER);
+    leases.look(maps, None, now);
+    let is_given_up = lived && !leases.may_grant(HOLDER);
+    state.misjudged |= model.outages > 0 && is_given_up && state.unheard == 0;
 }
 
 /// `leader::lead` has it agreed on, in its term, that the session is over.
@@ -160,7 +201,10 @@ pub(crate) fn elect(model: &OneLease, state: &mut State, leader: usize) {
         Breach::CountedFromBeginning => host::Moment(0),
         _ => voter.witness.last(term).unwrap_or(now),
     };
-    voter.part = Part::Leads { leases: Leases::new(begun), confirmed: 0 };
+    let mut leases = Leases::new(begun);
+    // Whoever voted for it follows it.
+    leases.confirmed(now);
+    voter.part = Part::Leads { leases, confirmed: 0 };
 }
 
 /// The process of a voter is another from now on: it knows for whom it voted, and not what it noted.

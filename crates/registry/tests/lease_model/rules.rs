@@ -15,6 +15,8 @@ pub(crate) enum Breach {
     GrantedAlone,
     /// The leader counts a confirmation from before the renewal arrived.
     ConfirmedBefore,
+    /// The leader takes it for silence of others when it could hear nobody.
+    DeafIsSilent,
     /// The leader grants a renewal of whom it has found to have run out.
     DoomedIsGranted,
     /// A new leader counts from when it last noted something itself, not from what those tell who elected it.

@@ -92,6 +92,10 @@ pub(crate) struct Machine {
 pub(crate) struct State {
     pub(crate) rates: Rates,
     pub(crate) ticks: u8,
+    /// In how many of these seconds no leader could hear anybody.
+    pub(crate) outages: u8,
+    /// Seconds in a row in which the leader could have heard the machine and did not, where that is asked.
+    pub(crate) unheard: u8,
     pub(crate) voters: [Voter; VOTERS],
     pub(crate) machine: Machine,
     /// In order, so that nothing is told apart by when it was sent alone.
@@ -108,6 +112,8 @@ pub(crate) struct State {
     pub(crate) held_again: bool,
     /// History: a leader of a later term granted a renewal.
     pub(crate) granted_later: bool,
+    /// History: a leader gave the machine up that could not have heard it.
+    pub(crate) misjudged: bool,
 }
 
 impl State {
@@ -117,10 +123,14 @@ impl State {
         let follower = |now: Moment| Voter { voted: 1, witness: Witness::new(now), part: Part::Follows };
         let mut voters = now.map(follower);
         let confirmed = if breach == Breach::ConfirmedBefore { 0b110 } else { 0 };
-        voters[0].part = Part::Leads { leases: Leases::new(now[0]), confirmed };
+        let mut leases = Leases::new(now[0]);
+        leases.confirmed(now[0]);
+        voters[0].part = Part::Leads { leases, confirmed };
         State {
             rates,
             ticks: 0,
+            outages: 0,
+            unheard: 0,
             voters,
             machine: Machine { until: Moment(0), over: false, call: None, renewals: 0 },
             renewals: Vec::new(),
@@ -130,6 +140,7 @@ impl State {
             stale: false,
             held_again: false,
             granted_later: false,
+            misjudged: false,
         }
     }
 
@@ -141,6 +152,11 @@ impl State {
     /// A voter's clock.
     pub(crate) fn now_at(&self, voter: usize) -> Moment {
         clock(self.rates.voters[voter], 1 + voter, self.ticks)
+    }
+
+    /// A voter's clock half a second ago.
+    pub(crate) fn lately_at(&self, voter: usize) -> Moment {
+        self.now_at(voter) - TICK * u32::from(self.rates.voters[voter]) / 2000
     }
 
     /// `Session::holds`.
