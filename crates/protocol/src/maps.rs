@@ -325,6 +325,8 @@ pub struct Reign {
     pub node: u32,
     /// The last session of that machine before.
     pub session: u64,
+    /// Term and index of the last entry of that replica: who may have answered what lies behind it does not follow.
+    pub last: Option<(u64, u64)>,
 }
 
 /// A checksum of the manager map: two nodes that name the same agree about who manages which slot.

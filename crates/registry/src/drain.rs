@@ -325,7 +325,7 @@ mod tests {
         assert!(!is_empty(&maps), "it may have something");
         let now = maps.epoch;
         conclude(&mut maps, now).expect("nothing was written");
-        assert!(is_empty(&maps) && !is_empty(&crate::reign::begin(&maps, 1)), "another reign looks for itself");
+        assert!(is_empty(&maps) && !is_empty(&crate::reign::begin(&maps, 1, None)), "another reign looks for itself");
     }
 
     fn seal(maps: &mut Maps, log: LogId) {

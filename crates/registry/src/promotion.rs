@@ -172,7 +172,7 @@ pub async fn ask_others(host: &Host, standing: &Standing) -> Vec<Answer> {
 /// Founds the next reign on the targets of `node`, with what they hold. Whether it may be was judged before.
 pub async fn promote(node: u32, disks: &[(TargetId, Disk)]) -> Result<Arc<Maps>, RegistryStart> {
     let standing = Standing::read(disks).await?;
-    let maps = Arc::new(reign::begin(standing.maps(), node));
+    let maps = Arc::new(reign::begin(standing.maps(), node, standing.age().last));
     assert_eq!(maps.verify(), Ok(()), "nothing is stored that a start would refuse");
     assert_eq!(maps.nodes[&node].state, NodeState::Alive, "the founder goes on");
     let agreed = Arc::new(Agreed { maps: maps.clone(), answered: standing.agreed.answered });

@@ -227,7 +227,7 @@ impl Ruins<'_> {
         self.judge_targets(&mut maps);
         // Who knows the reign before must not follow by itself: what it was answered may be lost here.
         maps.reign.number = maps.reign.number.max((maps.next_log.0 >> SKIPPED.trailing_zeros()) as u32) + 1;
-        Ok(reign::begin(&maps, self.founder.node))
+        Ok(reign::begin(&maps, self.founder.node, None))
     }
 
     fn blank(&self) -> Maps {
@@ -667,7 +667,7 @@ mod tests {
         assert!(matches!(refused, Err(RebuildError::Lacking(_))), "{refused:?}");
         let rebuilt = rebuild(Some((&maps, true)), &level, &[(1, YOUNG)]).expect("it lacks nothing");
         assert_eq!(rebuilt.nodes[&2].state, NodeState::Gone);
-        assert!(!reign::may_follow(&maps, rebuilt.reign), "it may have answered what is lost here");
+        assert!(!reign::may_follow(&maps, None, rebuilt.reign), "it may have answered what is lost here");
         assert!((0..4096).all(|slot| rebuilt.slot(slot).node == 1));
     }
 

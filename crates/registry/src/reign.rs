@@ -11,8 +11,11 @@
 //!    alone votes. It counts who lives by the maps: whom the leader expires, with whose replica it does not wait any more,
 //!    that one's session is over in the maps of all that the leader answers from then on. So it expires those whose replicas
 //!    store nothing any more while changes wait for them ([`awaited`](crate::awaited)).
-//! 5. Hence a machine whose maps still show the session of the founder that the reign names has answered nothing that the
-//!    founder did not have: it follows, with an empty replica and its targets behind. Any other may have, and is refused.
+//! 5. Hence where no more than m+1 live, all of them have what is answered: a machine whose maps still show the session of the
+//!    founder that the reign names has answered nothing that the founder did not have. Where more live, others than the founder
+//!    will do, and what was answered may lie behind the last entry of the founder's replica, which the reign names too. A
+//!    machine with such entries may have answered them, as may one that knows the founder's session as over: it is refused. Any
+//!    other follows, with an empty replica and its targets behind.
 
 use std::collections::BTreeSet;
 
@@ -26,12 +29,16 @@ use crate::{nodes, slots};
 pub(crate) const SKIPPED: u64 = 1 << 32;
 const SKIPPED_SHORT: u32 = 1 << 20;
 
-/// The maps with which the next reign begins, founded by `node`, which stores and has begun a session once.
-pub fn begin(before: &Maps, node: u32) -> Maps {
+/// Term and index of an entry.
+pub type Place = (u64, u64);
+
+/// The maps with which the next reign begins, founded by `node`, which stores and has begun a session once. They are what its
+/// replica tells up to the entry `last`.
+pub fn begin(before: &Maps, node: u32, last: Option<Place>) -> Maps {
     let mut maps = before.clone();
     let session = maps.nodes[&node].session;
     assert!(maps.nodes[&node].stores && session > 0, "who founds a reign has a replica, and something to go on with");
-    maps.reign = Reign { number: maps.reign.number + 1, node, session };
+    maps.reign = Reign { number: maps.reign.number + 1, node, session, last };
     skip(&mut maps);
     for (&number, entry) in maps.nodes.iter_mut().filter(|(_, entry)| entry.session > 0) {
         entry.session += SKIPPED;
@@ -74,9 +81,47 @@ fn skip(maps: &mut Maps) {
 }
 
 /// Whether a machine that last knew `own` of the reign before has answered nothing that the founder of `reign` did not have.
-pub fn may_follow(own: &Maps, reign: Reign) -> bool {
+/// What lies behind `spared` in its log nobody can have answered unless all have it that live.
+pub fn may_follow(own: &Maps, spared: Option<Place>, reign: Reign) -> bool {
     let lives = |node: &protocol::maps::NodeEntry| node.state == NodeState::Alive && node.session == reign.session;
-    own.reign.number + 1 == reign.number && own.nodes.get(&reign.node).is_some_and(lives)
+    own.reign.number + 1 == reign.number && own.nodes.get(&reign.node).is_some_and(lives) && spared <= reign.last
+}
+
+/// How far the entries of a replica may have been answered though a machine lacked them that lives: read one after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spared {
+    /// The last change that something durable may rest on.
+    weighty: Option<Place>,
+    /// The last that others than all had, if they had it.
+    until: Option<Place>,
+}
+
+impl Spared {
+    /// A snapshot up to the entry `last`, whose maps are `maps`. Who is gone in these may have lived when one was answered.
+    pub(crate) fn snapshot(maps: &Maps, last: Option<Place>) -> Spared {
+        let stored = maps.nodes.values().filter(|node| node.stores).count();
+        Spared { weighty: last, until: last.filter(|_| spares(maps, stored)) }
+    }
+
+    /// The next entry with a change, which made them `maps`. Others that live by then will do for those before it, too.
+    pub(crate) fn next(&mut self, place: Place, request: &RegistryRequest, maps: &Maps) {
+        if is_weighty(request) {
+            self.weighty = Some(place);
+        }
+        if spares(maps, maps.storing().count()) {
+            self.until = self.weighty;
+        }
+    }
+
+    /// The last such entry.
+    pub(crate) fn until(self) -> Option<Place> {
+        self.until
+    }
+}
+
+/// Whether a change is answered before all of so many machines have it.
+fn spares(maps: &Maps, storing: usize) -> bool {
+    storing > usize::from(maps.parity) + 1
 }
 
 /// Whether a change is answered only when as many machines have it as the class asks for: all that something durable may
@@ -129,9 +174,9 @@ mod tests {
         for node in 1..=3 {
             open(&mut before, node, Writer::Client).unwrap();
         }
-        let mut maps = begin(&before, 2);
+        let mut maps = begin(&before, 2, None);
         assert_eq!(maps.verify(), Ok(()));
-        assert_eq!(maps.reign, Reign { number: 1, node: 2, session: 1 });
+        assert_eq!(maps.reign, Reign { number: 1, node: 2, session: 1, last: None });
         assert!((0..4096).all(|slot| maps.slot(slot).node == 2));
         let current: Vec<_> = maps.groups.values().filter(|group| group.current).collect();
         assert!(current.iter().all(|group| group.targets == [TargetId(2)]));
@@ -163,7 +208,7 @@ mod tests {
         step(&mut unseen, RegistryRequest::AddTarget { node: 1, session: 1, name: "x".into() }).unwrap();
         let seen = unseen.epoch;
         step(&mut unseen, RegistryRequest::Drain(vec![TargetId(1)], Drain::Careful, seen)).unwrap();
-        let maps = begin(&before, 2);
+        let maps = begin(&before, 2, None);
         assert!(maps.epoch > unseen.epoch && maps.next_log > unseen.next_log && maps.next_node > unseen.next_node);
         assert!(maps.next_target > unseen.next_target && maps.next_group > unseen.next_group);
         assert!(maps.nodes[&1].session > unseen.nodes[&1].session + 1000);
@@ -173,7 +218,7 @@ mod tests {
     fn what_missed_writes_is_whole_where_nothing_better_is_left() {
         let mut before = cluster(2);
         step(&mut before, RegistryRequest::Expire { node: 2, session: 1 }).unwrap();
-        let maps = begin(&before, 2);
+        let maps = begin(&before, 2, None);
         assert_eq!(maps.targets[&TargetId(2)].state, TargetState::Whole);
         assert_eq!(maps.targets[&TargetId(1)].state, TargetState::Failed);
         assert!(maps.groups.values().any(|group| group.current && group.targets == [TargetId(2)]));
@@ -182,16 +227,52 @@ mod tests {
     #[test]
     fn only_who_answered_nothing_without_the_founder_may_follow_it() {
         let before = cluster(2);
-        let reign = begin(&before, 2).reign;
+        let reign = begin(&before, 2, None).reign;
         let mut own = before.clone();
         open(&mut own, 1, Writer::Client).unwrap();
-        assert!(may_follow(&own, reign));
+        assert!(may_follow(&own, None, reign));
         step(&mut own, RegistryRequest::Expire { node: 2, session: 1 }).unwrap();
-        assert!(!may_follow(&own, reign));
+        assert!(!may_follow(&own, None, reign));
         step(&mut own, RegistryRequest::Begin { node: 2, after: 1, address: String::new(), keeps: None }).unwrap();
-        assert!(!may_follow(&own, reign), "it lives again, and another life answered meanwhile");
-        let later = begin(&begin(&before, 2), 2).reign;
-        assert!(!may_follow(&before, later), "of the reign between it knows nothing");
+        assert!(!may_follow(&own, None, reign), "it lives again, and another life answered meanwhile");
+        let later = begin(&begin(&before, 2, None), 2, None).reign;
+        assert!(!may_follow(&before, None, later), "of the reign between it knows nothing");
+    }
+
+    #[test]
+    fn who_may_have_answered_what_the_founder_lacks_may_not_follow_it() {
+        let (mut own, open) =
+            (cluster(3), |node| RegistryRequest::OpenLog { node, session: 1, writer: Writer::Client, opening: 0 });
+        let mut spared = Spared::snapshot(&own, Some((0, 0)));
+        step(&mut own, open(1)).expect("it lives");
+        spared.next((1, 7), &open(1), &own);
+        assert_eq!(spared.until(), Some((1, 7)), "one of the two others will do");
+        let founded = |last| begin(&own, 2, Some(last)).reign;
+        assert!(may_follow(&own, spared.until(), founded((1, 7))));
+        assert!(may_follow(&own, spared.until(), founded((2, 3))), "what is agreed on lies before it");
+        assert!(!may_follow(&own, spared.until(), founded((1, 6))));
+        let light = RegistryRequest::End { node: 1, session: 9 };
+        spared.next((1, 8), &light, &own);
+        assert_eq!(spared.until(), Some((1, 7)), "nothing durable rests on that");
+    }
+
+    #[test]
+    fn where_no_more_live_than_the_class_asks_for_all_have_what_is_answered() {
+        let (mut own, change) = (cluster(3), RegistryRequest::Balance);
+        step(&mut own, RegistryRequest::Expire { node: 3, session: 1 }).unwrap();
+        let mut spared = Spared::default();
+        spared.next((1, 7), &change, &own);
+        assert_eq!(spared.until(), None, "the other one must have it");
+        assert_eq!(
+            Spared::snapshot(&own, Some((1, 7))).until(),
+            Some((1, 7)),
+            "the third may have had it, and be gone since"
+        );
+        assert_eq!(Spared::snapshot(&cluster(2), Some((1, 7))).until(), None);
+        let begin = RegistryRequest::Begin { node: 3, after: 1, address: String::new(), keeps: None };
+        step(&mut own, begin.clone()).unwrap();
+        spared.next((1, 9), &begin, &own);
+        assert_eq!(spared.until(), Some((1, 7)), "it is there now, and will do");
     }
 
     #[test]

@@ -199,7 +199,7 @@ impl Registry {
 
     async fn submit(host: Host, maps: Arc<Maps>, disks: Vec<(TargetId, Disk)>) -> Result<Arc<Registry>, RegistryStart> {
         let own = Standing::read(&disks).await?;
-        if !reign::may_follow(own.maps(), maps.reign) {
+        if !own.may_follow(maps.reign) {
             return Err(over(&own, (maps.reign, maps.reign.node)));
         }
         let kept = Kept { copies: own.copies, ..first(maps.parity, None) };
@@ -688,7 +688,7 @@ async fn expect_reign(host: &Host, own: &Standing) -> Result<(), RegistryStart> 
 /// The reign of which `own` tells is over, as another machine says.
 fn over(own: &Standing, (reign, node): (Reign, u32)) -> RegistryStart {
     let founder = promotion::called(own.maps(), &[reign.node].into());
-    RegistryStart::Over { reign, node, founder, may_follow: reign::may_follow(own.maps(), reign) }
+    RegistryStart::Over { reign, node, founder, may_follow: own.may_follow(reign) }
 }
 
 /// What is answered when another reign counts: the life of whoever renews a lease here is over.

@@ -10,9 +10,10 @@ use protocol::id::TargetId;
 use protocol::maps::{Maps, Reign};
 use serde::{Deserialize, Serialize};
 
-use crate::RegistryStart;
-use crate::consensus::Agreed;
+use crate::consensus::{Agreed, LogId};
+use crate::reign::{Place, Spared};
 use crate::store::{Kept, Store};
+use crate::{RegistryStart, reign};
 
 /// What one replica tells.
 #[derive(Clone, Debug)]
@@ -21,7 +22,8 @@ pub struct Standing {
     /// The targets of the machine that have a copy.
     pub(crate) copies: Vec<TargetId>,
     voters: BTreeSet<u32>,
-    last: Option<(u64, u64)>,
+    last: Option<Place>,
+    spared: Option<Place>,
 }
 
 /// How new a replica is: the greater of two has all that was answered by what either has.
@@ -29,8 +31,8 @@ pub struct Standing {
 pub struct Age {
     /// Of another reign is another log.
     pub reign: Reign,
-    /// Term and index of its last entry.
-    pub last: Option<(u64, u64)>,
+    /// Its last entry.
+    pub last: Option<Place>,
 }
 
 impl Standing {
@@ -53,6 +55,11 @@ impl Standing {
     pub fn age(&self) -> Age {
         Age { reign: self.agreed.maps.reign, last: self.last }
     }
+
+    /// Whether its machine has answered nothing that the founder of `reign` did not have.
+    pub fn may_follow(&self, reign: Reign) -> bool {
+        reign::may_follow(self.maps(), self.spared, reign)
+    }
 }
 
 impl Kept {
@@ -60,13 +67,20 @@ impl Kept {
     pub fn standing(&self) -> Option<Standing> {
         let (meta, agreed) = self.snapshot.as_ref()?;
         let mut agreed = Agreed::clone(agreed);
+        let mut spared = Spared::snapshot(&agreed.maps, meta.last_log_id.map(place));
         let from = meta.last_log_id.map_or(0, |last| last.index + 1);
         for (_, entry) in self.entries.range(from..) {
             if let EntryPayload::Normal(command) = &entry.payload {
                 let _ = agreed.carry_out(command.clone(), entry.log_id.leader_id.term);
+                spared.next(place(entry.log_id), &command.request, &agreed.maps);
             }
         }
-        let last = self.last().max(meta.last_log_id).map(|last| (last.leader_id.term, last.index));
-        Some(Standing { agreed, copies: self.copies.clone(), voters: self.voters(), last })
+        let last = self.last().max(meta.last_log_id).map(place);
+        let (copies, voters, spared) = (self.copies.clone(), self.voters(), spared.until());
+        Some(Standing { agreed, copies, voters, last, spared })
     }
+}
+
+fn place(entry: LogId) -> Place {
+    (entry.leader_id.term, entry.index)
 }

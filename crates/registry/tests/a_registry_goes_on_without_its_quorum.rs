@@ -32,6 +32,18 @@ async fn two(world: &World, host: &host::Host) -> Cluster {
     cluster
 }
 
+/// Three machines, which all vote.
+async fn three(world: &World, host: &host::Host) -> Cluster {
+    let cluster = Cluster::create(world, host, 2, 1).await;
+    cluster.start(1).await;
+    for _ in 0..2 {
+        cluster.join(2).await;
+    }
+    cluster.await_voters(1, 3).await;
+    until(world, "all know who votes", || (2..=3).all(|node| cluster.registry(node).voters() == [1, 2, 3])).await;
+    cluster
+}
+
 /// Stops a node hard and starts its machine again, without its daemon.
 fn restart(world: &World, cluster: &Cluster, node: u32) {
     if world.runs(NodeId(node)) {
@@ -289,6 +301,50 @@ fn one_of_three_goes_on_when_two_are_lost_and_the_newest_is_promoted() {
             assert!(matches!(refused, Err(RegistryStart::Over { .. })), "{refused:?}");
         }
         assert_eq!(registry.leader(), Some(4));
+    });
+}
+
+/// Of three machines two may answer what the third lacks, though it lives by their maps. Where both are lost, and that one
+/// goes on, nobody has what they answered but they: they must not give it up by following as if it had never been.
+#[test]
+fn who_may_have_answered_what_the_founder_lacks_does_not_follow() {
+    sim::explore(sim::seeds(20), async |world, host| {
+        let cluster = three(&world, &host).await;
+        world.isolate(NodeId(3));
+        let lost = opened(&cluster, 1).await.expect("two of three agree");
+        assert_eq!(cluster.registry(1).maps().nodes[&3].state, NodeState::Alive, "its lease has not run out");
+        world.crash(NodeId(1), Stop::PowerLoss);
+        world.crash(NodeId(2), Stop::PowerLoss);
+        world.heal_all();
+        try_promoting(&world, &cluster, 3, &[1, 2]).await.expect("the others are off");
+        assert!(!cluster.registry(3).maps().logs.contains_key(&lost), "it never heard of it");
+        for node in [1, 2] {
+            restart(&world, &cluster, node);
+            let refused = start(&world, &cluster, node).await;
+            assert!(matches!(refused, Err(RegistryStart::Over { may_follow: false, .. })), "{refused:?}");
+            let refused = cluster.follow(node, 3).await;
+            assert!(matches!(refused, Err(RegistryStart::Over { may_follow: false, .. })), "{refused:?}");
+        }
+    });
+}
+
+#[test]
+fn whoever_has_nothing_that_the_founder_lacks_follows() {
+    sim::explore(sim::seeds(10), async |world, host| {
+        let cluster = three(&world, &host).await;
+        let log = opened(&cluster, 1).await.expect("all live");
+        let founder = 1 + world.dice().below(3) as u32;
+        until(&world, "it has heard of it", || cluster.registry(founder).maps().logs.contains_key(&log)).await;
+        world.crash_all(Stop::PowerLoss);
+        let others: Vec<u32> = (1..=3).filter(|&node| node != founder).collect();
+        try_promoting(&world, &cluster, founder, &others).await.expect("the others are off");
+        for &node in &others {
+            restart(&world, &cluster, node);
+            let refused = start(&world, &cluster, node).await;
+            assert!(matches!(refused, Err(RegistryStart::Over { may_follow: true, .. })), "{refused:?}");
+            cluster.follow(node, founder).await.expect("it answered nothing that the founder does not know");
+        }
+        assert!(cluster.registry(others[0]).maps().logs.contains_key(&log));
     });
 }
 

@@ -49,10 +49,10 @@ pub async fn start_registry(
 /// What a machine is told that went on by itself.
 fn abandoned(over: &RegistryStart) -> String {
     format!(
-        "{over}, after this one had gone on without that one, or that one had lost its registry: what was fsynced in that \
-         time may lie here alone, and is not in the file system that goes on. Nothing here was changed. To give it up and take \
-         part again, remove this machine with `dazzle node remove` on another one, and `dazzle join` with another, empty \
-         directory"
+        "{over}, after this one had gone on without that one, or with others had agreed on changes of which that one never \
+         heard, or that one had lost its registry: what was fsynced in that time may lie here and on such others alone, and is \
+         not in the file system that goes on. Nothing here was changed. To give it up and take part again, remove this machine \
+         with `dazzle node remove` on another one, and `dazzle join` with another, empty directory"
     )
 }
 
