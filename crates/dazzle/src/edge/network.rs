@@ -9,7 +9,7 @@
 //! | `passing` | messages of other ports within those that go around cut links |
 //! | `connection` | calls under way, flow control, life; `inbound`, `outbound`: its two directions |
 //! | `members` | who was removed from the cluster, and may ask nothing more |
-//! | `peer` | the connections to one node; `dialling`, `listener`: how they are made |
+//! | `peer` | the connections to one node; `dialling`, `listener`: how they are made; `guests`: who has proven nothing yet |
 //! | [`join()`], [`Admission`] | how a machine gets its certificate |
 //! | [`NetworkError`], [`JoinError`] | why not, and what to do |
 //!
@@ -22,6 +22,7 @@ mod error;
 pub mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod guests;
 pub mod hello;
 mod inbound;
 mod join;

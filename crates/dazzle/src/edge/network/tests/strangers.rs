@@ -131,6 +131,20 @@ async fn who_says_that_they_come_to_join_keep_no_node_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_connects_and_says_nothing_keeps_no_node_out() {
+    crate::edge::process::raise_file_limit();
+    let (one, two) = pair().await;
+    let mut strangers = Vec::new();
+    for _ in 0..600 {
+        strangers.push(tokio::net::TcpStream::connect(two.address()).await.unwrap());
+    }
+    assert_eq!(one.ask(2, Ask::Who).await, Ok(Tell::Node(1)), "there is a place for it at once");
+    // The first ones had to go for others, and the last ones wait to be heard.
+    let mut byte = [0];
+    assert!(matches!(strangers[0].read(&mut byte).await, Ok(0) | Err(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_was_removed_is_not_answered_any_more() {
     let (one, two) = pair().await;
     two.knows(&one);
