@@ -10,7 +10,7 @@ use log::removal::{self, RemovalError, Silence};
 use log::stripes::{self, StripeState};
 use protocol::id::TargetId;
 use protocol::maps::{Drain, Maps, NodeEntry, NodeState, TargetEntry, TargetState};
-use protocol::registry::{RegistryError, RegistryRequest};
+use protocol::registry::{RegistryAnswer, RegistryError, RegistryRequest};
 use registry::change;
 use roles::targets::{called, give_up_disks};
 use serde_json::{Value, json};
@@ -263,13 +263,19 @@ pub(crate) async fn remove(parts: &Parts, whom: &Whom, force: bool, progress: &P
         take_away(parts, &leaver, silence).await?;
     }
     if let Some(node) = leaver.node {
-        match parts.roles.cluster.registry(RegistryRequest::RemoveNode(node)).await {
-            // The answer to this was lost, and it was asked for again.
-            Ok(_) | Err(RegistryError::Removed(_)) => {}
-            Err(error) => return Err(leaver.not_forgotten(&error)),
-        }
+        forgotten(parts.roles.cluster.registry(RegistryRequest::RemoveNode(node)).await)
+            .map_err(|error| leaver.not_forgotten(&error))?;
     }
     Ok(json!({"name": leaver.name}))
+}
+
+/// Whether a machine is one of the cluster no more, as the registry answers. It has been taken out already where the answer to
+/// that was lost, and it was asked for again.
+fn forgotten(answer: RegistryAnswer) -> Result<(), RegistryError> {
+    match answer {
+        Ok(_) | Err(RegistryError::Removed(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 async fn begin(parts: &Parts, maps: &Maps, leaver: &Leaver, force: bool) -> Result<Plan, String> {
@@ -436,6 +442,36 @@ mod tests {
         }];
         let (left, _) = change::apply(&maps, RegistryRequest::End { node: 3, session: 1 });
         (Maps { groups: maps.groups.clone(), ..left.expect("it was there") }, states)
+    }
+
+    #[test]
+    fn what_was_taken_away_already_is_taken_away() {
+        let (mut maps, _) = without_the_third();
+        maps.groups.clear();
+        maps.targets.get_mut(&TargetId(3)).expect("one of three").drain = Drain::Forced;
+        let mut step = |request| {
+            let (next, reply) = change::apply(&maps, request);
+            let changed = next.is_some();
+            maps = next.unwrap_or(maps.clone());
+            (changed, reply.and_then(|outcome| outcome.with(std::sync::Arc::new(maps.clone()))))
+        };
+        let (_, runs) = step(RegistryRequest::RemoveNode(1));
+        assert!(matches!(forgotten(runs), Err(RegistryError::InUse(_))));
+        let (_, stores) = step(RegistryRequest::RemoveNode(3));
+        assert!(matches!(forgotten(stores), Err(RegistryError::InUse(_))));
+        let targets = |seen| RegistryRequest::RemoveTargets(vec![TargetId(3)], seen);
+        let seen = step(RegistryRequest::Maps).1.expect("it tells").maps().expect("the maps").epoch;
+        for asked in [0, 1] {
+            // The second time the answer to the first was lost.
+            let (changed, answer) = step(targets(seen));
+            assert!(answer.is_ok() && changed == (asked == 0), "{answer:?}");
+        }
+        for asked in [0, 1] {
+            let (changed, answer) = step(RegistryRequest::RemoveNode(3));
+            assert_eq!((changed, forgotten(answer)), (asked == 0, Ok(())));
+        }
+        let (_, never) = step(RegistryRequest::RemoveNode(4));
+        assert!(matches!(forgotten(never), Err(RegistryError::Unknown(_))), "there never was such a machine");
     }
 
     /// Why a plan says that a removal would be refused, where so many groups tell nothing.

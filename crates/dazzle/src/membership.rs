@@ -152,25 +152,32 @@ fn storing(maps: &Maps, own: &str) -> Vec<PeerConfig> {
 }
 
 /// Notes which machines store whenever that changes, on one without a replica: at its next start those of this one may all
-/// have been replaced. The settings may have been edited meanwhile.
+/// have been replaced.
 pub(crate) fn keep_remembering(dir: &Path, cluster: &Cluster, runtime: &Handle) {
     let (dir, cluster) = (dir.to_owned(), cluster.clone());
     runtime.spawn(async move {
         let mut noted = Vec::new();
         loop {
             let newer = cluster.newer_maps();
-            let maps = cluster.maps();
-            let peers = storing(&maps, "");
-            if peers != noted {
-                let config = Config::load(&dir).map_err(|error| error.to_string());
-                match config.and_then(|config| remember(&dir, &config, &maps)) {
-                    Ok(()) => noted = peers,
-                    Err(error) => tracing::warn!(error, "dazzle.toml does not name the machines that store by now"),
-                }
+            if let Err(error) = remember_changes(&dir, &cluster.maps(), &mut noted) {
+                tracing::warn!(error, "dazzle.toml does not name the machines that store by now");
             }
             newer.await;
         }
     });
+}
+
+/// Notes which machines store if others were `noted` last. The settings may have been edited meanwhile. What fails is tried
+/// again with the next maps.
+fn remember_changes(dir: &Path, maps: &Maps, noted: &mut Vec<PeerConfig>) -> Result<(), String> {
+    let peers = storing(maps, "");
+    if peers == *noted {
+        return Ok(());
+    }
+    let config = Config::load(dir).map_err(|error| error.to_string())?;
+    remember(dir, &config, maps)?;
+    *noted = peers;
+    Ok(())
 }
 
 /// Tells a machine without a replica where the others are, now and as that changes.
@@ -402,7 +409,7 @@ impl Admission for Porter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ClusterConfig;
+    use crate::config::{ClusterConfig, Size};
 
     #[test]
     fn who_finds_no_target_is_told_what_to_do() {
@@ -413,6 +420,41 @@ mod tests {
         config.cluster = Some(ClusterConfig { name, address, peers: Vec::new() });
         let member = advise(&config, NodeId(3), "nothing is there".into());
         assert!(member.contains("`dazzle node remove DIR 3`") && member.contains("`dazzle join`"), "{member}");
+    }
+
+    /// Maps in which these machines store, each at an address with its number, and one more does not.
+    fn stored_on(nodes: &[u32]) -> Maps {
+        let entry = |node: u32, stores| NodeEntry::new(node.to_string(), format!("192.0.2.{node}:4747"), stores);
+        let mut maps = Maps::empty(7, 1);
+        maps.nodes = nodes.iter().map(|&node| (node, entry(node, true))).collect();
+        maps.nodes.insert(99, entry(99, false));
+        maps
+    }
+
+    #[test]
+    fn which_machines_store_is_noted_as_often_as_that_changes_beside_what_people_edit() {
+        let dir = std::env::temp_dir().join(format!("dazzle-membership-{}", std::process::id()));
+        let mut config = Config::new(1, None, Vec::new());
+        let (name, address) = ("rack-9".to_owned(), "192.0.2.99:4747".to_owned());
+        config.cluster = Some(ClusterConfig { name, address, peers: Vec::new() });
+        let (path, mut noted) = (dir.join(FILE_NAME), Vec::new());
+        let mut follow = |nodes: &[u32]| remember_changes(&dir, &stored_on(nodes), &mut noted);
+        assert!(follow(&[1, 2]).is_err(), "there is no file to note it in");
+        std::fs::create_dir_all(&dir).unwrap();
+        let write = |config: &Config| storage_place::write_text(&path, &config.to_text()).unwrap();
+        let peers = || peers(&Config::load(&dir).unwrap()).into_iter().map(|node| node.0).collect::<Vec<_>>();
+        write(&config);
+        assert_eq!(
+            (follow(&[1, 2]), peers()),
+            (Ok(()), vec![1, 2]),
+            "what failed is tried again, though nothing changed"
+        );
+        config.cache = Size(300 << 20);
+        write(&config);
+        assert_eq!((follow(&[1, 2]), peers()), (Ok(()), vec![]), "who edits is left alone where nothing changed");
+        assert_eq!((follow(&[2, 3]), peers()), (Ok(()), vec![2, 3]));
+        assert_eq!(Config::load(&dir).unwrap().cache, config.cache, "and what was edited stays");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[tokio::test]
