@@ -19,8 +19,9 @@ use libfuzzer_sys::fuzz_target;
 use protocol::address::Position;
 use protocol::fragment::{Geometry, Part, WIDTH_MAX};
 use protocol::id::{FenceEpoch, GroupId, LogId, MapEpoch, StripeNumber, TargetId};
-use protocol::maps::{Class, Drain, GroupEntry, LogState, Maps, SlotLog, TargetEntry, TargetState, Writer};
+use protocol::maps::{Class, Drain, GroupEntry, LogState, Maps, SlotLog, StopPhase, TargetEntry, TargetState, Writer};
 use protocol::registry::{Attempt, Invitation, RegistryRequest};
+use protocol::settings::Setting;
 use protocol::storage::StoredFragment;
 use registry::evidence::{Evidence, Trace};
 use registry::rebuilding::{Founder, Ruins, Told, ToldTable};
@@ -72,6 +73,7 @@ fn requests(body: &[u8]) {
         }
         let _ = reply.map(|outcome| outcome.with(Arc::new(maps.clone())));
         sound(&maps);
+        in_order(&maps);
     }
     assert_eq!(postcard::from_bytes::<Maps>(&encode(&maps)).as_ref(), Ok(&maps));
 }
@@ -86,7 +88,7 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
         _ => FenceEpoch(feed.word()),
     };
     let seen = MapEpoch(maps.epoch.0.saturating_sub(feed.choice(3).into()));
-    match feed.choice(26) {
+    match feed.choice(34) {
         0 => RegistryRequest::open_log(maps, feed.word(), Writer::Client, feed.byte().into()),
         1 => {
             let groups = feed.run().iter().map(|&id| GroupId(id.into())).collect();
@@ -142,12 +144,53 @@ fn near(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
             let names = feed.run().iter().map(u8::to_string).collect();
             RegistryRequest::AddTargets { node: feed.word(), names }
         }
+        26..=31 => of_sessions(feed, maps),
+        32 => RegistryRequest::Set(settings(feed), seen),
+        33 => {
+            let mut copies = || feed.run().iter().map(|&id| TargetId(id.into())).collect();
+            let (from, to) = (copies(), copies());
+            let from = (feed.choice(2) == 0).then_some(from);
+            RegistryRequest::SetCopies { node: feed.word(), from, to, seen }
+        }
         _ => {
             let state = [TargetState::Whole, TargetState::Behind, TargetState::Failed, TargetState::New]
                 [usize::from(feed.choice(4))];
             RegistryRequest::SetTarget(TargetId(feed.word()), state)
         }
     }
+}
+
+/// A request by which sessions begin and end, alone or all together.
+fn of_sessions(feed: &mut Feed<'_>, maps: &Maps) -> RegistryRequest {
+    let node = feed.word();
+    let session = maps.nodes.get(&node).map_or(0, |entry| entry.session).wrapping_sub(u64::from(feed.choice(8) == 7));
+    let stop = maps.stop.as_ref().filter(|_| feed.choice(8) < 7);
+    let (phase, asked) = stop.map_or((StopPhase::Asked, MapEpoch(feed.number())), |stop| (stop.phase, stop.asked));
+    match feed.choice(8) {
+        0 => {
+            let keeps = (feed.choice(4) == 0).then(|| LogId(feed.number()));
+            RegistryRequest::Begin { node, after: session, address: feed.choice(4).to_string(), keeps }
+        }
+        1 => RegistryRequest::End { node, session },
+        2 => RegistryRequest::StopAll { force: feed.choice(2) == 0, seen: maps.epoch },
+        3 => RegistryRequest::CallStopOff { node, session, asked },
+        4 => {
+            let phase = [StopPhase::Asked, StopPhase::Clients, StopPhase::Managers, StopPhase::Over]
+                [usize::from(feed.choice(4))];
+            RegistryRequest::FinishPhase { node, session, phase, asked }
+        }
+        _ => RegistryRequest::FinishPhase { node, session, phase, asked },
+    }
+}
+
+/// What is to hold on all machines.
+fn settings(feed: &mut Feed<'_>) -> Vec<Setting> {
+    let one = |feed: &mut Feed<'_>| match (feed.choice(3), feed.choice(4) > 0) {
+        (0, is_set) => Setting::Rebuild(is_set.then(|| feed.number())),
+        (1, is_set) => Setting::RebuildMinutes(is_set.then(|| feed.word())),
+        (_, is_set) => Setting::ScrubDays(is_set.then(|| feed.word())),
+    };
+    (0..feed.choice(4)).map(|_| one(feed)).collect()
 }
 
 /// What everybody who reads maps relies on.
@@ -161,9 +204,6 @@ fn sound(maps: &Maps) {
         let group = run.group(StripeNumber(u64::MAX));
         assert!(maps.groups.contains_key(&group), "a run lies over groups that there are");
     }
-    for (&target, entry) in maps.targets.iter().filter(|(_, entry)| entry.empty) {
-        assert!(entry.may_go() && !maps.takes_stripes(target), "nothing can come to lie on what is empty");
-    }
     for group in maps.groups.values() {
         let Geometry { data, parity, .. } = group.geometry;
         assert!((1..=WIDTH_MAX).contains(&data) && parity <= WIDTH_MAX, "no stripe has the shape {:?}", group.geometry);
@@ -171,6 +211,18 @@ fn sound(maps: &Maps) {
         let _ = group.geometry.data_lengths(group.geometry.stripe_size());
         let _ = group.geometry.member(StripeNumber(u64::MAX), Part::Data(0));
         assert!(group.targets.iter().all(|target| maps.targets.contains_key(target)), "a group of known targets");
+    }
+}
+
+/// What holds beyond that of maps that were made here. A copy that bears the right checksum is not asked for it.
+fn in_order(maps: &Maps) {
+    for (&target, entry) in maps.targets.iter().filter(|(_, entry)| entry.empty) {
+        assert!(entry.may_go() && !maps.takes_stripes(target), "nothing can come to lie on what is empty");
+    }
+    assert_eq!(maps.settings.verify(), Ok(()), "what holds for all is within its bounds");
+    if let Some(stop) = &maps.stop {
+        let waits = matches!(stop.phase, StopPhase::Asked | StopPhase::Clients | StopPhase::Managers);
+        assert_eq!(waits, !stop.left.is_empty(), "a phase waits for somebody, and what is over for nobody");
     }
 }
 
@@ -242,6 +294,7 @@ fn ruins(body: &[u8]) {
     let told = ruins.asked(&outline).into_iter().map(tell).collect();
     if let Ok(maps) = ruins.conclude(outline, &told) {
         sound(&maps);
+        in_order(&maps);
         let seen = evidence.logs().map(|(log, _)| log).max();
         assert!(Some(maps.next_log) > seen, "no number is given twice");
     }
