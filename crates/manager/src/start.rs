@@ -1,14 +1,14 @@
 //! The beginning of a manager's life, and what goes on from then: following the manager map, flushing, images, and what was
 //! left for later. Awaits.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::select;
-use host::Port;
+use host::{Moment, Port};
 use log::{Cluster, LogError, LogReader, LogWriter, ReadError, SealError, WriterOptions};
 use protocol::id::{InodeId, LogId, SlotId, StripeNumber};
 use protocol::manager::{MANAGER_PORT, ManagerError};
@@ -26,6 +26,8 @@ const IDLE_LOOKS: u32 = 10;
 const IDLE_BYTES_MIN: u64 = 1 << 20;
 /// Between two rounds of images, however much there is to write: what changes at once is written once.
 const ROUND_PAUSE: Duration = Duration::from_millis(100);
+/// Until what could not be freed is tried again: whoever was needed for that is back, or others have what it had.
+const PUT_OFF: Duration = Duration::from_secs(30);
 /// Journal and pages that may wait in memory for targets.
 const WAITING_MAX: usize = 16 << 20;
 
@@ -140,11 +142,14 @@ impl Manager {
 
     /// Does what was left for later, and what arrived slots ask for. It may wait for other managers; nothing waits for it.
     async fn keep_tidying(self: Arc<Self>) {
+        let mut put_off = PutOff::default();
         while !self.stopping.load(Ordering::Relaxed) {
             self.host().sleep(self.options.flush_interval).await;
             let later = std::mem::take(&mut *self.later.lock().expect("nobody panics over what is to be done"));
-            self.do_later(later).await;
-            self.tidy_arrived().await;
+            self.do_later(later, &mut put_off).await;
+            self.tidy_arrived(&mut put_off).await;
+            let due = put_off.take_due(self.host().now());
+            self.free_orphans(&due, &mut put_off).await;
         }
     }
 
@@ -196,7 +201,7 @@ impl Manager {
     }
 
     /// Frees what slots brought along that nobody needs any more, once clients had the time to say what they hold open.
-    async fn tidy_arrived(&self) {
+    async fn tidy_arrived(&self, put_off: &mut PutOff) {
         let due = {
             let mut untidy = self.untidy.lock().expect("nobody panics over arrivals");
             let now = self.host().now();
@@ -205,18 +210,21 @@ impl Manager {
             std::mem::replace(&mut *untidy, later)
         };
         for (_, slots) in due {
-            self.free_orphans(&slots).await;
+            self.free_orphans(&slots, put_off).await;
             self.forget_applied(&slots).await;
         }
     }
 
     /// Finds inodes without a name that nobody holds open any more.
-    async fn free_orphans(&self, slots: &[SlotId]) {
+    async fn free_orphans(&self, slots: &[SlotId], put_off: &mut PutOff) {
         let node = self.host().node().0;
         for &slot in slots {
-            let told = self.perform(node, Operation::Orphans(slot), Durability::Replicated).await;
-            if let Ok((Done::Told(Told::Orphans(orphans)), _)) = told {
-                self.do_later(orphans.into_iter().map(Operation::Reap).collect()).await;
+            match self.perform(node, Operation::Orphans(slot), Durability::Replicated).await {
+                Ok((Done::Told(Told::Orphans(orphans)), _)) => {
+                    self.do_later(orphans.into_iter().map(Operation::Reap).collect(), put_off).await;
+                }
+                Ok(other) => unreachable!("orphans are told, and not {other:?}"),
+                Err(_) => self.put_off(slot, put_off),
             }
         }
     }
@@ -232,11 +240,40 @@ impl Manager {
         }
     }
 
-    async fn do_later(&self, operations: Vec<Operation>) {
+    async fn do_later(&self, operations: Vec<Operation>, put_off: &mut PutOff) {
         for operation in operations {
-            // What fails stays an orphan, to be found at the next start, or a large directory, until it grows.
-            let _ = self.perform(self.host().node().0, operation, Durability::Replicated).await;
+            let orphan = if let Operation::Reap(inode) = &operation { Some(inode.slot()) } else { None };
+            let done = self.perform(self.host().node().0, operation, Durability::Replicated).await;
+            // What fails stays an orphan, to be found again, or a large directory, until it grows.
+            if let (Err(_), Some(slot)) = (done, orphan) {
+                self.put_off(slot, put_off);
+            }
         }
+    }
+
+    /// Orphans of a slot could not be freed: other managers may be needed for that, or targets. Whoever manages the slot by
+    /// now finds them.
+    fn put_off(&self, slot: SlotId, put_off: &mut PutOff) {
+        if self.manages(slot) {
+            put_off.note(slot, self.host().now());
+        }
+    }
+}
+
+/// Slots in which there are orphans that could not be freed, and when that is tried again.
+#[derive(Default)]
+struct PutOff(BTreeMap<SlotId, Moment>);
+
+impl PutOff {
+    fn note(&mut self, slot: SlotId, now: Moment) {
+        self.0.insert(slot, now + PUT_OFF);
+    }
+
+    /// Those whose time has come.
+    fn take_due(&mut self, now: Moment) -> Vec<SlotId> {
+        let due: Vec<SlotId> = self.0.iter().filter(|(_, due)| **due <= now).map(|(&slot, _)| slot).collect();
+        self.0.retain(|_, due| *due > now);
+        due
     }
 }
 
@@ -270,6 +307,16 @@ async fn seal_own(cluster: &Cluster, node: u32, kept: Option<LogId>) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_freed_is_tried_again_once_and_later() {
+        let (mut put_off, begun) = (PutOff::default(), Moment::default());
+        put_off.note(SlotId(7), begun);
+        put_off.note(SlotId(3), begun + PUT_OFF / 2);
+        put_off.note(SlotId(7), begun + PUT_OFF / 4);
+        let mut due = |share: u32| put_off.take_due(begun + PUT_OFF * share / 4);
+        assert_eq!([4, 5, 5, 6, 60].map(|share| due(share).len()), [0, 1, 0, 1, 0]);
+    }
 
     #[test]
     fn a_journal_is_idle_once_each_time_it_comes_to_rest() {

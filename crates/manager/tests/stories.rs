@@ -10,3 +10,4 @@ mod several;
 mod several_managers_keep_one_name_space;
 mod slots_outlive_their_manager;
 mod what_an_earlier_life_said_comes_too_late;
+mod what_others_are_needed_for_is_done_when_they_are_back;
