@@ -19,15 +19,12 @@ use crate::forgotten::Forgotten;
 use crate::held_locks::OwnLocks;
 use crate::heritage::Heritage;
 use crate::journals::Journals;
+use crate::lock_waits::LockWaits;
 use crate::numbers::CallNumbers;
 use crate::opens::OpenFile;
 use crate::outbox::Outbox;
 use crate::pins::Tokens;
 use crate::space::Budget;
-
-/// So many calls wait for locks at once. Each is a call to a manager, of at least 256 bytes of the 4 MiB that may be under way
-/// to another node: what gives locks up has half of that, and never waits behind those that wait for it.
-const LOCK_WAITS_MAX: usize = 8192;
 
 /// How much memory the client may take.
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +75,8 @@ pub(crate) struct Inner {
     pub(crate) locks: Mutex<OwnLocks>,
     /// An owner has given locks up.
     pub(crate) locks_moved: Event,
-    /// Places of calls that wait for locks.
-    pub(crate) lock_waits: Arc<async_lock::Semaphore>,
+    /// The calls that wait for locks.
+    pub(crate) lock_waits: Mutex<LockWaits>,
     /// The managers that know which log this client writes.
     pub(crate) greeted: Mutex<BTreeSet<NodeId>>,
     pub(crate) greeting: async_lock::Mutex<()>,
@@ -148,7 +145,7 @@ impl Client {
             forgotten: Forgotten::default(),
             locks: Mutex::default(),
             locks_moved: Event::new(),
-            lock_waits: Arc::new(async_lock::Semaphore::new(LOCK_WAITS_MAX)),
+            lock_waits: Mutex::default(),
             greeted: Mutex::default(),
             greeting: async_lock::Mutex::new(()),
             outbox: Mutex::default(),

@@ -42,6 +42,7 @@ mod held_locks;
 mod heritage;
 mod journals;
 mod lease;
+mod lock_waits;
 mod locks;
 mod names;
 mod numbers;

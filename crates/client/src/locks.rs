@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use async_lock::{OnceCell, SemaphoreGuardArc};
+use async_lock::OnceCell;
 use futures_util::future::{Either, select};
 use protocol::file::{Lock, LockOwner};
 use protocol::id::InodeId;
@@ -29,10 +29,10 @@ impl Client {
         whole(&self.0.host, async move { inner.take_lock(inode, lock, None).await }).await
     }
 
-    /// Takes a lock, waiting for others; [`ClientError::NoLocks`] if too many calls wait already. Dropping the future gives up
-    /// waiting.
-    pub async fn lock_waiting(&self, inode: InodeId, lock: Lock) -> Result<(), ClientError> {
-        let place = self.0.lock_waits.try_acquire_arc().ok_or(ClientError::NoLocks)?;
+    /// Takes a lock for a user, waiting for others; [`ClientError::NoLocks`] if too many calls wait already, all in all or of
+    /// that user. Dropping the future gives up waiting.
+    pub async fn lock_waiting(&self, user: u32, inode: InodeId, lock: Lock) -> Result<(), ClientError> {
+        let place = Place::take(&self.0, user).ok_or(ClientError::NoLocks)?;
         let (ticket, ended, given_up) = (self.0.ticket(), OnceCell::new(), false.into());
         let wait = Arc::new(Wait { inode, lock, ticket, ended, given_up, _place: place });
         let guard = Waiting { inner: self.0.clone(), wait: Some(wait.clone()) };
@@ -81,7 +81,26 @@ struct Wait {
     /// Nobody waits for the lock any more.
     given_up: AtomicBool,
     /// Held until the manager has answered.
-    _place: SemaphoreGuardArc,
+    _place: Place,
+}
+
+/// That a user's call waits, until it is dropped.
+struct Place {
+    inner: Arc<Inner>,
+    user: u32,
+}
+
+impl Place {
+    fn take(inner: &Arc<Inner>, user: u32) -> Option<Place> {
+        let may_wait = crate::client::lock(&inner.lock_waits).begin(user);
+        may_wait.then(|| Place { inner: inner.clone(), user })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        crate::client::lock(&self.inner.lock_waits).end(self.user);
+    }
 }
 
 impl Wait {

@@ -1,7 +1,9 @@
-//! So many calls wait for file locks and no more; and whoever holds the lock can always give it up.
+//! So many calls wait for file locks and no more; whoever holds the lock can always give it up, and no user keeps others from
+//! waiting.
 //!
 //! Danger: a wait is a call to a manager that nobody answers until others give up what they hold. What is under way to
-//! another node is bounded; were that bound full of waits, what would end them waited behind them.
+//! another node is bounded; were that bound full of waits, what would end them waited behind them. And what one user may fill
+//! alone is nobody else's.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -17,7 +19,9 @@ use protocol::id::InodeId;
 
 use crate::support::{Site, plain_file};
 
-const WAITS_MAX: u64 = 8192;
+/// So many calls of one user wait, where no others do.
+const WAITS_MAX: u64 = 4096;
+const USER: u32 = 1000;
 
 fn flock(client: &Client, owner: u64) -> Lock {
     let owner = client.lock_owner(owner);
@@ -34,19 +38,23 @@ async fn wait_in_crowds(world: World, host: Host) {
         let client = client.clone();
         world.spawn(&host, async move {
             let lock = flock(&client, owner);
-            client.lock_waiting(file, lock).await?;
+            client.lock_waiting(USER, file, lock).await?;
             client.unlock(file, lock).await
         })
     };
     let mut waits: Vec<_> = (1..WAITS_MAX).map(wait).collect();
-    let mut given_up = Box::pin(client.lock_waiting(file, flock(&client, WAITS_MAX + 1)));
+    let mut given_up = Box::pin(client.lock_waiting(USER, file, flock(&client, WAITS_MAX + 1)));
     assert!(poll!(&mut given_up).is_pending());
     host.sleep(Duration::from_secs(1)).await;
-    let patience = host.sleep(Duration::from_secs(1));
-    match select(pin!(client.lock_waiting(file, flock(&client, WAITS_MAX))), pin!(patience)).await {
-        Either::Left((outcome, _)) => assert_eq!(outcome, Err(ClientError::NoLocks)),
-        Either::Right(_) => panic!("one more waits than may"),
-    }
+    let one_more = async |user| {
+        let patience = host.sleep(Duration::from_secs(1));
+        match select(pin!(client.lock_waiting(user, file, flock(&client, WAITS_MAX))), pin!(patience)).await {
+            Either::Left((outcome, _)) => Some(outcome),
+            Either::Right(_) => None,
+        }
+    };
+    assert_eq!(one_more(USER).await, Some(Err(ClientError::NoLocks)), "as many wait as may");
+    assert_eq!(one_more(USER + 1).await, None, "others may wait, too");
 
     drop(given_up);
     host.sleep(Duration::from_secs(1)).await;

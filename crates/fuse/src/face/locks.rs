@@ -36,7 +36,7 @@ impl Call {
         let waits = &self.shared.waits;
         loop {
             let registration = waits.begin(self.unique);
-            let waiting = self.client().lock_waiting(self.inode, self.lock_meant(&request));
+            let waiting = self.client().lock_waiting(self.caller.uid, self.inode, self.lock_meant(&request));
             // Dropping what waits is how the client learns that nobody does any more.
             let outcome = Abortable::new(waiting, registration).await;
             waits.end(self.unique);

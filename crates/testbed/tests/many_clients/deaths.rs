@@ -48,7 +48,7 @@ async fn inherit(client: Client, deed: u64, name: Bytes) {
         assert!(whole && told.len() as u64 == length, "{} bytes, the first {}", told.len(), told[0]);
     };
     match deed {
-        4 => client.lock_waiting(inode, lock(&client)).await.expect("the dead hold no locks"),
+        4 => client.lock_waiting(0, inode, lock(&client)).await.expect("the dead hold no locks"),
         0 => is_left(&hear(&client, inode).await, BYTES),
         1 => {
             say(&client, inode, 3).await;

@@ -145,7 +145,7 @@ impl Program {
         let magnitude = self.dice.within(10..34);
         let patience = self.world.sleep(Duration::from_nanos(self.dice.below(1 << magnitude)));
         let (client, world) = (self.client.clone(), self.world.clone());
-        let outcome = match select(pin!(client.lock_waiting(inode, lock)), pin!(patience)).await {
+        let outcome = match select(pin!(client.lock_waiting(0, inode, lock)), pin!(patience)).await {
             Either::Left((outcome, _)) => Some(outcome),
             Either::Right(_) => None,
         };
