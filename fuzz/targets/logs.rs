@@ -137,7 +137,6 @@ async fn operate(feed: &mut Feed<'_>, cluster: &Cluster, truth: Option<&Laid>) {
                 assert_eq!(bytes.len(), address.length as usize);
                 check(truth, address, &bytes);
             }
-            let _ = reader.take_damages();
         }
         4 => {
             for state in stripes::list(cluster, (feed.choice(2) == 0).then_some(LOG)).await {

@@ -27,7 +27,7 @@ use crate::{Cluster, LogWriter, ReadError};
 /// How long the newest maps are waited for where targets are late, too.
 const LATE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Reads any log. Clones share the local writers and what they found damaged.
+/// Reads any log. Clones share the local writers, and count together.
 #[derive(Clone, Debug)]
 pub struct LogReader {
     cluster: Cluster,
@@ -37,7 +37,6 @@ pub struct LogReader {
 #[derive(Default)]
 struct Inner {
     writers: Mutex<BTreeMap<LogId, Weak<Shared>>>,
-    damages: Mutex<BTreeSet<Damage>>,
     decoded: AtomicU64,
     gone_around: AtomicU64,
     turns: Arc<Turns>,
@@ -244,12 +243,6 @@ impl LogReader {
         bytes.ok().filter(|_| found.is_some_and(|found| detour.fits(&found)))
     }
 
-    /// What was found broken since the last time, for repair.
-    pub fn take_damages(&self) -> Vec<Damage> {
-        let mut damages = self.inner.damages.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *damages).into_iter().collect()
-    }
-
     /// How many pieces were decoded because their target did not give them.
     pub fn pieces_decoded(&self) -> u64 {
         self.inner.decoded.load(Ordering::Relaxed)
@@ -375,10 +368,6 @@ impl LogReader {
             return Err(Miss { gone, late: late.is_any(), reason: refusal.to_string() });
         };
         self.inner.decoded.fetch_add(1, Ordering::Relaxed);
-        if matches!(refusal, Refusal::Missing | Refusal::Damaged) {
-            let damage = Damage { id: place.id(Part::Data(index)), target: place.target(Part::Data(index)) };
-            self.inner.damages.lock().unwrap_or_else(PoisonError::into_inner).insert(damage);
-        }
         Ok(bytes)
     }
 

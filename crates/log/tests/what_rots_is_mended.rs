@@ -106,7 +106,7 @@ fn every_disk_may_rot_if_there_is_a_pass_in_between() {
         for (appended, bytes) in &records {
             assert_eq!(reader.read(appended.body).await.unwrap()[..], bytes[..]);
         }
-        assert_eq!(reader.take_damages(), vec![]);
+        assert_eq!(reader.pieces_decoded(), 0, "nothing is wrong any more");
         for state in stripes::list(&cluster, None).await {
             assert_eq!(stripes::verify(&cluster, state.log, state.number).await, Ok(vec![]));
         }
