@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
-use log::{Cluster, stripes};
+use log::stripes::StripeState;
+use log::{Cluster, Walk};
 use protocol::address::Position;
 use protocol::fragment::FragmentHeader;
 use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
@@ -64,8 +65,8 @@ pub async fn survey(
     maps: &Maps,
     own: Option<(LogId, Position)>,
 ) -> Result<Survey, Unheard> {
-    let listed = listed(cluster, maps).await;
-    let mut edges = edges(cluster, maps, listed.keys().copied()).await;
+    let listed = listed(cluster).await;
+    let mut edges = edges(cluster, maps, listed.iter().map(|listed| listed.stripe)).await;
     if let Some((log, mark)) = own
         && let Some(edge) = edges.get_mut(&log)
     {
@@ -73,22 +74,27 @@ pub async fn survey(
     }
     let mut data = Vec::new();
     let mut journals = Vec::new();
-    let mut survey = Survey { stripes: listed.keys().copied().collect(), ..Survey::default() };
-    for (&stripe, found) in &listed {
-        match standing(maps, stripe, edges.get(&stripe.0)) {
-            Standing::Busy => survey.bytes_busy += found.found.bytes_occupied,
-            Standing::Data => data.push(stripe),
-            Standing::Manager => journals.push(stripe),
-            Standing::Forgotten => survey.dead.push(stripe),
+    let mut survey = Survey { stripes: listed.iter().map(|listed| listed.stripe).collect(), ..Survey::default() };
+    for one in &listed {
+        match standing(maps, one.stripe, edges.get(&one.stripe.0)) {
+            Standing::Busy => survey.bytes_busy += one.bytes_occupied(maps),
+            Standing::Data => data.push(one.stripe),
+            Standing::Manager => journals.push(one.stripe),
+            Standing::Forgotten => survey.dead.push(one.stripe),
         }
     }
-    for (&stripe, bytes_live) in data.iter().zip(managers.live(&data).await?) {
+    let asked = managers.live(&data).await?;
+    // Both are in the order of stripes.
+    let mut judged = listed.iter();
+    for (stripe, bytes_live) in data.into_iter().zip(asked) {
+        let Some(one) = judged.find(|one| one.stripe == stripe) else { continue };
+        let (group, bytes_occupied) = (one.group, one.bytes_occupied(maps));
         match bytes_live {
             0 => survey.dead.push(stripe),
             // Of its log some slot has not seen all deltas.
-            u64::MAX => survey.bytes_busy += listed[&stripe].found.bytes_occupied,
+            u64::MAX => survey.bytes_busy += bytes_occupied,
             _ => {
-                let found = Found { stripe, bytes_live, ..listed[&stripe].found };
+                let found = Found { stripe, bytes_live, bytes_occupied, group };
                 let dead = found.bytes_occupied.saturating_sub(bytes_live);
                 let raw = raw_per_data(maps, found.group);
                 survey.bytes_judged += found.bytes_occupied as f64 * raw;
@@ -99,8 +105,8 @@ pub async fn survey(
     }
     survey.dead.extend(managers.dead(&journals).await?);
     let dead: BTreeSet<Stripe> = survey.dead.iter().copied().collect();
-    for (_, listed) in listed.iter().filter(|(stripe, _)| !dead.contains(stripe)) {
-        *survey.bytes_in.entry(listed.found.group).or_default() += u64::from(listed.length);
+    for one in listed.iter().filter(|one| !dead.contains(&one.stripe)) {
+        *survey.bytes_in.entry(one.group).or_default() += u64::from(one.length);
     }
     Ok(survey)
 }
@@ -110,21 +116,29 @@ fn raw_per_data(maps: &Maps, group: GroupId) -> f64 {
     maps.groups.get(&group).map_or(1.0, |group| group.geometry.width() as f64 / f64::from(group.geometry.data.max(1)))
 }
 
+/// What is kept of each stripe while managers are asked: there are millions.
 struct Listed {
+    stripe: Stripe,
     length: u32,
-    found: Found,
+    group: GroupId,
 }
 
-async fn listed(cluster: &Cluster, maps: &Maps) -> BTreeMap<Stripe, Listed> {
-    let states = stripes::list(cluster, None).await;
-    let list = states.into_iter().map(|state| {
-        let stripe = (state.log, state.number);
-        let geometry = maps.groups.get(&state.group).map(|group| group.geometry);
-        let occupied = geometry.map_or(u64::from(state.length), |shape| bytes_occupied(shape, state.length));
-        let found = Found { stripe, bytes_live: 0, bytes_occupied: occupied, group: state.group };
-        (stripe, Listed { length: state.length, found })
-    });
-    list.collect()
+impl Listed {
+    /// The data bytes for which its deletion makes room.
+    fn bytes_occupied(&self, maps: &Maps) -> u64 {
+        let geometry = maps.groups.get(&self.group).map(|group| group.geometry);
+        geometry.map_or(u64::from(self.length), |shape| bytes_occupied(shape, self.length))
+    }
+}
+
+/// All stripes, in order.
+async fn listed(cluster: &Cluster) -> Vec<Listed> {
+    let (maps, mut listed) = (cluster.maps(), Vec::new());
+    let note = |StripeState { log, number, length, group, .. }: StripeState| {
+        listed.push(Listed { stripe: (log, number), length, group });
+    };
+    Walk::over_all(cluster, &maps).to_end(note).await;
+    listed
 }
 
 /// How far each open log among `stripes` has come.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use host::Disk;
-use log::stripes;
+use log::Walk;
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetEntry, TargetState};
 use roles::targets::called;
@@ -21,7 +21,7 @@ use crate::node::Parts;
 use crate::pace::Pace;
 use crate::plan::joined;
 use crate::probe;
-use crate::supply::{Gain, Refill, lacking};
+use crate::supply::{Gain, Owed, Refill, lacking};
 
 /// How often it is looked what is lacking, at most, and how much of the time.
 const LOOK: Duration = Duration::from_millis(500);
@@ -258,8 +258,9 @@ fn find(parts: &Parts, maps: &Maps, name: &str) -> Result<TargetId, String> {
 }
 
 async fn refill(parts: &Parts, maps: &Maps, target: TargetId, pace: Pace) -> Refill {
-    let states = stripes::list(&parts.roles.cluster, None).await;
-    Refill::of(maps, &states, target, pace)
+    let (newest, mut owed) = (parts.roles.cluster.maps(), Owed::default());
+    Walk::over_all(&parts.roles.cluster, &newest).to_end(|state| owed.add(maps, &state, target)).await;
+    Refill::of(maps, owed, target, pace)
 }
 
 /// Waits until a target lacks nothing.
@@ -278,7 +279,8 @@ async fn until_whole(parts: &Parts, target: TargetId, progress: &Progress) -> Re
         if let Some(why) = parts.roles.storage.target(target).as_ref().and_then(|serving| serving.failure()) {
             return Err(format!("it has failed: {why}"));
         }
-        let left = lacking(&maps, &stripes::list(&parts.roles.cluster, None).await, target);
+        let mut left = 0;
+        Walk::over_all(&parts.roles.cluster, &maps).to_end(|state| left += lacking(&maps, &state, target)).await;
         most = most.max(left);
         let what = match left {
             0 => "it is looked for what it lacks".to_owned(),

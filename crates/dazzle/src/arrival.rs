@@ -12,7 +12,7 @@ use registry::change::{self, Outcome};
 use registry::voters;
 use serde_json::{Value, json};
 
-use crate::pace::{BytesIn, Pace, Work};
+use crate::pace::{Pace, Work};
 use crate::plan::joined;
 
 /// Who comes.
@@ -25,6 +25,9 @@ pub(crate) struct Comer {
     /// For each of its targets, how many bytes are free there.
     pub(crate) bytes_free: Vec<u64>,
 }
+
+/// How many stripes lie in each group, and how many data bytes.
+pub(crate) type Stored = BTreeMap<GroupId, (u64, u64)>;
 
 /// Data and parity fragments, where anything is written.
 type Shape = Option<(u8, u8)>;
@@ -51,7 +54,7 @@ pub(crate) struct Arrival {
 impl Arrival {
     /// Of a machine, or why it would not be let in. `stats` is what targets that answer say of themselves.
     pub(crate) fn of(
-        (maps, states): (&Maps, &[StripeState]),
+        (maps, stored): (&Maps, &Stored),
         comer: Comer,
         mut stats: BTreeMap<TargetId, TargetStat>,
         voters: &BTreeSet<u32>,
@@ -67,12 +70,11 @@ impl Arrival {
         // What is to be laid anew already is so without it.
         let (before, after) = (to_lay_anew(maps, &BTreeSet::new()), to_lay_anew(&then, &BTreeSet::new()));
         let is_exposed = |group: &GroupId| after.contains_key(group) && !before.contains_key(group);
-        let (mut by_group, mut stripes, mut work) = (BytesIn::new(), 0, Work::default());
-        for state in states.iter().filter(|state| is_exposed(&state.group)) {
-            stripes += 1;
-            *by_group.entry(state.group).or_default() += u64::from(state.length);
+        let (mut stripes, mut bytes_to_move, mut work) = (0, 0, Work::default());
+        for (group, &(count, bytes)) in stored.iter().filter(|(group, _)| is_exposed(group)) {
+            (stripes, bytes_to_move) = (stripes + count, bytes_to_move + bytes);
+            work.lay_anew(&then, &then, (&then.groups[group], bytes));
         }
-        by_group.iter().for_each(|(group, &bytes)| work.lay_anew(&then, &then, (&then.groups[group], bytes)));
         let votes = |maps: &Maps| voters::wanted(maps, voters).len();
         Ok(Arrival {
             room: (room_now, room(&then, &stats)),
@@ -81,7 +83,7 @@ impl Arrival {
             machines: (maps.storing().count(), then.storing().count()),
             votes: (votes(maps), votes(&then)),
             stripes,
-            bytes_to_move: by_group.values().sum(),
+            bytes_to_move,
             work,
         })
     }
@@ -105,6 +107,12 @@ impl Arrival {
         });
         joined(told, self.work.estimate(pace).in_json())
     }
+}
+
+/// Takes note of a stripe.
+pub(crate) fn add(stored: &mut Stored, state: &StripeState) {
+    let (stripes, bytes) = stored.entry(state.group).or_default();
+    (*stripes, *bytes) = (*stripes + 1, *bytes + u64::from(state.length));
 }
 
 /// The maps with a machine that has joined and begun, and its targets.
@@ -150,7 +158,7 @@ mod tests {
     const PACE: Pace = Pace { budget: 1 << 20, link: None };
 
     /// Machines with two targets each, numbered from 1, and a stripe in the first group.
-    fn cluster(machines: u32) -> (Maps, Vec<StripeState>) {
+    fn cluster(machines: u32) -> (Maps, Stored) {
         let target = |id: u32| (TargetId(id), TargetEntry::new(id / 2 + 1, format!("target-{}", id % 2)));
         let mut maps = change::new_cluster(1, (0..2 * machines).map(target).collect(), 1, 1);
         for (number, node) in &mut maps.nodes {
@@ -161,7 +169,9 @@ mod tests {
         let state = LogState::Open(FenceEpoch(1));
         let entry = LogEntry::new((1, 1), Writer::Client, vec![run], state);
         maps.logs.insert(LogId(1), entry);
-        (maps, vec![stripe(group)])
+        let mut stored = Stored::new();
+        add(&mut stored, &stripe(group));
+        (maps, stored)
     }
 
     fn stripe(group: GroupId) -> StripeState {
@@ -175,10 +185,10 @@ mod tests {
     }
 
     fn arrival(machines: u32, comer: Comer) -> Result<Arrival, RegistryError> {
-        let (maps, states) = cluster(machines);
+        let (maps, stored) = cluster(machines);
         let stat = TargetStat { bytes_total: 100 << 20, bytes_free: 50 << 20, ..TargetStat::default() };
         let stats = maps.targets.keys().map(|&target| (target, stat)).collect();
-        Arrival::of((&maps, &states), comer, stats, &[1].into())
+        Arrival::of((&maps, &stored), comer, stats, &[1].into())
     }
 
     #[test]
@@ -212,7 +222,7 @@ mod tests {
     #[test]
     fn who_would_be_refused_is_refused_by_the_plan_too() {
         assert!(arrival(2, comer(2)).is_err_and(|error| error.to_string().contains("is called host-2 already")));
-        let (mut maps, states) = cluster(1);
+        let (mut maps, stored) = cluster(1);
         let attempt = Attempt { invitation: Invitation { number: 7, expires: 9 }, number: 1 };
         let add = |name: &str| RegistryRequest::AddNode {
             name: name.into(),
@@ -222,7 +232,7 @@ mod tests {
         };
         maps = change::apply(&maps, add("host-5")).0.expect("it was let in");
         let late = Comer { attempt: Some(attempt), ..comer(6) };
-        let used = Arrival::of((&maps, &states), late, BTreeMap::new(), &BTreeSet::new());
+        let used = Arrival::of((&maps, &stored), late, BTreeMap::new(), &BTreeSet::new());
         assert_eq!(used.err(), Some(RegistryError::Used), "the token brought another machine");
     }
 }

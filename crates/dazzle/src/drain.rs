@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use log::exposure::unreadable;
+use log::Walk;
+use log::exposure::is_unreadable;
 use log::leaving::{Left, hidden};
 use log::removal::{self, RemovalError, Silence};
-use log::stripes::{self, StripeState};
+use log::stripes::StripeState;
 use protocol::id::TargetId;
 use protocol::maps::{Drain, Maps, NodeEntry, NodeState, TargetEntry, TargetState};
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryRequest};
@@ -18,9 +19,9 @@ use serde_json::{Value, json};
 use crate::config::Size;
 use crate::edge::control::{Line, Progress, Whom};
 use crate::node::Parts;
-use crate::oracle::all_stripes;
+use crate::oracle::of_all_stripes;
 use crate::pace::Pace;
-use crate::plan::{Known, Plan, joined};
+use crate::plan::{Known, Lying, Plan, joined};
 use crate::probe;
 
 /// How often it is looked what is left, at most, and how much of the time.
@@ -187,8 +188,9 @@ fn is_target(maps: &Maps, target: TargetId, name: &str) -> bool {
 pub(crate) async fn plan(parts: &Parts, whom: &Whom) -> Result<Value, String> {
     let maps = refreshed(parts).await?;
     let leaver = Leaver::find(&maps, whom)?;
-    let (states, _) = stripes::list_heard(&parts.roles.cluster, &maps, None).await;
-    let plan = measured_plan(parts, (&maps, &states), &leaver.targets).await;
+    let mut lying = Lying::default();
+    Walk::over_all(&parts.roles.cluster, &maps).to_end(|state| lying.add(&maps, &state, &leaver.targets)).await;
+    let plan = measured_plan(parts, (&maps, lying), &leaver.targets).await;
     Ok(joined(json!({"name": leaver.name, "votes_then": votes_without(parts, &maps, &leaver)}), plan.in_json()))
 }
 
@@ -196,12 +198,17 @@ pub(crate) async fn plan(parts: &Parts, whom: &Whom) -> Result<Value, String> {
 pub(crate) async fn plan_to_remove(parts: &Parts, whom: &Whom, force: bool) -> Result<Value, String> {
     let maps = refreshed(parts).await?;
     let leaver = Leaver::find(&maps, whom)?;
-    let (mut states, silent) = stripes::list_heard(&parts.roles.cluster, &maps, None).await;
-    if !unreadable(&maps, &states).is_empty() {
+    let (mut lying, mut is_any_lost) = (Lying::default(), false);
+    let note = |state: StripeState| {
+        lying.add(&maps, &state, &leaver.targets);
+        is_any_lost |= is_unreadable(&maps, &state);
+    };
+    let silent = Walk::over_all(&parts.roles.cluster, &maps).to_end(note).await;
+    if is_any_lost {
         // Nothing is called lost that is just being deleted.
-        states = all_stripes(parts, &maps).await;
+        lying = of_all_stripes(parts, &maps, |lying: &mut Lying, state| lying.add(&maps, state, &leaver.targets)).await;
     }
-    let plan = measured_plan(parts, (&maps, &states), &leaver.targets).await;
+    let plan = measured_plan(parts, (&maps, lying), &leaver.targets).await;
     let hidden = hidden(&maps, &leaver.targets, &silent).len();
     let refused = leaver.needs_first(&maps).or_else(|| leaver.refusal_to_remove(&maps, (&plan, hidden), force));
     let told = json!({
@@ -283,8 +290,9 @@ async fn begin(parts: &Parts, maps: &Maps, leaver: &Leaver, force: bool) -> Resu
     if leaver.targets.is_empty() {
         return Err(format!("{name} has no targets: there is nothing to drain"));
     }
-    let (states, _) = stripes::list_heard(&parts.roles.cluster, maps, None).await;
-    let plan = plan_of(parts, (maps, &states), &leaver.targets, pace(parts)).await;
+    let mut lying = Lying::default();
+    Walk::over_all(&parts.roles.cluster, maps).to_end(|state| lying.add(maps, &state, &leaver.targets)).await;
+    let plan = plan_of(parts, (maps, lying), &leaver.targets, pace(parts)).await;
     if let Some(why) = leaver.refusal_to_empty(&plan, force) {
         return Err(why);
     }
@@ -304,20 +312,14 @@ async fn set(parts: &Parts, leaver: &Leaver, drain: Drain) -> Result<(), String>
 }
 
 /// The plan for whoever asks for one; where anything moves, with what links carry.
-async fn measured_plan(parts: &Parts, (maps, states): (&Maps, &[StripeState]), targets: &BTreeSet<TargetId>) -> Plan {
-    let moves = Left::on(maps, states, targets).stripes > 0;
-    let pace = if moves { measured_pace(parts).await } else { pace(parts) };
-    plan_of(parts, (maps, states), targets, pace).await
+async fn measured_plan(parts: &Parts, (maps, lying): (&Maps, Lying), targets: &BTreeSet<TargetId>) -> Plan {
+    let pace = if lying.left.stripes > 0 { measured_pace(parts).await } else { pace(parts) };
+    plan_of(parts, (maps, lying), targets, pace).await
 }
 
-async fn plan_of(
-    parts: &Parts,
-    (maps, states): (&Maps, &[StripeState]),
-    targets: &BTreeSet<TargetId>,
-    pace: Pace,
-) -> Plan {
+async fn plan_of(parts: &Parts, (maps, lying): (&Maps, Lying), targets: &BTreeSet<TargetId>, pace: Pace) -> Plan {
     let stats = probe::stats(&parts.roles.cluster, maps).await;
-    Plan::of(Known { maps, states, stats, pace }, targets)
+    Plan::of(Known { maps, lying, stats, pace }, targets)
 }
 
 /// How fast bytes may move, as the settings say.
@@ -478,7 +480,9 @@ mod tests {
     fn refused(maps: &Maps, states: &[StripeState], whom: &Whom, (hidden, force): (usize, bool)) -> Option<String> {
         let leaver = Leaver::find(maps, whom).expect("it is there");
         let (stats, pace) = (std::collections::BTreeMap::new(), Pace { budget: 1, link: None });
-        let plan = Plan::of(Known { maps, states, stats, pace }, &leaver.targets);
+        let mut lying = Lying::default();
+        states.iter().for_each(|state| lying.add(maps, state, &leaver.targets));
+        let plan = Plan::of(Known { maps, lying, stats, pace }, &leaver.targets);
         leaver.needs_first(maps).or_else(|| leaver.refusal_to_remove(maps, (&plan, hidden), force))
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::future::{join_all, try_join_all};
 use host::{BoxFuture, Disk, Host, NodeId};
-use log::{Cluster, stripes};
+use log::{Cluster, Walk};
 use protocol::id::TargetId;
 use protocol::maps::{Maps, NodeEntry};
 use protocol::registry::{Attempt, Invitation, RegistryError, RegistryReply, RegistryRequest};
@@ -15,7 +15,7 @@ use roles::joining::number_targets;
 use storage::TargetOptions;
 use tokio::runtime::Handle;
 
-use crate::arrival::{Arrival, Comer};
+use crate::arrival::{self, Arrival, Comer, Stored};
 use crate::config::{ClusterConfig, Config, FILE_NAME, PeerConfig};
 use crate::edge::machine::RealMachine;
 use crate::edge::network::{
@@ -331,11 +331,12 @@ impl Gate {
         let JoinRequest { name, address, stores, .. } = join;
         // Who could not be let in now is not told what it would be like.
         let maps = cluster.newest().await.map_err(refused)?;
-        let (states, _) = stripes::list_heard(cluster, &maps, None).await;
+        let mut stored = Stored::new();
+        Walk::over_all(cluster, &maps).to_end(|state| arrival::add(&mut stored, &state)).await;
         let voters = registry.as_ref().map(|registry| registry.voters().into_iter().collect()).unwrap_or_default();
         let comer = Comer { name, address, stores, attempt, bytes_free };
         let stats = probe::stats(cluster, &maps).await;
-        let arrival = Arrival::of((&maps, &states), comer, stats, &voters).map_err(refused)?;
+        let arrival = Arrival::of((&maps, &stored), comer, stats, &voters).map_err(refused)?;
         let link = if arrival.moves() { probe::link(cluster).await } else { None };
         let budget = maps.settings.rebuild_or(*budget);
         Ok(Planned(arrival.in_json(Pace { budget, link }).to_string()))

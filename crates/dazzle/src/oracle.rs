@@ -1,16 +1,16 @@
 //! Answers to what commands ask the running daemon.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use host::BoxFuture;
-use log::exposure::{Tally, unreadable};
+use log::exposure::{self, Tally, is_unreadable};
 use log::leaving::Left;
 use log::stripes::StripeState;
-use log::{ScrubStatus, stripes};
+use log::{ScrubStatus, Walk};
 use protocol::address::LogAddress;
 use protocol::fragment::Part;
 use protocol::id::{InodeId, TargetId};
@@ -112,30 +112,59 @@ fn stops(question: &Question) -> bool {
     matches!(question, Question::Stop { .. } | Question::StopAll { .. } | Question::Restart)
 }
 
-/// All stripes, but for those that are just being deleted and of which too little is left to read them.
-pub(crate) async fn all_stripes(parts: &Parts, maps: &Maps) -> Vec<StripeState> {
+/// What `add` makes of all stripes, but for those that are just being deleted and of which too little is left to read them.
+pub(crate) async fn of_all_stripes<S: Default>(
+    parts: &Parts,
+    maps: &Maps,
+    mut add: impl FnMut(&mut S, &StripeState),
+) -> S {
     let cluster = &parts.roles.cluster;
-    let mut states = stripes::list(cluster, None).await;
-    let mut lost = unreadable(maps, &states);
-    for _ in 0..LOOKS_AGAIN {
-        if lost.is_empty() {
-            break;
+    let (mut lost_before, mut looks_again): (Option<BTreeSet<_>>, _) = (None, 0);
+    loop {
+        let (newest, mut sums, mut lost) = (cluster.maps(), S::default(), BTreeSet::new());
+        let note = |state: StripeState| {
+            let stripe = (state.log, state.number);
+            if is_unreadable(maps, &state) {
+                // What could be read before, or was not there, is going.
+                if lost_before.as_ref().is_some_and(|before| !before.contains(&stripe)) {
+                    return;
+                }
+                lost.insert(stripe);
+            }
+            add(&mut sums, &state);
+        };
+        Walk::over_all(cluster, &newest).to_end(note).await;
+        if lost.is_empty() || looks_again == LOOKS_AGAIN {
+            return sums;
         }
+        (lost_before, looks_again) = (Some(lost), looks_again + 1);
         cluster.host().sleep(LOOK_PAUSE).await;
-        states = stripes::list(cluster, None).await;
-        let going: BTreeSet<_> = unreadable(maps, &states).difference(&lost).copied().collect();
-        states.retain(|state| !going.contains(&(state.log, state.number)));
-        lost = unreadable(maps, &states);
     }
-    states
+}
+
+/// What is told of all stripes.
+#[derive(Default)]
+struct Sums {
+    by_safety: exposure::Sums,
+    /// What lies on each target that is to be emptied.
+    left: BTreeMap<TargetId, Left>,
+}
+
+impl Sums {
+    fn add(&mut self, maps: &Maps, state: &StripeState) {
+        self.by_safety.add(maps, state);
+        for (target, _) in maps.present().filter(|(_, entry)| entry.drains()) {
+            *self.left.entry(target).or_default() += Left::on(maps, state, &[target].into());
+        }
+    }
 }
 
 async fn status(parts: &Parts) -> Result<Value, String> {
     let maps = parts.roles.cluster.refresh().await.map_err(|error| error.to_string())?;
     let space = parts.roles.client.statfs().await.map_err(|error| error.to_string())?;
     // As long as it takes to list all that is stored: nothing else tells the truth about it.
-    let states = all_stripes(parts, &maps).await;
-    let tally = Tally::of(&maps, &states);
+    let sums = of_all_stripes(parts, &maps, |sums: &mut Sums, state| sums.add(&maps, state)).await;
+    let tally = Tally::of(&maps, sums.by_safety);
     let mut targets = Vec::with_capacity(maps.targets.len());
     for (id, entry) in maps.present() {
         let stat = match parts.roles.cluster.ask(id, StorageRequest::Stat).await {
@@ -146,7 +175,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
             "id": id.0, "name": called(&maps, id), "state": target_state(entry.state),
             "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
             "draining": entry.drains(), "empty": entry.empty,
-            "left": entry.drains().then(|| Left::on(&maps, &states, &[id].into()).bytes),
+            "left": entry.drains().then(|| sums.left.get(&id).map_or(0, |left| left.bytes)),
             "fragments": stat.fragments, "read": stat.bytes_read, "written": stat.bytes_written,
             "why": why_absent(parts, id, entry),
         }));

@@ -20,11 +20,44 @@ use crate::supply::needs;
 /// What is known before.
 pub(crate) struct Known<'a> {
     pub(crate) maps: &'a Maps,
-    pub(crate) states: &'a [StripeState],
+    /// What lies over the targets that are to be emptied.
+    pub(crate) lying: Lying,
     /// What the targets that answer say of themselves.
     pub(crate) stats: BTreeMap<TargetId, TargetStat>,
     /// How fast bytes may move.
     pub(crate) pace: Pace,
+}
+
+/// What lies over some targets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lying {
+    pub(crate) left: Left,
+    by_group: BTreeMap<GroupId, Left>,
+    /// Data bytes of which too little is left without what was on those that are lost.
+    bytes_lost: u64,
+    /// The bytes on all members of the groups in which it lies.
+    bytes_on: BTreeMap<TargetId, u64>,
+}
+
+impl Lying {
+    /// Takes note of a stripe.
+    pub(crate) fn add(&mut self, maps: &Maps, state: &StripeState, targets: &BTreeSet<TargetId>) {
+        let left = Left::on(maps, state, targets);
+        self.left += left;
+        *self.by_group.entry(state.group).or_default() += left;
+        self.bytes_lost += if needs(maps, state, &lost(maps, targets)) { left.bytes_data } else { 0 };
+        let is_over = |group: &&GroupEntry| group.targets.iter().any(|target| targets.contains(target));
+        let Some(group) = maps.groups.get(&state.group).filter(is_over) else { return };
+        for target in &group.targets {
+            *self.bytes_on.entry(*target).or_default() += bytes_on(group, state, *target);
+        }
+    }
+}
+
+/// Those that failed.
+fn lost(maps: &Maps, targets: &BTreeSet<TargetId>) -> BTreeSet<TargetId> {
+    let is_lost = |target: &TargetId| maps.targets.get(target).is_some_and(|entry| entry.state == TargetState::Failed);
+    targets.iter().copied().filter(is_lost).collect()
 }
 
 /// What it would be.
@@ -62,8 +95,8 @@ pub(crate) struct Fate {
 impl Plan {
     /// Of draining `targets`; those that failed are given up at once.
     pub(crate) fn of(known: Known<'_>, targets: &BTreeSet<TargetId>) -> Plan {
-        let Known { maps, states, stats, pace } = known;
-        let left = Left::on(maps, states, targets);
+        let Known { maps, lying, stats, pace } = known;
+        let left = lying.left;
         let (now, fate, estimate) = (Safety::of_current(maps), Fate::default(), Work::default().estimate(pace));
         let mut plan = Plan { left, fate, room: 0, now, then: None, estimate, refusal: None, forcible: false };
         let request = RegistryRequest::Drain(targets.iter().copied().collect(), Drain::Forced, maps.epoch);
@@ -74,10 +107,10 @@ impl Plan {
             }
             (next, Ok(_)) => next.unwrap_or_else(|| maps.clone()),
         };
-        let (fate, work) = fate_of((maps, &without), states, targets);
+        let (fate, work) = fate_of((maps, &without), &lying, targets);
         (plan.fate, plan.estimate) = (fate, work.estimate(pace));
         plan.then = Safety::of_current(&without);
-        plan.room = room(maps, &without, states, (stats, targets));
+        plan.room = room(&without, &lying, stats);
         plan.forcible = true;
         plan.refusal = plan.objection(usize::from(maps.parity));
         if without
@@ -120,20 +153,11 @@ impl Plan {
 }
 
 /// What becomes of the stripes over `targets`, and what others have to do for that, when the maps become `without`.
-fn fate_of((maps, without): (&Maps, &Maps), states: &[StripeState], targets: &BTreeSet<TargetId>) -> (Fate, Work) {
-    let is_lost = |target: &TargetId| maps.targets.get(target).is_some_and(|entry| entry.state == TargetState::Failed);
-    let lost: BTreeSet<TargetId> = targets.iter().copied().filter(is_lost).collect();
-    let mut fate = Fate::default();
-    let mut by_group: BTreeMap<GroupId, Left> = BTreeMap::new();
-    for state in states {
-        let left = Left::on(maps, std::slice::from_ref(state), targets);
-        let sum = by_group.entry(state.group).or_default();
-        (sum.bytes_data, sum.bytes) = (sum.bytes_data + left.bytes_data, sum.bytes + left.bytes);
-        fate.bytes_lost += if needs(maps, state, &lost) { left.bytes_data } else { 0 };
-    }
-    let (replaced, mut work) = (replaced(&with_ended_runs(without), &lost), Work::default());
-    for (id, left) in by_group.into_iter().filter(|(_, left)| left.bytes_data > 0) {
-        let group: &GroupEntry = replaced.get(&id).unwrap_or(&maps.groups[&id]);
+fn fate_of((maps, without): (&Maps, &Maps), lying: &Lying, targets: &BTreeSet<TargetId>) -> (Fate, Work) {
+    let mut fate = Fate { bytes_lost: lying.bytes_lost, ..Fate::default() };
+    let (replaced, mut work) = (replaced(&with_ended_runs(without), &lost(maps, targets)), Work::default());
+    for (id, left) in lying.by_group.iter().filter(|(_, left)| left.bytes_data > 0) {
+        let group: &GroupEntry = replaced.get(id).unwrap_or(&maps.groups[id]);
         if group.newcomers.is_empty() {
             fate.bytes_to_move += left.bytes_data;
             work.lay_anew(maps, without, (group, left.bytes_data));
@@ -169,23 +193,10 @@ fn with_ended_runs(maps: &Maps) -> Maps {
     after
 }
 
-/// Data bytes that fit over the groups without `targets`, when what lies over these is gone from the others.
-fn room(
-    maps: &Maps,
-    without: &Maps,
-    states: &[StripeState],
-    (mut stats, targets): (BTreeMap<TargetId, TargetStat>, &BTreeSet<TargetId>),
-) -> u64 {
-    for state in states {
-        let Some(group) = maps.groups.get(&state.group) else { continue };
-        if !group.targets.iter().any(|target| targets.contains(target)) {
-            continue;
-        }
-        for target in &group.targets {
-            if let Some(stat) = stats.get_mut(target) {
-                stat.bytes_free += bytes_on(group, state, *target);
-            }
-        }
+/// Data bytes that fit over the groups that are left, when what lies over the targets that go is gone from the others.
+fn room(without: &Maps, lying: &Lying, mut stats: BTreeMap<TargetId, TargetStat>) -> u64 {
+    for (target, stat) in &mut stats {
+        stat.bytes_free += lying.bytes_on.get(target).copied().unwrap_or(0);
     }
     client::usable(without, &stats, |stat| stat.bytes_free.saturating_sub(stat.bytes_reserved))
 }
@@ -222,8 +233,9 @@ mod tests {
     fn plan(maps: &Maps, states: &[StripeState], bytes_free: u64, drained: &[u32]) -> Plan {
         let stat = TargetStat { bytes_total: 100 << 20, bytes_free, ..TargetStat::default() };
         let stats = maps.targets.keys().map(|&target| (target, stat)).collect();
-        let known = Known { maps, states, stats, pace: Pace { budget: FRAGMENT, link: None } };
-        Plan::of(known, &drained.iter().copied().map(TargetId).collect())
+        let (targets, mut lying) = (drained.iter().copied().map(TargetId).collect(), Lying::default());
+        states.iter().for_each(|state| lying.add(maps, state, &targets));
+        Plan::of(Known { maps, lying, stats, pace: Pace { budget: FRAGMENT, link: None } }, &targets)
     }
 
     #[test]

@@ -64,6 +64,25 @@ impl Gain {
     }
 }
 
+/// What was to lie on a target.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Owed {
+    left: Left,
+    by_group: BytesIn,
+    bytes_lost: u64,
+}
+
+impl Owed {
+    /// Takes note of a stripe.
+    pub(crate) fn add(&mut self, maps: &Maps, state: &StripeState, target: TargetId) {
+        let own = [target].into();
+        let left = Left::on(maps, state, &own);
+        self.left += left;
+        *self.by_group.entry(state.group).or_default() += left.bytes_data;
+        self.bytes_lost += if needs(maps, state, &own) { u64::from(state.length) } else { 0 };
+    }
+}
+
 /// What is to be made again on an empty disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refill {
@@ -77,21 +96,12 @@ pub(crate) struct Refill {
 
 impl Refill {
     /// Of a target.
-    pub(crate) fn of(maps: &Maps, states: &[StripeState], target: TargetId, pace: Pace) -> Refill {
-        let (mut by_group, own, mut work) = (BytesIn::new(), [target].into(), Work::default());
-        for state in states {
-            let bytes = Left::on(maps, std::slice::from_ref(state), &own).bytes_data;
-            *by_group.entry(state.group).or_default() += bytes;
-        }
-        for (group, bytes) in by_group.into_iter().filter(|(_, bytes)| *bytes > 0) {
+    pub(crate) fn of(maps: &Maps, owed: Owed, target: TargetId, pace: Pace) -> Refill {
+        let (own, mut work) = ([target].into(), Work::default());
+        for (group, bytes) in owed.by_group.into_iter().filter(|(_, bytes)| *bytes > 0) {
             work.make_again(maps, (&maps.groups[&group], &own), bytes);
         }
-        let lost = states.iter().filter(|state| needs(maps, state, &own));
-        Refill {
-            left: Left::on(maps, states, &own),
-            bytes_lost: lost.map(|state| u64::from(state.length)).sum(),
-            estimate: work.estimate(pace),
-        }
+        Refill { left: owed.left, bytes_lost: owed.bytes_lost, estimate: work.estimate(pace) }
     }
 
     /// What speaks against it: what lies there may be all that there is of something.
@@ -125,11 +135,10 @@ pub(crate) fn needs(maps: &Maps, state: &StripeState, targets: &BTreeSet<TargetI
     state.ended && Safety::of_group(maps, group, &absent).is_none()
 }
 
-/// The bytes that `target` lacks still.
-pub(crate) fn lacking(maps: &Maps, states: &[StripeState], target: TargetId) -> u64 {
-    let lacks = |state: &&StripeState| state.missing.iter().any(|damage| damage.target == target);
-    let lacking: Vec<StripeState> = states.iter().filter(lacks).cloned().collect();
-    Left::on(maps, &lacking, &[target].into()).bytes
+/// The bytes of a stripe that `target` lacks still.
+pub(crate) fn lacking(maps: &Maps, state: &StripeState, target: TargetId) -> u64 {
+    let lacks = state.missing.iter().any(|damage| damage.target == target);
+    if lacks { Left::on(maps, state, &[target].into()).bytes } else { 0 }
 }
 
 fn safety(safety: Option<Safety>) -> Value {
@@ -205,14 +214,18 @@ mod tests {
     #[test]
     fn a_plan_to_replace_says_what_is_made_again_and_what_cannot_be() {
         let (mut maps, mut state) = cluster(4);
-        let plan = |maps: &Maps, state: &StripeState| Refill::of(maps, std::slice::from_ref(state), TargetId(4), PACE);
+        let plan = |maps: &Maps, state: &StripeState| {
+            let mut owed = Owed::default();
+            owed.add(maps, state, TargetId(4));
+            Refill::of(maps, owed, TargetId(4), PACE)
+        };
         let refill = plan(&maps, &state);
         assert_eq!((refill.left.stripes, refill.left.bytes, refill.bytes_lost), (1, FRAGMENT, 0));
         assert_eq!(refill.estimate.seconds, 3);
         state.missing = vec![Damage { id: fragment(), target: TargetId(4) }];
         assert_eq!(plan(&maps, &state).objection("t4"), None, "it may lack there already");
-        assert_eq!(lacking(&maps, std::slice::from_ref(&state), TargetId(4)), FRAGMENT);
-        assert_eq!(lacking(&maps, std::slice::from_ref(&state), TargetId(3)), 0);
+        assert_eq!(lacking(&maps, &state, TargetId(4)), FRAGMENT);
+        assert_eq!(lacking(&maps, &state, TargetId(3)), 0);
         state.missing.push(Damage { id: fragment(), target: TargetId(1) });
         assert_eq!(plan(&maps, &state).bytes_lost, 3 * FRAGMENT, "another lacks its part, too");
         assert!(plan(&maps, &state).objection("t4").is_some_and(|why| why.starts_with("1.5 MiB cannot be made again")));

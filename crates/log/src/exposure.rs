@@ -84,21 +84,26 @@ pub struct Tally {
     pub bytes_exposed: BTreeMap<Option<Safety>, u64>,
 }
 
-impl Tally {
-    /// Of all stripes, as their targets told of them.
-    pub fn of(maps: &Maps, states: &[StripeState]) -> Tally {
-        let mut tally = Tally::default();
-        let current = Safety::of_current(maps);
-        for state in states.iter().filter(|state| !state.cut_off) {
-            let Some(group) = maps.groups.get(&state.group) else { continue };
-            let safety = of_stripe(maps, group, state);
-            let bytes = u64::from(state.length);
-            match safety < current {
-                true => *tally.bytes_exposed.entry(safety).or_default() += bytes,
-                false => tally.bytes_full += bytes,
-            }
+/// Data bytes by what may be lost of them, whatever the current groups promise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums(BTreeMap<Option<Safety>, u64>);
+
+impl Sums {
+    /// Takes note of a stripe, as its targets told of it.
+    pub fn add(&mut self, maps: &Maps, state: &StripeState) {
+        if let Some(group) = maps.groups.get(&state.group).filter(|_| !state.cut_off) {
+            *self.0.entry(of_stripe(maps, group, state)).or_default() += u64::from(state.length);
         }
-        tally
+    }
+}
+
+impl Tally {
+    /// Of all stripes.
+    pub fn of(maps: &Maps, sums: Sums) -> Tally {
+        let current = Safety::of_current(maps);
+        let (exposed, full): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            sums.0.into_iter().partition(|(safety, _)| *safety < current);
+        Tally { bytes_full: full.into_values().sum(), bytes_exposed: exposed }
     }
 }
 
@@ -108,14 +113,11 @@ fn of_stripe(maps: &Maps, group: &GroupEntry, state: &StripeState) -> Option<Saf
     Safety::of_group(maps, group, &if state.ended { missing() } else { not_whole(maps) })
 }
 
-/// The stripes of which too little is left, or answers. A stripe that is being deleted looks like that for a moment, for it
-/// goes from one target after the other: what is really lost is among these in every look.
-pub fn unreadable(maps: &Maps, states: &[StripeState]) -> BTreeSet<(LogId, StripeNumber)> {
-    let is_lost = |state: &&StripeState| {
-        let group = maps.groups.get(&state.group).filter(|_| !state.cut_off);
-        group.is_some_and(|group| of_stripe(maps, group, state).is_none())
-    };
-    states.iter().filter(is_lost).map(|state| (state.log, state.number)).collect()
+/// Whether of a stripe too little is left, or answers. One that is being deleted looks like that for a moment, for it goes
+/// from one target after the other: one that is really lost does in every look.
+pub fn is_unreadable(maps: &Maps, state: &StripeState) -> bool {
+    let group = maps.groups.get(&state.group).filter(|_| !state.cut_off);
+    group.is_some_and(|group| of_stripe(maps, group, state).is_none())
 }
 
 /// The group in which a stripe lies, as the layout of its log says.
@@ -204,10 +206,13 @@ mod tests {
             StripeState { log, number, length, ended: true, group, cut_off: false, missing, astray: vec![] }
         };
         let states = [state(0, 0, 100, &[]), state(1, 1, 20, &[]), state(2, 1, 3, &[3]), state(3, 1, 7, &[3, 4])];
-        let tally = Tally::of(&maps, &states);
+        let mut sums = Sums::default();
+        states.iter().for_each(|state| sums.add(&maps, state));
+        let tally = Tally::of(&maps, sums);
         let safety = |machines, targets| Some(Safety { machines, targets });
         assert_eq!(tally.bytes_full, 20);
-        assert_eq!(unreadable(&maps, &states), [(LogId(1), StripeNumber(3))].into());
+        let unreadable = states.iter().filter(|state| is_unreadable(&maps, state)).map(|state| state.number);
+        assert_eq!(unreadable.collect::<Vec<_>>(), [StripeNumber(3)]);
         assert_eq!(tally.bytes_exposed, [(None, 7), (safety(0, 0), 3), (safety(0, 1), 100)].into());
     }
 }

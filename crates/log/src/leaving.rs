@@ -7,6 +7,7 @@
 //!    of the past at most m members may be unheard (as `absence`, rule 1).
 
 use std::collections::BTreeSet;
+use std::ops::AddAssign;
 
 use protocol::fragment::Part;
 use protocol::id::{GroupId, TargetId};
@@ -27,20 +28,23 @@ pub struct Left {
 }
 
 impl Left {
-    /// What lies on `targets`, of all stripes there are.
-    pub fn on(maps: &Maps, states: &[StripeState], targets: &BTreeSet<TargetId>) -> Left {
-        let mut left = Left::default();
-        for state in states {
-            let Some(group) = maps.groups.get(&state.group) else { continue };
-            let owed = owed(group, state, targets);
-            if !is_among(&group.targets, targets) && owed.is_empty() {
-                continue;
-            }
-            left.stripes += 1;
-            left.bytes_data += u64::from(state.length);
-            left.bytes += targets.union(&owed).map(|target| bytes_on(group, state, *target)).sum::<u64>();
+    /// What lies on `targets` of one stripe.
+    pub fn on(maps: &Maps, state: &StripeState, targets: &BTreeSet<TargetId>) -> Left {
+        let Some(group) = maps.groups.get(&state.group) else { return Left::default() };
+        let owed = owed(group, state, targets);
+        if !is_among(&group.targets, targets) && owed.is_empty() {
+            return Left::default();
         }
-        left
+        let bytes = targets.union(&owed).map(|target| bytes_on(group, state, *target)).sum();
+        Left { stripes: 1, bytes_data: u64::from(state.length), bytes }
+    }
+}
+
+impl AddAssign for Left {
+    fn add_assign(&mut self, other: Left) {
+        self.stripes += other.stripes;
+        self.bytes_data += other.bytes_data;
+        self.bytes += other.bytes;
     }
 }
 
@@ -68,13 +72,28 @@ pub fn draining(maps: &Maps) -> impl Iterator<Item = TargetId> {
     draining.map(|(target, _)| target).filter(|&target| !maps.takes_stripes(target))
 }
 
-/// Those of them on which nothing lies, as far as enough tell.
-pub fn emptied(maps: &Maps, states: &[StripeState], silent: &BTreeSet<TargetId>) -> Vec<TargetId> {
-    let is_empty = |target: &TargetId| {
-        let target = [*target].into();
-        Left::on(maps, states, &target).stripes == 0 && hidden(maps, &target, silent).is_empty()
-    };
-    draining(maps).filter(is_empty).collect()
+/// On which of them something lies.
+#[derive(Debug)]
+pub(crate) struct Occupied {
+    free: BTreeSet<TargetId>,
+}
+
+impl Occupied {
+    /// Nothing was looked at yet.
+    pub(crate) fn new(maps: &Maps) -> Occupied {
+        Occupied { free: draining(maps).collect() }
+    }
+
+    /// Takes note of a stripe.
+    pub(crate) fn add(&mut self, maps: &Maps, state: &StripeState) {
+        self.free.retain(|&target| Left::on(maps, state, &[target].into()).stripes == 0);
+    }
+
+    /// Those on which nothing lies once all stripes were looked at, as far as enough tell.
+    pub(crate) fn emptied(&self, maps: &Maps, silent: &BTreeSet<TargetId>) -> Vec<TargetId> {
+        let is_empty = |target: &&TargetId| hidden(maps, &[**target].into(), silent).is_empty();
+        self.free.iter().filter(is_empty).copied().collect()
+    }
 }
 
 /// The newcomers of a group that lack what lay of a stripe on some of its former members, if `targets` are among these.
@@ -126,7 +145,11 @@ mod tests {
     #[test]
     fn what_lies_on_a_target_is_told_by_groups_and_not_by_the_target() {
         let (maps, all) = (maps(), [state(0, 0, 9000), state(1, 1, 5000)]);
-        let on = |target: u32| Left::on(&maps, &all, &[TargetId(target)].into());
+        let on = |target: u32| {
+            let mut left = Left::default();
+            all.iter().for_each(|state| left += Left::on(&maps, state, &[TargetId(target)].into()));
+            left
+        };
         assert_eq!(on(3), Left { stripes: 1, bytes_data: 9000, bytes: on(3).bytes });
         assert_eq!(on(0).stripes, 2);
         let of_group = |group: u32, number: u64| -> u64 {
@@ -144,7 +167,9 @@ mod tests {
     fn what_is_drained_is_empty_when_all_say_so_and_nothing_is_written_there() {
         let mut maps = maps();
         let empty = |maps: &Maps, states: &[StripeState], silent: &[u32]| {
-            emptied(maps, states, &silent.iter().copied().map(TargetId).collect())
+            let mut occupied = Occupied::new(maps);
+            states.iter().for_each(|state| occupied.add(maps, state));
+            occupied.emptied(maps, &silent.iter().copied().map(TargetId).collect())
         };
         assert_eq!(empty(&maps, &[], &[]), [], "nothing is drained");
         for target in [2, 3] {

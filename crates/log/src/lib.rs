@@ -10,6 +10,7 @@
 //! | [`Scrubber`] | the background work that reads everything stored, again and again, and repairs it |
 //! | [`Rebuilder`] | the background work that makes targets whole again that were away |
 //! | [`stripes`] | stripes as things to list, verify, repair, delete |
+//! | [`Walk`], [`Tour`] | all that is stored, stripe by stripe: quickly, and for who takes long over each |
 //! | [`Absences`] | how long targets have been away |
 //! | [`exposure`] | how much may be lost before something is |
 //! | [`leaving`], [`removal`] | what lies on targets that are to go, and taking them away |
@@ -37,6 +38,7 @@ mod going_back;
 mod image;
 mod lay;
 pub mod leaving;
+mod listing;
 mod reader;
 mod rebuilder;
 mod rebuilding;
@@ -54,7 +56,9 @@ mod standstill;
 mod state;
 mod stripe;
 pub mod stripes;
+mod tour;
 mod turns;
+mod walk;
 mod wholeness;
 mod writer;
 
@@ -65,6 +69,8 @@ pub use error::{LogError, ReadError, SealError};
 pub use reader::{Damage, LogReader};
 pub use rebuilder::{RebuildOptions, RebuildStatus, Rebuilder};
 pub use scrubber::{ScrubOptions, ScrubStatus, Scrubber};
+pub use tour::Tour;
 pub use turns::Turn;
+pub use walk::Walk;
 pub use wholeness::{Called, Look};
 pub use writer::{Appended, BodyPart, LogWriter, Record, Rest, WriterOptions, WriterStatus};

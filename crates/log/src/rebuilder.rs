@@ -21,8 +21,7 @@ use protocol::storage::StorageRequest;
 
 use crate::leaving::draining;
 use crate::rebuilding::Lacking;
-use crate::replacing::{astray, replaced, requests};
-use crate::stripes::StripeState;
+use crate::replacing::{Astray, replaced, requests};
 use crate::wholeness::Look;
 use crate::{Absences, Cluster, stripes};
 
@@ -120,24 +119,27 @@ impl Rebuilder {
         let Ok(maps) = self.cluster.refresh().await else { return false };
         let given_up = absences.given_up(self.cluster.host().now(), self.patience());
         let mut better = self.replace(&maps, &given_up).await;
-        let Ok(look) = Look::take(&self.cluster).await else { return better };
+        let (mut lacking, mut astray) = (Lacking::default(), Astray::default());
+        let note = |maps: &Maps, state| {
+            lacking.add(maps, &state);
+            astray.add(maps, &state);
+        };
+        let Ok(look) = Look::take(&self.cluster, note).await else { return better };
         let called = look.call_whole(&self.cluster, &given_up).await;
         self.noted().targets_whole += called.targets;
         better |= called.is_any();
-        let Look { maps, states, .. } = look;
-        self.tidy(&maps, &states).await;
-        let lacking = Lacking::new(&maps, states);
+        self.tidy(astray).await;
         (self.noted().stripes, self.noted().stripes_done) = (lacking.len() as u64, 0);
         let left = Mutex::new(lacking);
-        let next = |node: NodeId| left.lock().unwrap_or_else(PoisonError::into_inner).next_for(&maps, node.0);
-        let hands = maps.storing().flat_map(|node| [NodeId(node); AT_ONCE]);
+        let next = |node: NodeId| left.lock().unwrap_or_else(PoisonError::into_inner).next_for(&look.maps, node.0);
+        let hands = look.maps.storing().flat_map(|node| [NodeId(node); AT_ONCE]);
         let mended = join_all(hands.map(|node| self.keep_busy(node, next))).await;
         better | mended.contains(&true)
     }
 
     /// Finds out which targets are empty that were to be emptied. Who cannot be told of it looks again.
     async fn conclude_drains(&self) {
-        if let Ok(look) = Look::take(&self.cluster).await {
+        if let Ok(look) = Look::take(&self.cluster, |_, _| ()).await {
             let _ = look.call_empty(&self.cluster).await;
         }
     }
@@ -156,8 +158,8 @@ impl Rebuilder {
     }
 
     /// Deletes what former members have left of stripes that are whole without them.
-    async fn tidy(&self, maps: &Maps, states: &[StripeState]) {
-        for (target, fragments) in astray(maps, states) {
+    async fn tidy(&self, astray: Astray) {
+        for (target, fragments) in astray.by_target {
             for some in fragments.chunks(DELETE_MAX) {
                 // What is not deleted now takes room until the stripe is.
                 let _ = self.cluster.ask(target, StorageRequest::Discard { fragments: some.to_vec() }).await;
@@ -167,14 +169,14 @@ impl Rebuilder {
 
     /// Has a node make stripes whole until none is left, or it does not answer, and leaves its disks and its link to others for
     /// what the budget leaves of the time. Returns whether anything became better.
-    async fn keep_busy(&self, node: NodeId, next: impl Fn(NodeId) -> Option<StripeState>) -> bool {
+    async fn keep_busy(&self, node: NodeId, next: impl Fn(NodeId) -> Option<Refill>) -> bool {
         let mut better = false;
         while !self.is_stopping()
-            && let Some(state) = next(node)
+            && let Some(refill) = next(node)
         {
             let begun = self.cluster.host().now();
             // One that no longer answers has others do what is left, and the next pass what it was at.
-            let Some(Refilled(mended)) = self.hand_out(node, &state).await else { break };
+            let Some(Refilled(mended)) = self.hand_out(node, refill).await else { break };
             {
                 let mut status = self.noted();
                 status.stripes_done += 1;
@@ -183,17 +185,15 @@ impl Rebuilder {
             better |= mended > 0;
             let rate = self.cluster.maps().settings.rebuild_or(self.options.bytes_per_second);
             let share = rate.max(1) as f64 / AT_ONCE as f64;
-            let budget = Duration::from_secs_f64(f64::from(state.length) / share);
+            let budget = Duration::from_secs_f64(f64::from(refill.length) / share);
             self.sleep(budget.saturating_sub(self.cluster.host().now().since(begun))).await;
         }
         better
     }
 
-    async fn hand_out(&self, node: NodeId, state: &StripeState) -> Option<Refilled> {
+    async fn hand_out(&self, node: NodeId, refill: Refill) -> Option<Refilled> {
         let (host, to) = (self.cluster.host(), Address { node, port: Port(REBUILD_PORT) });
-        let call = pin!(
-            host.call::<Refill, Refilled>(to, Refill { log: state.log, stripe: state.number, length: state.length })
-        );
+        let call = pin!(host.call::<Refill, Refilled>(to, refill));
         match select(call, pin!(host.sleep(PATIENCE))).await {
             Either::Left((answer, _)) => answer.ok(),
             Either::Right(_) => None,

@@ -11,10 +11,11 @@
 //!
 //! The same holds, in one group alone, for a target that took another's place there.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::id::{GroupId, TargetId};
+use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
 use protocol::maps::{GroupEntry, Maps, TargetEntry, TargetState};
+use protocol::rebuild::Refill;
 
 use crate::stripes::StripeState;
 
@@ -26,20 +27,18 @@ const AHEAD: usize = 256;
 /// Those first of which the least more may be lost. Of as exposed ones a machine gets one of which it has a fragment, or lacks
 /// one: k fragments then cross links for each that is made again, k - 1 to it and the new one from it, or all k to it. Any
 /// other machine would fetch k and send the new one on.
-#[derive(Debug)]
-pub(crate) struct Lacking(VecDeque<(isize, StripeState)>);
+#[derive(Debug, Default)]
+pub(crate) struct Lacking(BTreeMap<(isize, LogId, StripeNumber), (GroupId, u32)>);
 
 impl Lacking {
-    pub(crate) fn new(maps: &Maps, states: Vec<StripeState>) -> Lacking {
+    /// Takes note of a stripe, if it is one.
+    pub(crate) fn add(&mut self, maps: &Maps, state: &StripeState) {
         let serves = |target| maps.targets.get(&target).is_some_and(TargetEntry::serves);
-        let lacks = |state: &StripeState| state.ended && state.missing.iter().any(|damage| serves(damage.target));
-        let spare = |state: &StripeState| {
+        if state.ended && state.missing.iter().any(|damage| serves(damage.target)) {
             let parity = maps.groups.get(&state.group).map_or(0, |group| usize::from(group.geometry.parity));
-            parity as isize - state.missing.len() as isize
-        };
-        let mut lacking: Vec<_> = states.into_iter().filter(lacks).map(|state| (spare(&state), state)).collect();
-        lacking.sort_by_key(|(spare, state)| (*spare, state.log, state.number));
-        Lacking(lacking.into())
+            let spare = parity as isize - state.missing.len() as isize;
+            self.0.insert((spare, state.log, state.number), (state.group, state.length));
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -47,27 +46,36 @@ impl Lacking {
     }
 
     /// What `node` is to make whole next.
-    pub(crate) fn next_for(&mut self, maps: &Maps, node: u32) -> Option<StripeState> {
-        let most_exposed = self.0.front()?.0;
+    pub(crate) fn next_for(&mut self, maps: &Maps, node: u32) -> Option<Refill> {
+        let first = *self.0.first_key_value()?.0;
         let is_on_node = |target: &TargetId| maps.targets.get(target).is_some_and(|entry| entry.node == node);
-        let is_own = |state: &StripeState| {
-            maps.groups.get(&state.group).is_some_and(|group| group.targets.iter().any(is_on_node))
-        };
-        let mut alike = self.0.iter().take(AHEAD).take_while(|(spare, _)| *spare == most_exposed);
-        let at = alike.position(|(_, state)| is_own(state)).unwrap_or(0);
-        self.0.remove(at).map(|(_, state)| state)
+        let is_own = |group: &GroupId| maps.groups.get(group).is_some_and(|group| group.targets.iter().any(is_on_node));
+        let mut alike = self.0.iter().take(AHEAD).take_while(|((spare, ..), _)| *spare == first.0);
+        let next = alike.find(|(_, (group, _))| is_own(group)).map_or(first, |(next, _)| *next);
+        let ((_, log, stripe), (_, length)) = self.0.remove_entry(&next)?;
+        Some(Refill { log, stripe, length })
+    }
+}
+
+/// Who lacks something of the stripes that were looked at, in which groups.
+#[derive(Debug, Default)]
+pub(crate) struct Lacks(BTreeSet<(GroupId, TargetId)>);
+
+impl Lacks {
+    /// Takes note of a stripe.
+    pub(crate) fn add(&mut self, state: &StripeState) {
+        self.0.extend(state.missing.iter().map(|damage| (state.group, damage.target)));
     }
 }
 
 /// The targets that were behind and lack nothing any more. `silent` did not answer when the stripes were listed.
 pub(crate) fn whole_again(
     maps: &Maps,
-    states: &[StripeState],
+    lacks: &Lacks,
     silent: &BTreeSet<TargetId>,
     given_up: &BTreeSet<TargetId>,
 ) -> Vec<TargetId> {
-    let lacking: BTreeSet<TargetId> =
-        states.iter().flat_map(|state| &state.missing).map(|damage| damage.target).collect();
+    let lacking: BTreeSet<TargetId> = lacks.0.iter().map(|(_, target)| *target).collect();
     let nothing_hides = |target: TargetId| {
         let mut groups = maps.groups.values().filter(|group| group.targets.contains(&target));
         groups.all(|group| !may_hide(maps, (group, target), silent, given_up))
@@ -79,16 +87,14 @@ pub(crate) fn whole_again(
 /// The targets that took another's place in a group and lack nothing of it any more.
 pub(crate) fn settled(
     maps: &Maps,
-    states: &[StripeState],
+    lacks: &Lacks,
     silent: &BTreeSet<TargetId>,
     given_up: &BTreeSet<TargetId>,
 ) -> Vec<(GroupId, TargetId)> {
-    let of = |state: &StripeState| state.missing.iter().map(|damage| (state.group, damage.target)).collect::<Vec<_>>();
-    let lacking: BTreeSet<(GroupId, TargetId)> = states.iter().flat_map(of).collect();
     let newcomers = maps.groups.iter().flat_map(|(&id, group)| group.newcomers.iter().map(move |&it| (id, group, it)));
     let has_all = |&(id, group, target): &(GroupId, &GroupEntry, TargetId)| {
         let serves = maps.targets.get(&target).is_some_and(TargetEntry::serves) && !silent.contains(&target);
-        serves && !lacking.contains(&(id, target)) && !may_hide(maps, (group, target), silent, given_up)
+        serves && !lacks.0.contains(&(id, target)) && !may_hide(maps, (group, target), silent, given_up)
     };
     newcomers.filter(has_all).map(|(id, _, target)| (id, target)).collect()
 }
@@ -113,7 +119,7 @@ fn may_hide(
 #[cfg(test)]
 mod tests {
     use protocol::fragment::{FragmentId, Geometry, Part};
-    use protocol::id::{GroupId, LogId, RunNumber, StripeNumber};
+    use protocol::id::RunNumber;
     use protocol::maps::GroupEntry;
 
     use super::*;
@@ -146,12 +152,24 @@ mod tests {
     }
 
     fn next(lacking: &mut Lacking, maps: &Maps, node: u32) -> Option<u64> {
-        lacking.next_for(maps, node).map(|state| state.number.0)
+        lacking.next_for(maps, node).map(|refill| refill.stripe.0)
+    }
+
+    fn of(maps: &Maps, states: &[StripeState]) -> Lacking {
+        let mut lacking = Lacking::default();
+        states.iter().for_each(|state| lacking.add(maps, state));
+        lacking
+    }
+
+    fn lacks(states: &[StripeState]) -> Lacks {
+        let mut lacks = Lacks::default();
+        states.iter().for_each(|state| lacks.add(state));
+        lacks
     }
 
     fn whole(maps: &Maps, states: &[StripeState], silent: &[u32], given_up: &[u32]) -> Vec<u32> {
         let set = |list: &[u32]| list.iter().copied().map(TargetId).collect();
-        whole_again(maps, states, &set(silent), &set(given_up)).into_iter().map(|target| target.0).collect()
+        whole_again(maps, &lacks(states), &set(silent), &set(given_up)).into_iter().map(|target| target.0).collect()
     }
 
     #[test]
@@ -167,7 +185,7 @@ mod tests {
         ];
         maps.targets
             .insert(TargetId(9), TargetEntry { state: TargetState::Removed, ..TargetEntry::new(9, String::new()) });
-        let mut lacking = Lacking::new(&maps, states);
+        let mut lacking = of(&maps, &states);
         assert_eq!(lacking.len(), 3);
         assert_eq!(std::array::from_fn(|_| next(&mut lacking, &maps, 3)), [Some(4), Some(5), Some(1), None]);
     }
@@ -180,11 +198,11 @@ mod tests {
         let not_on_5 = |state| StripeState { group: GroupId(1), ..state };
         let states =
             || vec![not_on_5(lacking(1, &[0])), not_on_5(lacking(2, &[0, 1])), lacking(3, &[0]), lacking(4, &[1])];
-        let mut of_5 = Lacking::new(&maps, states());
+        let mut of_5 = of(&maps, &states());
         let first = "none that is as exposed lies on it, so it gets what is most exposed";
         assert_eq!(next(&mut of_5, &maps, 5), Some(2), "{first}");
         assert_eq!(std::array::from_fn(|_| next(&mut of_5, &maps, 5)), [Some(3), Some(4), Some(1), None]);
-        let mut of_4 = Lacking::new(&maps, states());
+        let mut of_4 = of(&maps, &states());
         assert_eq!(std::array::from_fn(|_| next(&mut of_4, &maps, 4)), [Some(2), Some(1), Some(3), Some(4), None]);
     }
 
@@ -201,7 +219,7 @@ mod tests {
     fn who_took_a_place_lacks_nothing_when_that_group_does_not() {
         let mut maps = maps(&[WHOLE, WHOLE, WHOLE], 1);
         let settled = |maps: &Maps, states: &[StripeState], silent: &[u32]| {
-            settled(maps, states, &silent.iter().copied().map(TargetId).collect(), &BTreeSet::new()).len()
+            settled(maps, &lacks(states), &silent.iter().copied().map(TargetId).collect(), &BTreeSet::new()).len()
         };
         assert_eq!(settled(&maps, &[], &[]), 0, "nobody is new");
         maps.groups.get_mut(&GroupId(0)).expect("the only one").newcomers.insert(TargetId(1));

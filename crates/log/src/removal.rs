@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 
 use protocol::id::{MapEpoch, TargetId};
+use protocol::maps::Maps;
 use protocol::registry::{RegistryError, RegistryRequest};
 
 use crate::leaving::{Left, hidden};
-use crate::{Cluster, stripes};
+use crate::{Cluster, Walk};
 
 /// How often the targets are looked at again because the maps changed meanwhile: they do when machines come and go, not with
 /// every write.
@@ -41,8 +42,7 @@ pub enum RemovalError {
 /// What lies on `targets`, as the others tell now.
 pub async fn left(cluster: &Cluster, targets: &BTreeSet<TargetId>) -> Result<Left, RegistryError> {
     let maps = cluster.refresh().await?;
-    let (states, _) = stripes::list_heard(cluster, &maps, None).await;
-    Ok(Left::on(&maps, &states, targets))
+    Ok(looked(cluster, &maps, targets).await.0)
 }
 
 /// Has the registry know that `targets` are empty, if nothing lies on them.
@@ -55,6 +55,13 @@ pub async fn remove(cluster: &Cluster, targets: &BTreeSet<TargetId>, silence: Si
     ask_of_empty(cluster, targets, silence, RegistryRequest::RemoveTargets).await
 }
 
+/// What lies on `targets`, and which did not tell all they have.
+async fn looked(cluster: &Cluster, maps: &Maps, targets: &BTreeSet<TargetId>) -> (Left, BTreeSet<TargetId>) {
+    let mut left = Left::default();
+    let silent = Walk::over_all(cluster, maps).to_end(|state| left += Left::on(maps, &state, targets)).await;
+    (left, silent)
+}
+
 async fn ask_of_empty(
     cluster: &Cluster,
     targets: &BTreeSet<TargetId>,
@@ -64,8 +71,7 @@ async fn ask_of_empty(
     let mut error = RegistryError::Lost;
     for _ in 0..TRIES {
         let maps = cluster.refresh().await?;
-        let (states, silent) = stripes::list_heard(cluster, &maps, None).await;
-        let left = Left::on(&maps, &states, targets);
+        let (left, silent) = looked(cluster, &maps, targets).await;
         if left.stripes > 0 {
             return Err(RemovalError::Left(left));
         }

@@ -94,15 +94,25 @@ fn disorder(group: GroupId, target: TargetId) -> u64 {
     (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 16
 }
 
-/// The fragments that are of no use any more, and their generations, by the targets on which they lie. Where the present
-/// members lack nothing those are what is left of the stripe in runs in which it lies no more, and what former members have,
-/// if nothing of the stripe can come to lie there again.
-pub(crate) fn astray(maps: &Maps, states: &[StripeState]) -> BTreeMap<TargetId, Vec<(FragmentId, u64)>> {
-    let written = maps.written();
-    let mut astray: BTreeMap<TargetId, Vec<(FragmentId, u64)>> = BTreeMap::new();
-    for state in states.iter().filter(|state| state.ended && state.missing.is_empty() && !state.astray.is_empty()) {
+/// The fragments that are of no use any more. Where the present members lack nothing those are what is left of the stripe in
+/// runs in which it lies no more, and what former members have, if nothing of the stripe can come to lie there again.
+#[derive(Debug, Default)]
+pub(crate) struct Astray {
+    /// These, and their generations, by the targets on which they lie.
+    pub(crate) by_target: BTreeMap<TargetId, Vec<(FragmentId, u64)>>,
+    /// What [`Maps::written`] says, once it was asked.
+    written: Option<BTreeSet<GroupId>>,
+}
+
+impl Astray {
+    /// Takes note of a stripe. All are looked at by the same maps.
+    pub(crate) fn add(&mut self, maps: &Maps, state: &StripeState) {
+        if !state.ended || !state.missing.is_empty() || state.astray.is_empty() {
+            return;
+        }
         // Of a log that these maps do not know nobody can tell where it lies.
-        let Some(entry) = maps.logs.get(&state.log) else { continue };
+        let Some(entry) = maps.logs.get(&state.log) else { return };
+        let written = self.written.get_or_insert_with(|| maps.written());
         let runs = entry.layout.iter().filter(|run| run.covers(state.number));
         let groups: BTreeSet<GroupId> = runs.map(|run| run.group(state.number)).collect();
         let is_needed = |target: &TargetId| {
@@ -110,10 +120,9 @@ pub(crate) fn astray(maps: &Maps, states: &[StripeState]) -> BTreeMap<TargetId, 
         };
         let goes = |stray: &&Stray| is_left(maps, state.log, &stray.id) || !is_needed(&stray.target);
         for &Stray { target, id, generation } in state.astray.iter().filter(goes) {
-            astray.entry(target).or_default().push((id, generation));
+            self.by_target.entry(target).or_default().push((id, generation));
         }
     }
-    astray
 }
 
 #[cfg(test)]
@@ -264,7 +273,11 @@ mod tests {
             missing: vec![],
             astray: vec![Stray { target: TargetId(1), id, generation: 7 }],
         };
-        let all = |maps: &Maps, state: &StripeState| astray(maps, std::slice::from_ref(state)).len();
+        let all = |maps: &Maps, state: &StripeState| {
+            let mut astray = Astray::default();
+            astray.add(maps, state);
+            astray.by_target.len()
+        };
         assert_eq!(all(&maps, &stripe), 1);
         let unknown = StripeState { log: LogId(2), ..stripe.clone() };
         assert_eq!(all(&maps, &unknown), 0, "it may have been opened since");

@@ -14,7 +14,7 @@ use event_listener::Event;
 use futures_util::future::select;
 
 use crate::stripes::StripeState;
-use crate::{Cluster, stripes};
+use crate::{Cluster, Tour, stripes};
 
 /// The least time between two stripes, however many there are: the disks belong to programs.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -80,18 +80,16 @@ impl Scrubber {
 
     /// One pass over what is stored now.
     async fn pass(&self) {
-        let states = stripes::list(&self.cluster, None).await;
-        // Open stripes belong to their writers, and what is cut off to the cleaner.
-        let mut ended: Vec<StripeState> = states.into_iter().filter(|state| state.ended && !state.cut_off).collect();
-        if ended.is_empty() {
+        let tour = Tour::begin(&self.cluster).await;
+        let count = tour.ended();
+        if count == 0 {
             return self.sleep(PAUSE_EMPTY).await;
         }
-        let first = self.cluster.host().random() % ended.len() as u64;
-        ended.rotate_left(first as usize);
-        let count = ended.len() as u64;
+        let first = self.cluster.host().random() % count;
+        let mut tour = tour.turned(&self.cluster, first).await;
         (self.noted().stripes, self.noted().stripes_done) = (count, 0);
         let mut lost = 0;
-        for StripeState { log, number, length, .. } in ended {
+        while let Some(StripeState { log, number, length, .. }) = tour.next(&self.cluster).await {
             if !self.rest_before_one_of(count).await {
                 return;
             }

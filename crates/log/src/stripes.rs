@@ -1,6 +1,6 @@
 //! Stripes as things to list, verify, repair and delete: for cleaner, check and status.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,15 +10,12 @@ use protocol::checksum::block_checksums;
 use protocol::fragment::{FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, GroupId, LogId, RunNumber, StripeNumber, TargetId};
 use protocol::maps::{LogState, Maps};
-use protocol::storage::{Append, Durability, Room, StorageError, StorageReply, StorageRequest, StoredFragment};
+use protocol::storage::{Append, Durability, Room, StorageError, StorageRequest, StoredFragment};
 
 use crate::gather::{Gathered, gather};
 use crate::image::fragment_range;
 use crate::seal::parities;
-use crate::{Cluster, Damage, ReadError, fetch};
-
-/// Fragments asked for at once when all are listed.
-const PAGE_SIZE: u32 = 4096;
+use crate::{Cluster, Damage, ReadError, Walk, fetch};
 
 /// What the targets hold of one stripe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,97 +69,28 @@ impl Problem {
     }
 }
 
-type Held = Vec<(TargetId, StoredFragment)>;
+/// What targets hold of one stripe.
+pub(crate) type Held = Vec<(TargetId, StoredFragment)>;
 
-/// What the fragments of a log say of its other stripes. Where all parity of a stripe is lost nothing of its own tells that it
-/// is ended, and no work of its writer's.
-#[derive(Default)]
-struct Hearsay {
-    /// Below which stripe all are complete.
-    complete_below: BTreeMap<LogId, StripeNumber>,
-    /// Where a stripe ended, as the one behind it says.
-    ends: BTreeMap<(LogId, StripeNumber), u32>,
-}
-
-impl Hearsay {
-    fn of<'a>(headers: impl Iterator<Item = &'a FragmentHeader>) -> Hearsay {
-        let mut hearsay = Hearsay::default();
-        for FragmentHeader { id, complete_below, previous_end, .. } in headers {
-            let below = hearsay.complete_below.entry(id.log).or_default();
-            *below = (*complete_below).max(*below);
-            if let Some(previous) = id.stripe.0.checked_sub(1) {
-                hearsay.ends.insert((id.log, StripeNumber(previous)), *previous_end);
-            }
-        }
-        hearsay
-    }
-
-    fn is_complete(&self, log: LogId, number: StripeNumber, length: u32) -> bool {
-        let is_below = self.complete_below.get(&log).is_some_and(|below| number < *below);
-        is_below && self.ends.get(&(log, number)).is_none_or(|end| *end == length)
-    }
-}
-
-/// All stripes of one log, or of all logs, in order, in the newest run that holds anything of each.
+/// All stripes of one log, or of all logs, in order, for who needs them all at once: a log is short, and what is stored is not.
 pub async fn list(cluster: &Cluster, log: Option<LogId>) -> Vec<StripeState> {
-    list_heard(cluster, &cluster.maps(), log).await.0
+    let (maps, mut states) = (cluster.maps(), Vec::new());
+    let walk = match log {
+        Some(log) => Walk::over(cluster, &maps, log),
+        None => Walk::over_all(cluster, &maps),
+    };
+    walk.to_end(|state| states.push(state)).await;
+    states
 }
 
-/// The same, as of these maps, with the targets that did not tell all they have.
-pub async fn list_heard(cluster: &Cluster, maps: &Maps, log: Option<LogId>) -> (Vec<StripeState>, BTreeSet<TargetId>) {
-    let answers = join_all(maps.present().map(|(target, _)| list_target(cluster, target, log))).await;
-    let mut stripes: BTreeMap<(LogId, StripeNumber), Held> = BTreeMap::new();
-    let mut silent = BTreeSet::new();
-    for ((target, _), (fragments, heard)) in maps.present().zip(answers) {
-        if heard == Heard::InPart {
-            silent.insert(target);
-        }
-        for fragment in fragments {
-            stripes.entry((fragment.header.id.log, fragment.header.id.stripe)).or_default().push((target, fragment));
-        }
-    }
-    let hearsay = Hearsay::of(stripes.values().flatten().map(|(_, fragment)| &fragment.header));
-    let states = stripes.into_iter().filter_map(|((log, number), held)| state_of(maps, (log, number), &held, &hearsay));
-    (states.collect(), silent)
-}
-
-/// How much of what it has a target told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
-    InFull,
-    InPart,
-}
-
-async fn list_target(cluster: &Cluster, target: TargetId, log: Option<LogId>) -> (Vec<StoredFragment>, Heard) {
-    let mut all = Vec::new();
-    let mut after = log.map(|log| FragmentId {
-        log: LogId(log.0.saturating_sub(1)),
-        stripe: StripeNumber(u64::MAX),
-        run: RunNumber(u32::MAX),
-        part: Part::Parity(u8::MAX),
-    });
-    loop {
-        let request = StorageRequest::List { after, limit: PAGE_SIZE };
-        let Ok(StorageReply::Fragments(page)) = cluster.ask(target, request).await else {
-            return (all, Heard::InPart);
-        };
-        let Some(last) = page.last().map(|fragment| fragment.header.id) else { return (all, Heard::InFull) };
-        let advances = after.is_none_or(|after| last > after);
-        let done = page.len() < PAGE_SIZE as usize || log.is_some_and(|log| last.log != log) || !advances;
-        all.extend(page.into_iter().filter(|fragment| log.is_none_or(|log| fragment.header.id.log == log)));
-        if done {
-            return (all, Heard::InFull);
-        }
-        after = Some(last);
-    }
-}
-
-fn state_of(maps: &Maps, (log, number): (LogId, StripeNumber), held: &Held, hearsay: &Hearsay) -> Option<StripeState> {
+/// What is held of a stripe, as it says itself: it may be ended though nothing of its own says so, and what it lacks is so if
+/// it is.
+pub(crate) fn state_of(maps: &Maps, (log, number): (LogId, StripeNumber), held: &Held) -> Option<StripeState> {
     let (header, lengths) = shape_of(maps, (log, number), held)?;
     let length = total(&lengths);
-    let ended = header.ended() || is_closed(maps, log, number) || hearsay.is_complete(log, number, length);
+    let ended = header.ended() || is_closed(maps, log, number);
     let cut_off = is_cut_off(maps, log, number);
-    let missing = if ended && !cut_off { missing(maps, header, &lengths, held) } else { Vec::new() };
+    let missing = if cut_off { Vec::new() } else { missing(maps, header, &lengths, held) };
     let group = maps.groups.get(&header.group);
     let is_former = |target: &TargetId| group.is_some_and(|group| group.former.contains(target));
     // Where nothing is shown of the runs in which it lies now, what is left of it may be all there is.
@@ -553,7 +481,7 @@ mod tests {
         let mut maps = maps();
         let mut held = held(&maps);
         let counts = |maps: &Maps, held: &Held| {
-            let state = state_of(maps, (LogId(1), StripeNumber(0)), held, &Hearsay::default()).expect("it is held");
+            let state = state_of(maps, (LogId(1), StripeNumber(0)), held).expect("it is held");
             (state.group, state.missing.len())
         };
         assert_eq!(counts(&maps, &held), (GroupId(1), 0), "the newer of equals");

@@ -9,20 +9,22 @@ use protocol::maps::Maps;
 use protocol::registry::{RegistryError, RegistryRequest};
 use protocol::storage::StorageRequest;
 
-use crate::leaving::emptied;
-use crate::rebuilding::{settled, whole_again};
+use crate::leaving::Occupied;
+use crate::rebuilding::{Lacks, settled, whole_again};
 use crate::stripes::StripeState;
-use crate::{Cluster, stripes};
+use crate::{Cluster, Walk};
 
 /// What all targets told.
 #[derive(Debug)]
 pub struct Look {
     /// From before they were asked: what has become of a target since, the registry knows.
     pub maps: Arc<Maps>,
-    /// The stripes of which they told.
-    pub states: Vec<StripeState>,
+    /// Who lacks something.
+    lacks: Lacks,
+    /// Where something lies that is to be emptied.
+    occupied: Occupied,
     /// Those that did not tell all that they have.
-    pub silent: BTreeSet<TargetId>,
+    silent: BTreeSet<TargetId>,
 }
 
 /// What was called whole.
@@ -37,25 +39,30 @@ pub struct Called {
 }
 
 impl Look {
-    /// Asks all targets.
-    pub async fn take(cluster: &Cluster) -> Result<Look, RegistryError> {
+    /// Asks all targets. `each` has the stripes of which they tell, and these maps.
+    pub async fn take(cluster: &Cluster, mut each: impl FnMut(&Maps, StripeState)) -> Result<Look, RegistryError> {
         let maps = cluster.refresh().await?;
         let mut silent = silent(cluster, &maps).await;
-        let (states, untold) = stripes::list_heard(cluster, &maps, None).await;
+        let (mut lacks, mut occupied) = (Lacks::default(), Occupied::new(&maps));
+        let note = |state: StripeState| {
+            lacks.add(&state);
+            occupied.add(&maps, &state);
+            each(&maps, state);
+        };
         // Who says how it is may still not have said all that it has.
-        silent.extend(untold);
-        Ok(Look { maps, states, silent })
+        silent.extend(Walk::over_all(cluster, &maps).to_end(note).await);
+        Ok(Look { maps, lacks, occupied, silent })
     }
 
     /// Has the registry call those whole that lack nothing any more, also of places that they took in groups. Nobody waits for
     /// those that are `given_up`. Of whom something was said meanwhile somebody looks again.
     pub async fn call_whole(&self, cluster: &Cluster, given_up: &BTreeSet<TargetId>) -> Called {
         let (mut called, seen) = (Called::default(), self.maps.epoch);
-        for target in whole_again(&self.maps, &self.states, &self.silent, given_up) {
+        for target in whole_again(&self.maps, &self.lacks, &self.silent, given_up) {
             let agreed = agreed(cluster, RegistryRequest::TargetWhole(target, seen)).await;
             called.targets += called.count(agreed);
         }
-        for (group, newcomer) in settled(&self.maps, &self.states, &self.silent, given_up) {
+        for (group, newcomer) in settled(&self.maps, &self.lacks, &self.silent, given_up) {
             let agreed = agreed(cluster, RegistryRequest::MemberWhole(group, newcomer, seen)).await;
             called.places += called.count(agreed);
         }
@@ -64,7 +71,7 @@ impl Look {
 
     /// Has the registry know of the targets on which nothing lies any more that were to be emptied.
     pub async fn call_empty(&self, cluster: &Cluster) -> Result<(), RegistryError> {
-        let empty = emptied(&self.maps, &self.states, &self.silent);
+        let empty = self.occupied.emptied(&self.maps, &self.silent);
         if !empty.is_empty() {
             agreed(cluster, RegistryRequest::TargetsEmpty(empty, self.maps.epoch)).await?;
         }

@@ -7,6 +7,7 @@ mod a_machine_that_is_gone_is_asked_in_vain_for_a_moment;
 mod a_node_without_a_replica_follows_the_maps;
 mod an_acknowledged_record_survives_sealing;
 mod an_open_log_follows_the_groups;
+mod everything_stored_has_its_turn;
 mod rubbish_of_targets_is_no_panic;
 mod support;
 mod what_rots_is_mended;

@@ -6,14 +6,15 @@
 //! 2. Stripes are looked at behind that moment, while others write, delete and rebuild: what is odd about one is a problem if
 //!    it is so in every look, and the stripe is in use in the last one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::iter::Peekable;
 use std::time::Duration;
 
 use cleaner::{Goal, Managers};
 use futures_util::future::join_all;
 use host::{Address, NodeId, Port};
 use log::stripes::{self, Problem, StripeState};
-use log::{Damage, Look, ReadError};
+use log::{Damage, Look, ReadError, Tour, Walk};
 use protocol::id::{LogId, StripeNumber, TargetId};
 use protocol::maps::{Maps, NodeState, TargetEntry, TargetState};
 use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest};
@@ -74,21 +75,21 @@ pub async fn check(roles: &Roles, thorough: bool, progress: Progress<'_>) -> Res
     progress("names and maps", 0, 1);
     let audit = roles.manager.audit().await.map_err(|error| format!("the slots cannot be read: {error}"))?;
     let mut problems = audit.problems;
-    let (states, odd) = look_at_stripes(roles, audit.live).await?;
+    let (mut stripes, odd) = look_at_stripes(roles, audit.live).await?;
     problems.extend(odd.into_values());
     let maps = roles.cluster.maps();
     problems.extend(maps.targets.iter().filter_map(|(id, entry)| not_whole(&called(&maps, *id), entry.state)));
     problems.extend(newcomers(&maps));
-    let mut wrong = Wrong::new();
-    for (index, state) in (1u64..).zip(&states) {
-        if thorough && state.ended {
-            wrong
-                .extend(verify(roles, (state.log, state.number)).await.map(|found| ((state.log, state.number), found)));
+    if thorough {
+        let (mut tour, mut wrong) = (Tour::begin(&roles.cluster).await, Wrong::new());
+        stripes = tour.stripes();
+        while let Some(StripeState { log, number, .. }) = tour.next(&roles.cluster).await {
+            wrong.extend(verify(roles, (log, number)).await.map(|found| ((log, number), found)));
+            progress("stripes", tour.done(), tour.ended());
         }
-        progress("stripes", index, states.len() as u64);
+        problems.extend(still_wrong(roles, wrong).await.into_values().flatten());
     }
-    problems.extend(still_wrong(roles, wrong).await.into_values().flatten());
-    Ok(Checked { inodes: audit.inodes, extents: audit.extents, stripes: states.len() as u64, problems })
+    Ok(Checked { inodes: audit.inodes, extents: audit.extents, stripes, problems })
 }
 
 /// Every living client stores what it has in memory, and managers know of it.
@@ -123,20 +124,31 @@ async fn settle(roles: &Roles, node: u32) -> Result<(), String> {
     Err(format!("machine {name} (node {node}): {why}"))
 }
 
-/// All stripes, and what is odd about those in which `live` says that bytes are in use.
-async fn look_at_stripes(roles: &Roles, mut live: BTreeMap<Stripe, u64>) -> Result<(Vec<StripeState>, Odd), String> {
-    let mut states = stripes::list(&roles.cluster, None).await;
-    let mut odd = oddities(&roles.cluster.maps(), &states, &live);
+/// How many stripes there are, and what is odd about those in which `live` says that bytes are in use.
+async fn look_at_stripes(roles: &Roles, mut live: BTreeMap<Stripe, u64>) -> Result<(u64, Odd), String> {
+    let maps = roles.cluster.maps();
+    let (mut stripes, mut oddities) = (0, Oddities::new(&maps, &live));
+    let note = |state: StripeState| {
+        stripes += 1;
+        oddities.add(&state);
+    };
+    Walk::over_all(&roles.cluster, &maps).to_end(note).await;
+    let mut odd = oddities.all();
     for _ in 1..LOOKS {
         if odd.is_empty() {
             break;
         }
         roles.cluster.host().sleep(LOOK_PAUSE).await;
-        roles.cluster.refresh().await.map_err(|error| error.to_string())?;
-        states = stripes::list(&roles.cluster, None).await;
-        let named: Vec<Stripe> = odd.keys().map(|(stripe, _)| *stripe).collect::<BTreeSet<_>>().into_iter().collect();
+        let maps = roles.cluster.refresh().await.map_err(|error| error.to_string())?;
+        let named: BTreeSet<Stripe> = odd.keys().map(|(stripe, _)| *stripe).collect();
+        live.retain(|stripe, _| named.contains(stripe));
+        let mut states = Vec::new();
+        let of_named =
+            |state: StripeState| states.extend(Some(state).filter(|it| named.contains(&(it.log, it.number))));
+        Walk::over_all(&roles.cluster, &maps).to_end(of_named).await;
         // Asked behind the list: what was in use before and is now has been in use all along, since bytes come to live in
         // a stripe but once.
+        let named: Vec<Stripe> = named.into_iter().collect();
         let sums = Managers::new(roles.cluster.clone()).live(&named).await.map_err(|error| error.to_string())?;
         for (stripe, bytes) in named.into_iter().zip(sums) {
             match bytes {
@@ -146,32 +158,61 @@ async fn look_at_stripes(roles: &Roles, mut live: BTreeMap<Stripe, u64>) -> Resu
                 bytes => drop(live.insert(stripe, bytes)),
             }
         }
-        let still = oddities(&roles.cluster.maps(), &states, &live);
+        let maps = roles.cluster.maps();
+        let mut oddities = Oddities::new(&maps, &live);
+        states.iter().for_each(|state| oddities.add(state));
+        let still = oddities.all();
         odd.retain(|what, _| still.contains_key(what));
     }
-    Ok((states, odd))
+    Ok((stripes, odd))
 }
 
 /// What is odd about stripes that are in use. One in which nothing lives waits for the cleaner; a target that was away may
 /// still have a part of one that the others have deleted.
-fn oddities(maps: &Maps, states: &[StripeState], live: &BTreeMap<Stripe, u64>) -> Odd {
-    let mut odd = Odd::new();
-    let by_name: BTreeMap<Stripe, _> = states.iter().map(|state| ((state.log, state.number), state)).collect();
-    for (&stripe, bytes) in live {
-        let name = format!("stripe {} of log {}", stripe.1.0, stripe.0.0);
-        let Some(state) = by_name.get(&stripe) else {
-            odd.insert((stripe, None), format!("{name} is in use, and no target has it"));
-            continue;
-        };
-        if u64::from(state.length) < *bytes {
-            odd.insert((stripe, None), format!("{name} has {} bytes, and {bytes} of it are in use", state.length));
+struct Oddities<'a> {
+    maps: &'a Maps,
+    /// Those that are in use behind the last one that was looked at.
+    live: Peekable<btree_map::Iter<'a, Stripe, u64>>,
+    odd: Odd,
+}
+
+impl<'a> Oddities<'a> {
+    fn new(maps: &'a Maps, live: &'a BTreeMap<Stripe, u64>) -> Oddities<'a> {
+        Oddities { maps, live: live.iter().peekable(), odd: Odd::new() }
+    }
+
+    /// Looks at the next stripe that there is.
+    fn add(&mut self, state: &StripeState) {
+        let stripe = (state.log, state.number);
+        while let Some((gone, _)) = self.live.next_if(|(live, _)| **live < stripe) {
+            self.note_gone(*gone);
         }
-        for damage in state.missing.iter().filter(|damage| is_whole(maps, damage.target)) {
-            let text = format!("{}; `dazzle repair` makes it again", in_words(maps, damage));
-            odd.insert((stripe, Some(*damage)), text);
+        let Some((_, &bytes)) = self.live.next_if(|(live, _)| **live == stripe) else { return };
+        if u64::from(state.length) < bytes {
+            let text = format!("{} has {} bytes, and {bytes} of it are in use", name(stripe), state.length);
+            self.odd.insert((stripe, None), text);
+        }
+        for damage in state.missing.iter().filter(|damage| is_whole(self.maps, damage.target)) {
+            let text = format!("{}; `dazzle repair` makes it again", in_words(self.maps, damage));
+            self.odd.insert((stripe, Some(*damage)), text);
         }
     }
-    odd
+
+    /// All that is odd: there are no more stripes.
+    fn all(mut self) -> Odd {
+        while let Some((gone, _)) = self.live.next() {
+            self.note_gone(*gone);
+        }
+        self.odd
+    }
+
+    fn note_gone(&mut self, stripe: Stripe) {
+        self.odd.insert((stripe, None), format!("{} is in use, and no target has it", name(stripe)));
+    }
+}
+
+fn name((log, number): Stripe) -> String {
+    format!("stripe {} of log {}", number.0, log.0)
 }
 
 /// What of this is found in every look: the cleaner deletes a stripe on one target after the other.
@@ -196,7 +237,7 @@ async fn still_wrong(roles: &Roles, mut wrong: Wrong) -> Wrong {
 
 /// What is wrong with the bytes of a stripe, if anything is.
 async fn verify(roles: &Roles, (log, number): Stripe) -> Option<BTreeSet<String>> {
-    let name = format!("stripe {} of log {}", number.0, log.0);
+    let name = name((log, number));
     let in_words = |problem: &Problem| match problem {
         // Listed already.
         Problem::Missing(_) => None,
@@ -218,19 +259,18 @@ pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, S
     progress("deleted stripes", 0, 1);
     // What the others deleted while a target was away is deleted there too, before anything is rebuilt of it.
     roles.cleaner.clean_now(Goal::Marks).await.map_err(|error| format!("dead stripes cannot be deleted: {error}"))?;
-    let states = stripes::list(&roles.cluster, None).await;
-    let (mut repaired, mut failed) = (0u64, 0u64);
-    for (index, state) in (1u64..).zip(&states) {
-        if state.ended {
-            match stripes::repair(&roles.cluster, state.log, state.number, state.length).await {
-                Ok(repair) => repaired += u64::from(repair.mended > 0),
-                Err(ReadError::Deleted(_)) => {}
-                Err(_) => failed += 1,
-            }
+    let (mut repaired, mut failed, mut tour) = (0u64, 0u64, Tour::begin(&roles.cluster).await);
+    while let Some(StripeState { log, number, length, .. }) = tour.next(&roles.cluster).await {
+        match stripes::repair(&roles.cluster, log, number, length).await {
+            Ok(repair) => repaired += u64::from(repair.mended > 0),
+            Err(ReadError::Deleted(_)) => {}
+            Err(_) => failed += 1,
         }
-        progress("stripes", index, states.len() as u64);
+        progress("stripes", tour.done(), tour.ended());
     }
-    let look = Look::take(&roles.cluster).await.map_err(|error| error.to_string())?;
+    let mut missing = Vec::new();
+    let look = Look::take(&roles.cluster, |_, state| missing.extend(state.missing)).await;
+    let look = look.map_err(|error| error.to_string())?;
     if failed == 0 {
         // Whoever is away is waited for: it may have what nobody else shows.
         if let Some(error) = look.call_whole(&roles.cluster, &BTreeSet::new()).await.failed {
@@ -239,13 +279,13 @@ pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, S
             ));
         }
     }
-    let lacking = lacking(&look);
+    let lacking = lacking(&look.maps, &missing);
     let maps = roles.cluster.maps();
     let names = |state| -> Vec<_> {
         maps.targets.iter().filter(|(_, entry)| entry.state == state).map(|(id, _)| called(&maps, *id)).collect()
     };
     Ok(Repaired {
-        stripes: states.len() as u64,
+        stripes: tour.stripes(),
         repaired,
         failed,
         lacking,
@@ -255,11 +295,11 @@ pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, S
 }
 
 /// Which fragments targets lack that serve, in words, target by target.
-fn lacking(look: &Look) -> Vec<String> {
+fn lacking(maps: &Maps, missing: &[Damage]) -> Vec<String> {
     let mut lacking: BTreeMap<TargetId, Vec<String>> = BTreeMap::new();
-    for damage in look.states.iter().flat_map(|state| &state.missing) {
-        if look.maps.targets.get(&damage.target).is_some_and(TargetEntry::serves) {
-            lacking.entry(damage.target).or_default().push(in_words(&look.maps, damage));
+    for damage in missing {
+        if maps.targets.get(&damage.target).is_some_and(TargetEntry::serves) {
+            lacking.entry(damage.target).or_default().push(in_words(maps, damage));
         }
     }
     lacking.into_values().flatten().collect()

@@ -8,8 +8,8 @@ use cleaner::{Cleaner, CleanerOptions};
 use client::{Client, ClientOptions, NothingAbove};
 use host::sim::{DiskOptions, SimDisk, Stop, World};
 use host::{BoxFuture, Disk, Envelope, Handler, Host, NodeId, Port};
-use log::exposure::Tally;
-use log::{Cluster, LogReader, RebuildOptions, Rebuilder, stripes};
+use log::exposure::{Sums, Tally};
+use log::{Cluster, LogReader, RebuildOptions, Rebuilder, Walk};
 use manager::{Manager, ManagerOptions};
 use protocol::id::TargetId;
 use protocol::maps::{Maps, NodeState, TargetEntry};
@@ -203,7 +203,9 @@ impl Machines {
     /// How safe what is stored is.
     pub async fn tally(&self, on: &Machine) -> Tally {
         on.cluster.refresh().await.expect("the registry never fails");
-        Tally::of(&on.cluster.maps(), &stripes::list(&on.cluster, None).await)
+        let (maps, mut sums) = (on.cluster.maps(), Sums::default());
+        Walk::over_all(&on.cluster, &maps).to_end(|state| sums.add(&maps, &state)).await;
+        Tally::of(&maps, sums)
     }
 
     /// Waits until all that is stored is as safe as it can be.

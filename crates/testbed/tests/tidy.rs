@@ -63,6 +63,8 @@ const DECIDING: &[&str] = &[
     "log/src/stripe.rs",
     "log/src/absences.rs",
     "log/src/exposure.rs",
+    "log/src/listing.rs",
+    "log/src/listing/",
     "log/src/rebuilding.rs",
     "log/src/regroup.rs",
     "cleaner/src/exposed.rs",

@@ -19,8 +19,8 @@ use futures_util::future::{Either, select};
 use host::Moment;
 use host::byways::BYWAY_PORT;
 use host::sim::{Dice, DiskFaults, DiskOptions, NetworkOptions, Stop, Verdict, World};
-use log::exposure::Tally;
-use log::stripes;
+use log::Walk;
+use log::exposure::{Sums, Tally};
 use protocol::manager::MANAGER_PORT;
 use protocol::token::CLIENT_PORT;
 use roles::NoWill;
@@ -289,8 +289,9 @@ impl Harm {
         let index = self.rack.present()[0];
         let Some(roles) = self.rack.roles(index) else { return false };
         let looked = self.world.spawn(&self.world.host(self.rack.node(index)), async move {
-            let states = stripes::list(&roles.cluster, None).await;
-            Tally::of(&roles.cluster.maps(), &states).bytes_exposed.is_empty()
+            let (maps, mut sums) = (roles.cluster.maps(), Sums::default());
+            Walk::over_all(&roles.cluster, &maps).to_end(|state| sums.add(&maps, &state)).await;
+            Tally::of(&maps, sums).bytes_exposed.is_empty()
         });
         looked.await.unwrap_or(false)
     }
