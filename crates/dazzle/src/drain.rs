@@ -27,6 +27,9 @@ use crate::probe;
 /// How often it is looked what is left, at most, and how much of the time.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_SHARE: u32 = 4;
+/// How many looks in a row must show the same, and nothing but what may be lost, before that is given up: what can be read is
+/// laid anew elsewhere until then.
+const LOST_LOOKS: u32 = 60;
 /// How often what is empty is tried to take away while a writer is still about to say that it has left.
 const REMOVE_TRIES: u32 = 30;
 
@@ -238,7 +241,7 @@ pub(crate) async fn drain(
     let leaver = Leaver::find(&maps, whom)?;
     let plan = begin(parts, &maps, &leaver, force).await?;
     if wait {
-        emptied(parts, &leaver, progress).await?;
+        emptied(parts, &leaver, Silence::Refused, progress).await?;
     }
     Ok(joined(json!({"name": leaver.name, "drained": wait}), plan.in_json()))
 }
@@ -257,15 +260,16 @@ pub(crate) async fn remove(parts: &Parts, whom: &Whom, force: bool, progress: &P
     if let Some(why) = leaver.needs_first(&maps) {
         return Err(why);
     }
+    let silence = if force { Silence::Accepted } else { Silence::Refused };
     let gone = leaver.lost(&maps);
     if force && !gone.is_empty() {
         give_up_disks(&parts.roles.cluster, gone).await?;
     }
     if leaver.is_gone(&maps) && !leaver.targets.is_empty() {
         begin(parts, &maps, &leaver, force).await?;
-        emptied(parts, &leaver, progress).await.or_else(|error| if force { Ok(()) } else { Err(error) })?;
+        let emptied = emptied(parts, &leaver, silence, progress).await;
+        emptied.or_else(|error| if force { Ok(()) } else { Err(error) })?;
     }
-    let silence = if force { Silence::Accepted } else { Silence::Refused };
     if !leaver.targets.is_empty() {
         take_away(parts, &leaver, silence).await?;
     }
@@ -332,19 +336,22 @@ pub(crate) async fn measured_pace(parts: &Parts) -> Pace {
     Pace { link: probe::link(&parts.roles.cluster).await, ..pace(parts) }
 }
 
-/// Waits until nothing lies there, and no slot is managed there.
-async fn emptied(parts: &Parts, leaver: &Leaver, progress: &Progress) -> Result<(), String> {
+/// Waits until nothing lies there, but for what is accepted to be lost, and no slot is managed there.
+async fn emptied(parts: &Parts, leaver: &Leaver, silence: Silence, progress: &Progress) -> Result<(), String> {
     let host = parts.roles.cluster.host();
-    let mut most = 0;
+    let (mut most, mut still) = (0, Still::default());
     loop {
         let began = host.now();
-        let left = left_of(parts, leaver).await?;
+        let (left, lost) = left_of(parts, leaver).await?;
         let maps = parts.roles.cluster.maps();
         if !leaver.drains(&maps) {
             return Err(format!("somebody decided that {} stays, or took it away", leaver.name));
         }
         let slots = if leaver.is_gone(&maps) { 0 } else { leaver.slots(&maps) };
         let mut why = None;
+        if silence == Silence::Accepted && still.looks(left, lost) == LOST_LOOKS {
+            return Ok(());
+        }
         if left.stripes == 0 && slots == 0 {
             match removal::conclude(&parts.roles.cluster, &leaver.targets).await {
                 Ok(()) => return Ok(()),
@@ -367,11 +374,31 @@ async fn emptied(parts: &Parts, leaver: &Leaver, progress: &Progress) -> Result<
     }
 }
 
-async fn left_of(parts: &Parts, leaver: &Leaver) -> Result<Left, String> {
+/// How long nothing has moved.
+#[derive(Default)]
+struct Still {
+    last: Left,
+    looks: u32,
+}
+
+impl Still {
+    /// How many looks in a row have shown nothing but what may be lost, and as much of it.
+    fn looks(&mut self, left: Left, lost: Left) -> u32 {
+        let is_same = std::mem::replace(&mut self.last, left) == left;
+        self.looks = match left == lost {
+            true if is_same => self.looks + 1,
+            is_lost => u32::from(is_lost),
+        };
+        self.looks
+    }
+}
+
+async fn left_of(parts: &Parts, leaver: &Leaver) -> Result<(Left, Left), String> {
     // A registry that does not answer now is asked again.
     let mut tried = Err(String::new());
     for _ in 0..REMOVE_TRIES {
-        tried = removal::left(&parts.roles.cluster, &leaver.targets).await.map_err(|error| error.to_string());
+        let left = removal::left(&parts.roles.cluster, &leaver.targets).await;
+        tried = left.map_err(|error| error.to_string());
         if tried.is_ok() {
             break;
         }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::id::{GroupId, LogId, StripeNumber, TargetId};
-use protocol::maps::{GroupEntry, Maps, TargetState};
+use protocol::maps::{GroupEntry, Maps, TargetEntry, TargetState};
 
 use crate::replacing::replaced;
 use crate::stripes::StripeState;
@@ -120,6 +120,16 @@ pub fn is_unreadable(maps: &Maps, state: &StripeState) -> bool {
     group.is_some_and(|group| of_stripe(maps, group, state).is_none())
 }
 
+/// Whether more members of a stripe's group are away, or show nothing of it, than parity makes up for. What it may have had there
+/// nobody knows, nor whether the rest is enough: a member has no part of a short one.
+pub fn may_be_lost(maps: &Maps, state: &StripeState) -> bool {
+    let is_away = |target: &TargetId| !maps.targets.get(target).is_some_and(TargetEntry::serves);
+    let Some(group) = maps.groups.get(&state.group) else { return false };
+    let mut absent: BTreeSet<TargetId> = group.targets.iter().copied().filter(is_away).collect();
+    absent.extend(state.missing.iter().map(|damage| damage.target));
+    Safety::of_group(maps, group, &absent).is_none()
+}
+
 /// The group in which a stripe lies, as the layout of its log says.
 pub fn group_of(maps: &Maps, log: LogId, stripe: StripeNumber) -> Option<GroupId> {
     let run = maps.logs.get(&log)?.run(stripe)?;
@@ -130,7 +140,7 @@ pub fn group_of(maps: &Maps, log: LogId, stripe: StripeNumber) -> Option<GroupId
 mod tests {
     use protocol::fragment::{FragmentId, Geometry, Part};
     use protocol::id::RunNumber;
-    use protocol::maps::{Drain, TargetEntry};
+    use protocol::maps::Drain;
 
     use super::*;
     use crate::Damage;

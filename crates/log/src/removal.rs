@@ -9,7 +9,9 @@ use protocol::id::{MapEpoch, TargetId};
 use protocol::maps::Maps;
 use protocol::registry::{RegistryError, RegistryRequest};
 
+use crate::exposure::may_be_lost;
 use crate::leaving::{Left, hidden};
+use crate::stripes::StripeState;
 use crate::{Cluster, Walk};
 
 /// How often the targets are looked at again because the maps changed meanwhile: they do when machines come and go, not with
@@ -21,7 +23,7 @@ const TRIES: u32 = 20;
 pub enum Silence {
     /// Nothing: there may be stripes that nobody else shows.
     Refused,
-    /// That stripes which they alone have are lost.
+    /// That stripes which they alone have are lost, and those over more that are away than parity makes up for.
     Accepted,
 }
 
@@ -39,10 +41,11 @@ pub enum RemovalError {
     Registry(#[from] RegistryError),
 }
 
-/// What lies on `targets`, as the others tell now.
-pub async fn left(cluster: &Cluster, targets: &BTreeSet<TargetId>) -> Result<Left, RegistryError> {
+/// What lies on `targets`, as the others tell now; and how much of that may be lost whatever becomes of them.
+pub async fn left(cluster: &Cluster, targets: &BTreeSet<TargetId>) -> Result<(Left, Left), RegistryError> {
     let maps = cluster.refresh().await?;
-    Ok(looked(cluster, &maps, targets).await.0)
+    let look = looked(cluster, &maps, targets).await;
+    Ok((look.left, look.lost))
 }
 
 /// Has the registry know that `targets` are empty, if nothing lies on them.
@@ -55,11 +58,27 @@ pub async fn remove(cluster: &Cluster, targets: &BTreeSet<TargetId>, silence: Si
     ask_of_empty(cluster, targets, silence, RegistryRequest::RemoveTargets).await
 }
 
-/// What lies on `targets`, and which did not tell all they have.
-async fn looked(cluster: &Cluster, maps: &Maps, targets: &BTreeSet<TargetId>) -> (Left, BTreeSet<TargetId>) {
-    let mut left = Left::default();
-    let silent = Walk::over_all(cluster, maps).to_end(|state| left += Left::on(maps, &state, targets)).await;
-    (left, silent)
+/// What all targets told of some.
+struct Look {
+    /// What lies there.
+    left: Left,
+    /// What of that may be lost.
+    lost: Left,
+    /// Those that did not tell all they have.
+    silent: BTreeSet<TargetId>,
+}
+
+async fn looked(cluster: &Cluster, maps: &Maps, targets: &BTreeSet<TargetId>) -> Look {
+    let (mut left, mut lost) = (Left::default(), Left::default());
+    let add = |state: StripeState| {
+        let there = Left::on(maps, &state, targets);
+        left += there;
+        if may_be_lost(maps, &state) {
+            lost += there;
+        }
+    };
+    let silent = Walk::over_all(cluster, maps).to_end(add).await;
+    Look { left, lost, silent }
 }
 
 async fn ask_of_empty(
@@ -71,8 +90,9 @@ async fn ask_of_empty(
     let mut error = RegistryError::Lost;
     for _ in 0..TRIES {
         let maps = cluster.refresh().await?;
-        let (left, silent) = looked(cluster, &maps, targets).await;
-        if left.stripes > 0 {
+        let Look { left, lost, silent } = looked(cluster, &maps, targets).await;
+        let accepted = if silence == Silence::Accepted { lost } else { Left::default() };
+        if left.stripes > accepted.stripes {
             return Err(RemovalError::Left(left));
         }
         let hidden = hidden(&maps, targets, &silent).len();

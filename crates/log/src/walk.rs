@@ -4,6 +4,8 @@
 //! A walk is no snapshot: targets are asked one page after another while others write, delete and rebuild, and of a stripe
 //! that changes meanwhile one target may have told before and another after. All are asked for the same stripes at about
 //! the same time; for that to be so whoever walks does not tarry. Who takes long over each stripe makes a [`crate::Tour`].
+//! What is missing may have been written meanwhile, or is just being deleted: who mends asks again, and who concludes from
+//! what is there tells the registry by which maps.
 
 use std::collections::BTreeSet;
 
