@@ -533,6 +533,8 @@ impl Kept {
             agreed.maps.verify().is_ok()
                 && meta.last_log_id >= self.purged
                 && meta.last_membership.voter_ids().next().is_some()
+                // The library relies on that: the next voters are agreed on behind these.
+                && *meta.last_membership.log_id() <= meta.last_log_id
         });
         in_order && maps && (self.snapshot.is_some() || self.purged.is_none()) && self.has_voted_for_its_entries()
     }
@@ -720,11 +722,16 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_copy_without_the_vote_for_its_entries_is_unsound() {
+    /// What a new cluster keeps.
+    fn first_kept() -> Kept {
         let targets = vec![(TargetId(0), TargetEntry::new(1, String::new()))];
         let maps = Arc::new(crate::change::new_cluster(1, targets, 0, 1));
-        let mut kept = first(1, Some((1, Arc::new(Agreed { maps, answered: Default::default() }))));
+        first(1, Some((1, Arc::new(Agreed { maps, answered: Default::default() }))))
+    }
+
+    #[test]
+    fn a_copy_without_the_vote_for_its_entries_is_unsound() {
+        let mut kept = first_kept();
         assert!(kept.is_sound(), "of the first entry nobody was the leader");
         let log_id = LogId::new(LeaderId { term: 5, node_id: 2 }, 1);
         kept.happen(Event::Append(Entry { log_id, payload: EntryPayload::Blank }));
@@ -735,5 +742,15 @@ mod tests {
             kept.happen(Event::Vote(vote));
             assert_eq!(kept.is_sound(), sound, "{vote}");
         }
+    }
+
+    #[test]
+    fn a_copy_whose_voters_were_agreed_on_behind_all_that_it_has_is_unsound() {
+        let mut kept = first_kept();
+        let (meta, _) = kept.snapshot.as_mut().expect("the first maps");
+        let last = meta.last_log_id.expect("the first entry");
+        let later = LogId::new(*last.committed_leader_id(), last.index + 1);
+        meta.last_membership = Membership::new(Some(later), meta.last_membership.membership().clone());
+        assert!(!kept.is_sound(), "the next voters would be agreed on before them");
     }
 }
