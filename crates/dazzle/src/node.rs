@@ -57,7 +57,7 @@ pub(crate) enum Origin {
         given_up: Vec<String>,
     },
     /// With what the process before left open.
-    Heir(Inheritance),
+    Heir(Box<Inheritance>),
 }
 
 /// How a node's life ended.

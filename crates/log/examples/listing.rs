@@ -53,7 +53,7 @@ fn maps() -> Maps {
     let targets = (0..TARGETS).map(|n| (TargetId(n), TargetEntry::new(10 + n, format!("t{n}")))).collect();
     let mut maps = registry::change::new_cluster(1, targets, 1, 1);
     let group = *maps.groups.keys().next().expect("all serve");
-    let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![group] };
+    let run = Run::new(RunNumber(0), StripeNumber(0), vec![group]);
     let log = LogEntry::new((1, 1), Writer::Client, vec![run], LogState::Open(FenceEpoch(1)));
     maps.logs = (1..=LOGS).map(|number| (LogId(number), log.clone())).collect();
     maps

@@ -92,9 +92,9 @@ pub enum SealError {
     /// Too few of the targets answer that know what was written last: these are awaited, never a clock. People may give up what
     /// is gone for good.
     #[error(
-        "too few of the targets answer that know where it ends: {} awaited. Start the machines that have them. If they are gone \
-         for good, and with them what was fsynced last: `dazzle node remove --force` or `dazzle target remove --force` on a \
-         machine that takes part, or `dazzle up --give-up TARGET` where none does", named(.0)
+        "too few of the targets answer that know where it ends: {} awaited. Start the machines that have them. What is gone \
+         for good is given up, and what was fsynced last may be lost with it, by `dazzle node remove --force` on a machine \
+         that takes part, or by `dazzle up --give-up TARGET` where none does", named(.0)
     )]
     Awaits(BTreeSet<TargetId>),
     /// Too few targets, or no registry, answer. Wait for them.

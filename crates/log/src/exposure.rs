@@ -120,8 +120,8 @@ pub fn is_unreadable(maps: &Maps, state: &StripeState) -> bool {
     group.is_some_and(|group| of_stripe(maps, group, state).is_none())
 }
 
-/// Whether more members of a stripe's group are away, or show nothing of it, than parity makes up for. What it may have had there
-/// nobody knows, nor whether the rest is enough: a member has no part of a short one.
+/// Whether more members of a stripe's group are away, or lack their part, than parity makes up for. What was on them nobody
+/// knows, nor whether the rest is enough: of a short stripe some members have nothing.
 pub fn may_be_lost(maps: &Maps, state: &StripeState) -> bool {
     let is_away = |target: &TargetId| !maps.targets.get(target).is_some_and(TargetEntry::serves);
     let Some(group) = maps.groups.get(&state.group) else { return false };

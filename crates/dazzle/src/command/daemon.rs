@@ -88,7 +88,7 @@ impl Daemon {
         let anew = || Origin::Anew { given_up: self.give_up.clone() };
         let started = match inheritance.transpose() {
             Ok(inheritance) => {
-                let origin = inheritance.map_or_else(anew, Origin::Heir);
+                let origin = inheritance.map_or_else(anew, |inheritance| Origin::Heir(Box::new(inheritance)));
                 runtime.block_on(node::Node::start(&self.dir, runtime.handle(), origin))
             }
             Err(error) => Err(error.to_string()),

@@ -173,7 +173,7 @@ fn maps() -> impl Strategy<Value = Maps> {
             maps.groups.insert(id, entry);
         }
         for (log, (end, from, state, (stripe, offset))) in (1..).map(LogId).zip(logs) {
-            let run = |number, from, end| Run { number: RunNumber(number), from, end, groups: vec![GroupId(number)] };
+            let run = |number, from, end| Run { end, ..Run::new(RunNumber(number), from, vec![GroupId(number)]) };
             let layout = vec![run(0, StripeNumber(0), Some(StripeNumber(end))), run(1, StripeNumber(from), None)];
             let state = match state {
                 0 => LogState::Open(FenceEpoch(1)),
@@ -258,7 +258,7 @@ fn part_of(number: u64, part: Part) -> StoredFragment {
 #[test]
 fn what_is_held_does_not_grow_with_what_is_stored() {
     let group = GroupEntry::new((0..3).map(TargetId).collect(), GEOMETRY, true);
-    let run = Run { number: RunNumber(0), from: StripeNumber(0), end: None, groups: vec![GroupId(0)] };
+    let run = Run::new(RunNumber(0), StripeNumber(0), vec![GroupId(0)]);
     let log = LogEntry::new((1, 1), Writer::Client, vec![run], LogState::Open(FenceEpoch(1)));
     let maps = Maps {
         targets: (0..3).map(|id| (TargetId(id), TargetEntry::new(id, String::new()))).collect(),

@@ -1,8 +1,8 @@
 //! Who has connected and not yet proven who they are: so many at once, and a place for whoever comes.
 //!
 //! 1. Never are there more than [`GUESTS_MAX`].
-//! 2. Whoever comes gets a place. Where all are taken one of those who have most loses its oldest: a machine needs its place for
-//!    some round trips, and who says nothing keeps it until others need it.
+//! 2. Whoever comes gets a place. Where all are taken one of those who have most loses its oldest: a machine needs its place
+//!    for some round trips, and who says nothing keeps it until others need it.
 //! 3. Who has fewer than another one loses none.
 //!
 //! Pure.
