@@ -126,7 +126,7 @@ impl Leaver {
                 let hides = || is_hidden.then(|| RemovalError::Hidden(hidden).to_string());
                 self.refusal_to_empty(plan, force).or_else(hides)
             }
-            false if plan.left.stripes > 0 => Some(self.not_removed(&RemovalError::Left(plan.left))),
+            false if plan.left.stripes > 0 && (!force || self.lost(maps).is_empty()) => Some(self.not_removed(&RemovalError::Left(plan.left))),
             false if is_hidden => Some(self.not_removed(&RemovalError::Hidden(hidden))),
             false => {
                 let request = RegistryRequest::RemoveTargets(self.targets.iter().copied().collect(), maps.epoch);
@@ -253,7 +253,8 @@ pub(crate) async fn keep(parts: &Parts, whom: &Whom) -> Result<Value, String> {
     Ok(json!({"name": leaver.name}))
 }
 
-/// Takes it away, for good. What is drained already goes at once; what a machine had that is gone is laid anew first.
+/// Takes it away, for good. What is drained already goes at once; what a machine had that is gone is laid anew first, and what
+/// a target had that has failed, if it is to go by force. All that is refused is before anything is given up.
 pub(crate) async fn remove(parts: &Parts, whom: &Whom, force: bool, progress: &Progress) -> Result<Value, String> {
     let maps = refreshed(parts).await?;
     let leaver = Leaver::find(&maps, whom)?;
@@ -261,14 +262,16 @@ pub(crate) async fn remove(parts: &Parts, whom: &Whom, force: bool, progress: &P
         return Err(why);
     }
     let silence = if force { Silence::Accepted } else { Silence::Refused };
-    let gone = leaver.lost(&maps);
-    if force && !gone.is_empty() {
-        give_up_disks(&parts.roles.cluster, gone).await?;
-    }
-    if leaver.is_gone(&maps) && !leaver.targets.is_empty() {
+    let (stored, lost) = (leaver.is_gone(&maps) && !leaver.targets.is_empty(), leaver.lost(&maps));
+    if stored {
         begin(parts, &maps, &leaver, force).await?;
-        let emptied = emptied(parts, &leaver, silence, progress).await;
-        emptied.or_else(|error| if force { Ok(()) } else { Err(error) })?;
+    }
+    let is_given_up = force && !lost.is_empty();
+    if is_given_up {
+        give_up_disks(&parts.roles.cluster, lost).await?;
+    }
+    if stored || is_given_up {
+        emptied(parts, &leaver, silence, progress).await?;
     }
     if !leaver.targets.is_empty() {
         take_away(parts, &leaver, silence).await?;
@@ -355,6 +358,7 @@ async fn emptied(parts: &Parts, leaver: &Leaver, silence: Silence, progress: &Pr
         if left.stripes == 0 && slots == 0 {
             match removal::conclude(&parts.roles.cluster, &leaver.targets).await {
                 Ok(()) => return Ok(()),
+                Err(RemovalError::Hidden(_)) if silence == Silence::Accepted => return Ok(()),
                 Err(error @ RemovalError::Hidden(_)) => return Err(error.to_string()),
                 // The registry does not answer, or somebody has yet to end what may be written there.
                 Err(error) => why = Some(error.to_string()),
@@ -525,6 +529,11 @@ mod tests {
         assert!(says(refused(&maps, &[], &target("target-2"), (0, true)), "`dazzle target drain` empties it first"));
         maps.targets.get_mut(&TargetId(2)).expect("one of three").drain = Drain::Careful;
         assert!(says(refused(&maps, &states, &target("target-2"), (0, true)), "9 B still lie over it. Nothing was"));
+        let mut failed = maps.clone();
+        failed.targets.get_mut(&TargetId(2)).expect("one of three").state = TargetState::Failed;
+        let refusal = |force| refused(&failed, &states, &target("target-2"), (0, force));
+        assert!(says(refusal(false), "9 B still lie over it. Nothing was"));
+        assert!(!says(refusal(true), "still lie over it"), "it is laid anew as far as it can be, and then given up");
         assert!(says(refused(&maps, &[], &target("target-2"), (1, false)), "--force removes it"));
         assert!(says(refused(&maps, &[], &target("target-2"), (0, false)), "stripes may still be written to it"));
         maps.groups.clear();

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use protocol::id::{MapEpoch, TargetId};
-use protocol::maps::Maps;
+use protocol::maps::{Maps, TargetEntry};
 use protocol::registry::{RegistryError, RegistryRequest};
 
 use crate::exposure::may_be_lost;
@@ -73,12 +73,19 @@ async fn looked(cluster: &Cluster, maps: &Maps, targets: &BTreeSet<TargetId>) ->
     let add = |state: StripeState| {
         let there = Left::on(maps, &state, targets);
         left += there;
-        if may_be_lost(maps, &state) {
+        if may_be_lost(maps, &state) && !has_part_of(maps, &state, targets) {
             lost += there;
         }
     };
     let silent = Walk::over_all(cluster, maps).to_end(add).await;
     Look { left, lost, silent }
+}
+
+/// Whether one of `targets` serves, and a part of the stripe is to be there: it may be what is needed to read it.
+fn has_part_of(maps: &Maps, state: &StripeState, targets: &BTreeSet<TargetId>) -> bool {
+    let serves = |target: &&TargetId| maps.targets.get(target).is_some_and(TargetEntry::serves);
+    let group = maps.groups.get(&state.group);
+    group.is_some_and(|group| group.targets.iter().filter(serves).any(|target| targets.contains(target)))
 }
 
 async fn ask_of_empty(

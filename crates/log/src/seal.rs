@@ -4,8 +4,8 @@
 //! 1. Claim the log: the registry's answer has the layout, which only this claimant changes from now on.
 //! 2. Fence at least k of the k+m targets of every group of every unfinished run, not counting those whose disks are gone that
 //!    were there while it was written: an empty one tells of nothing. Where fewer than k are left, all of these.
-//!    When all are fenced, the claim must stand still: it is void if one of them got an empty disk meanwhile.
-//! 3. Read the tail from the fenced targets: record by record, as long as each can be read.
+//! 3. Read the tail from the fenced targets: record by record, as long as each can be read. When all have told what they hold,
+//!    the claim must stand still: it is void if one of them got an empty disk meanwhile.
 //! 4. Make it as redundant as can be, in one run whose k+m targets all answer.
 //! 5. Record the length.
 //!
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use event_listener::Event;
-use futures_util::future::{join, join_all};
+use futures_util::future::join_all;
 use protocol::address::Position;
 use protocol::checksum::{BLOCK_SIZE, block_checksums};
 use protocol::erasure;
@@ -228,9 +228,8 @@ impl<'a> Claim<'a> {
     /// Steps 2 to 5.
     async fn finish(mut self, new_run: bool) -> Result<Position, Refused> {
         let fenced = self.fence().await?;
-        let (read, stands) = join(self.tail(&fenced), self.stands()).await;
-        stands?;
-        let Tail { held, from: tail, answered } = read?;
+        let Tail { held, from: tail, answered } = self.tail(&fenced).await?;
+        self.stands().await?;
         let fenced = fenced.incarnations;
         let target = self.target(&fenced, &held, tail, new_run).await?;
         let length = self.rewrite(&target, &held, &answered).await?;

@@ -272,6 +272,32 @@ fn what_is_lost_for_good_keeps_nobody_who_is_dead() {
     });
 }
 
+/// One machine is lost and another away for a moment, while a third one is drained. The danger: what lies on the third one, and
+/// can be read with it, passes for lost.
+#[test]
+fn what_still_serves_is_not_taken_away_by_force_while_it_is_needed() {
+    sim::explore(0..3, async |world, _| {
+        let mut dice = world.dice();
+        let machines = Machines::create(&world, &[1, 1, 1, 1, 1], PATIENCE).await;
+        let first = machines.start(0).await;
+        let _others = (machines.join(1).await, machines.join(2).await, machines.join(3).await, machines.join(4).await);
+        let client = machines.client(0, &first).await;
+        let mut files = Files::default();
+        files.write(&client, &mut dice, 10).await;
+        let leaving = targets_of(&machines, 4);
+        drain(&machines, &leaving);
+        machines.die(2, Stop::PowerLoss);
+        machines.die(3, Stop::Kill);
+        for _ in 0..20 {
+            let forced = removal::remove(&first.cluster, &leaving, Silence::Accepted).await;
+            assert!(matches!(forced, Err(RemovalError::Left(_) | RemovalError::Registry(_))), "{forced:?}");
+            world.sleep(Duration::from_secs(1)).await;
+        }
+        let _back = machines.come_back(3).await;
+        files.verify(&world, &client).await;
+    });
+}
+
 /// The end of an open log is judged by nobody but its writer.
 #[test]
 fn what_a_cleaner_wrote_last_does_not_stay_behind() {

@@ -49,7 +49,9 @@ pub(super) enum Act {
         #[arg(long)]
         plan: bool,
         /// Even if too few machines answer to tell whether anything lies there that nobody else has: that is lost. A
-        /// machine also if less may be lost then, or there seems to be no room, or not all could be made again before.
+        /// machine that is gone, and a target that has failed, also if too little is left of something to make it again: the
+        /// command waits until nothing has moved for a minute. A machine also if less may be lost then, or there seems to
+        /// be no room.
         #[arg(long)]
         force: bool,
     },
