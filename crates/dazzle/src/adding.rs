@@ -8,7 +8,6 @@ use host::Disk;
 use log::Walk;
 use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetEntry, TargetState};
-use roles::targets::called;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
@@ -64,7 +63,7 @@ pub(crate) async fn add(parts: &Parts, path: &Path, limit: Option<Size>, progres
         target
     };
     until_whole(parts, target, progress).await?;
-    Ok(json!({"name": called(&parts.roles.cluster.maps(), target), "target": target.0}))
+    Ok(json!({"name": parts.roles.cluster.maps().called(target), "target": target.0}))
 }
 
 /// What would be made again on an empty disk; changes nothing.
@@ -75,7 +74,7 @@ pub(crate) async fn plan_to_replace(parts: &Parts, name: &str, path: Option<&Pat
     let former = former_place(parts, target);
     Place::of(parts, &maps, target, path)?;
     let refill = refill(parts, &maps, target, measured_pace(parts).await).await;
-    let name = called(&maps, target);
+    let name = maps.called(target);
     let refused = match parts.roles.serves_from(target, former).await {
         true => Some(format!("{name} serves")),
         false => refill.objection(&name),
@@ -97,7 +96,7 @@ pub(crate) async fn replace(
         let target = find(parts, &maps, name)?;
         let former = former_place(parts, target);
         let Place { config, path, limit, disk, made } = Place::of(parts, &maps, target, path)?;
-        let objection = refill(parts, &maps, target, pace(parts)).await.objection(&called(&maps, target));
+        let objection = refill(parts, &maps, target, pace(parts)).await.objection(&maps.called(target));
         if let Some(why) = objection.filter(|_| !force) {
             return Err(format!("{why}; or, if that is gone for good, --force gives it up. Nothing was changed"));
         }
@@ -109,7 +108,7 @@ pub(crate) async fn replace(
         target
     };
     until_whole(parts, target, progress).await?;
-    Ok(json!({"name": called(&parts.roles.cluster.maps(), target), "target": target.0}))
+    Ok(json!({"name": parts.roles.cluster.maps().called(target), "target": target.0}))
 }
 
 impl Place {
@@ -233,7 +232,7 @@ fn former_place(parts: &Parts, target: TargetId) -> Option<Disk> {
 /// A target of this machine, by number or name.
 fn find(parts: &Parts, maps: &Maps, name: &str) -> Result<TargetId, String> {
     let is_it = |target: TargetId, entry: &TargetEntry| {
-        target.0.to_string() == name || entry.name == name || called(maps, target) == name
+        target.0.to_string() == name || entry.name == name || maps.called(target) == name
     };
     let found: Vec<(TargetId, u32)> =
         maps.present().filter(|(id, entry)| is_it(*id, entry)).map(|(id, entry)| (id, entry.node)).collect();
@@ -243,7 +242,7 @@ fn find(parts: &Parts, maps: &Maps, name: &str) -> Result<TargetId, String> {
         (&[target], _) => Ok(target),
         ([], &[(target, of), ..]) => {
             let machine = maps.nodes.get(&of).map_or("", |entry| entry.name.as_str());
-            let name = called(maps, target);
+            let name = maps.called(target);
             Err(format!(
                 "{name} is on another machine, node {of} {machine}: give the command there. Nothing was changed"
             ))

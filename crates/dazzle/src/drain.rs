@@ -13,7 +13,7 @@ use protocol::id::TargetId;
 use protocol::maps::{Drain, Maps, NodeEntry, NodeState, TargetEntry, TargetState};
 use protocol::registry::{RegistryAnswer, RegistryError, RegistryRequest};
 use registry::change;
-use roles::targets::{called, give_up_disks};
+use roles::targets::give_up_disks;
 use serde_json::{Value, json};
 
 use crate::config::Size;
@@ -59,7 +59,7 @@ impl Leaver {
                 let found: Vec<TargetId> =
                     maps.present().map(|(id, _)| id).filter(|&id| is_target(maps, id, name)).collect();
                 match found[..] {
-                    [target] => Ok(Leaver { node: None, targets: [target].into(), name: called(maps, target) }),
+                    [target] => Ok(Leaver { node: None, targets: [target].into(), name: maps.called(target) }),
                     [] => Err(format!("there is no target {name}; `dazzle status` lists them")),
                     _ => Err(format!("there are {} targets {name}; say which by its number", found.len())),
                 }
@@ -126,7 +126,9 @@ impl Leaver {
                 let hides = || is_hidden.then(|| RemovalError::Hidden(hidden).to_string());
                 self.refusal_to_empty(plan, force).or_else(hides)
             }
-            false if plan.left.stripes > 0 && (!force || self.lost(maps).is_empty()) => Some(self.not_removed(&RemovalError::Left(plan.left))),
+            false if plan.left.stripes > 0 && (!force || self.lost(maps).is_empty()) => {
+                Some(self.not_removed(&RemovalError::Left(plan.left)))
+            }
             false if is_hidden => Some(self.not_removed(&RemovalError::Hidden(hidden))),
             false => {
                 let request = RegistryRequest::RemoveTargets(self.targets.iter().copied().collect(), maps.epoch);
@@ -184,7 +186,7 @@ impl Leaver {
 }
 
 fn is_target(maps: &Maps, target: TargetId, name: &str) -> bool {
-    target.0.to_string() == name || called(maps, target) == name || maps.targets[&target].name == name
+    target.0.to_string() == name || maps.called(target) == name || maps.targets[&target].name == name
 }
 
 /// What draining would cost and leave; changes nothing.

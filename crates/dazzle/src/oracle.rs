@@ -16,7 +16,6 @@ use protocol::fragment::Part;
 use protocol::id::{InodeId, TargetId};
 use protocol::maps::{LogState, Maps, NodeState, TargetEntry, TargetState};
 use protocol::storage::{StorageReply, StorageRequest, TargetStat};
-use roles::targets::called;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -172,7 +171,7 @@ async fn status(parts: &Parts) -> Result<Value, String> {
             _ => TargetStat::default(),
         };
         targets.push(json!({
-            "id": id.0, "name": called(&maps, id), "state": target_state(entry.state),
+            "id": id.0, "name": maps.called(id), "state": target_state(entry.state),
             "stored": stat.bytes_total.saturating_sub(stat.bytes_free), "free": stat.bytes_free,
             "draining": entry.drains(), "empty": entry.empty,
             "left": entry.drains().then(|| sums.left.get(&id).map_or(0, |left| left.bytes)),
@@ -336,7 +335,7 @@ fn targets(maps: &Maps, address: LogAddress) -> String {
     let names: Vec<_> = (first..=last)
         .map(|index| {
             let target = group.targets[shape.member(address.stripe, Part::Data(index as u8))];
-            called(maps, target)
+            maps.called(target)
         })
         .collect();
     names.join(", ")

@@ -11,7 +11,7 @@ use protocol::id::TargetId;
 use protocol::maps::Maps;
 use registry::Standing;
 use registry::promotion::{self, Answer};
-use roles::targets::{called, own_disks};
+use roles::targets::own_disks;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
@@ -88,7 +88,7 @@ fn numbers(maps: &Maps, names: &[String]) -> Result<BTreeSet<u32>, String> {
 /// What goes on, and what is missed then.
 fn cost(node: NodeId, standing: &Standing, off: &BTreeSet<u32>) -> Value {
     let maps = standing.maps();
-    let missing = maps.present().filter(|(_, target)| target.node != node.0).map(|(id, _)| called(maps, id));
+    let missing = maps.present().filter(|(_, target)| target.node != node.0).map(|(id, _)| maps.called(id));
     json!({
         "node": node.0, "name": maps.nodes.get(&node.0).map(|entry| entry.name.clone()),
         "off": off.iter().map(|node| maps.nodes[node].name.clone()).collect::<Vec<_>>(),

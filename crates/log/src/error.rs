@@ -1,9 +1,7 @@
 //! What can go wrong, by what the caller must do about it.
 
-use std::collections::BTreeSet;
-
 use protocol::address::LogAddress;
-use protocol::id::{LogId, TargetId};
+use protocol::id::LogId;
 
 /// Why a writer did not do as asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,23 +87,22 @@ pub enum SealError {
     /// The registry knows no such log.
     #[error("the registry knows no log {}", .0.0)]
     Unknown(LogId),
-    /// Too few of the targets answer that know what was written last: these are awaited, never a clock. People may give up what
-    /// is gone for good.
+    /// Too few of the targets answer that know what was written last: these are awaited, by the names that people know, and
+    /// never a clock. People may give up what is gone for good.
     #[error(
         "too few of the targets answer that know where it ends: {} awaited. Start the machines that have them. What is gone \
          for good is given up, and what was fsynced last may be lost with it, by `dazzle node remove --force` on a machine \
          that takes part, or by `dazzle up --give-up TARGET` where none does", named(.0)
     )]
-    Awaits(BTreeSet<TargetId>),
+    Awaits(Vec<String>),
     /// Too few targets, or no registry, answer. Wait for them.
     #[error("the log cannot be sealed now: {0}")]
     Unavailable(String),
 }
 
-fn named(targets: &BTreeSet<TargetId>) -> String {
-    let numbers: Vec<String> = targets.iter().map(|target| target.0.to_string()).collect();
-    match &numbers[..] {
-        [only] => format!("target {only} is"),
-        _ => format!("targets {} are", numbers.join(", ")),
+fn named(targets: &[String]) -> String {
+    match targets {
+        [only] => format!("{only} is"),
+        _ => format!("{} are", targets.join(", ")),
     }
 }

@@ -295,7 +295,8 @@ impl<'a> Claim<'a> {
         let too_few = witnesses(&self.maps, self.layout()?)
             .into_iter()
             .find_map(|of_group| of_group.missed(|target| fenced.contains_key(target)));
-        too_few.map_or(Ok(()), |missed| Err(SealError::Awaits(missed)))
+        let named = |missed: BTreeSet<TargetId>| missed.into_iter().map(|target| self.maps.called(target)).collect();
+        too_few.map_or(Ok(()), |missed| Err(SealError::Awaits(named(missed))))
     }
 
     /// Step 3, first half: what the fenced targets hold of the stripes not known to be complete, and the first of them.

@@ -414,7 +414,7 @@ fn an_empty_disk_does_not_tell_where_a_log_ends() {
             gone(copy).await;
             *fakes.stores[copy].lock().unwrap() = Store::default();
             fakes.restart(copy);
-            let awaited = Err(SealError::Awaits([TargetId(data as u32)].into()));
+            let awaited = Err(SealError::Awaits(vec![cluster.maps().called(TargetId(data as u32))]));
             assert_eq!(recovery::seal(&cluster, writer.log()).await, awaited);
             assert!(!recovery::can_be_sealed(&cluster, writer.log()).await);
             if is_given_up {

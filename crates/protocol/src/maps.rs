@@ -142,6 +142,15 @@ impl Maps {
         }
     }
 
+    /// What people call a target: by its name, and where there are several machines also by the one that has it.
+    pub fn called(&self, target: TargetId) -> String {
+        let Some(entry) = self.targets.get(&target) else { return format!("target {}", target.0) };
+        match self.nodes.get(&entry.node) {
+            Some(machine) if self.nodes.len() > 1 => format!("{}:{}", machine.name, entry.name),
+            _ => entry.name.clone(),
+        }
+    }
+
     /// The redundancy class.
     pub fn class(&self) -> Class {
         Class { parity: self.parity, data_max: self.data_max }
@@ -677,6 +686,18 @@ pub struct SlotLog {
 mod tests {
     use super::*;
     use crate::id::FenceEpoch;
+
+    #[test]
+    fn a_target_is_called_by_its_machine_where_there_are_several() {
+        let mut maps = Maps::empty(1, 1);
+        let target = |id, node| (TargetId(id), TargetEntry::new(node, "target-0".into()));
+        maps.targets.extend([target(0, 1), target(1, 2)]);
+        maps.nodes.insert(1, NodeEntry::new("host-1", "", true));
+        assert_eq!(maps.called(TargetId(0)), "target-0");
+        maps.nodes.insert(2, NodeEntry::new("host-2", "", true));
+        assert_eq!(maps.called(TargetId(1)), "host-2:target-0");
+        assert_eq!(maps.called(TargetId(7)), "target 7");
+    }
 
     #[test]
     fn a_log_that_maps_do_not_know_yet_is_not_over() {

@@ -20,7 +20,7 @@ use registry::{Registry, Replica};
 use tracing::{info, warn};
 
 use crate::Roles;
-use crate::targets::{called, give_up_disks, mark, tell_sizes};
+use crate::targets::{give_up_disks, mark, tell_sizes};
 
 /// A smaller disk holds hardly more than what is kept about the cluster.
 const ROOM_MIN: u64 = 64 << 20;
@@ -46,7 +46,7 @@ impl Roles {
             Err(error) => return Err(format!("no target was added: {}", again(&error))),
         };
         if maps.targets.get(&target).is_none_or(|entry| entry.state != TargetState::New) {
-            let name = called(&maps, target);
+            let name = maps.called(target);
             return Err(format!(
                 "target {} is called {name} already: if its disk is lost, `dazzle target replace` puts an empty one in its \
                  place. Nothing was changed",
@@ -67,7 +67,7 @@ impl Roles {
     ) -> Result<(), String> {
         let registry = self.storing()?;
         if self.serves_from(target, place).await {
-            let name = called(&self.cluster.maps(), target);
+            let name = self.cluster.maps().called(target);
             return Err(format!(
                 "{name} serves: to put another disk in its place, `dazzle target add` that one, then `dazzle target drain` \
                  and `dazzle target remove` this one. Nothing was changed"

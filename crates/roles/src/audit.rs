@@ -20,7 +20,6 @@ use protocol::maps::{Maps, NodeState, TargetEntry, TargetState};
 use protocol::token::{CLIENT_PORT, ClientAnswer, ClientRequest};
 
 use crate::roles::Roles;
-use crate::targets::called;
 
 /// How often a stripe is looked at that is odd, and the pause between: a machine that died meanwhile is found dead by then.
 const LOOKS: u32 = 4;
@@ -78,7 +77,7 @@ pub async fn check(roles: &Roles, thorough: bool, progress: Progress<'_>) -> Res
     let (mut stripes, odd) = look_at_stripes(roles, audit.live).await?;
     problems.extend(odd.into_values());
     let maps = roles.cluster.maps();
-    problems.extend(maps.targets.iter().filter_map(|(id, entry)| not_whole(&called(&maps, *id), entry.state)));
+    problems.extend(maps.targets.iter().filter_map(|(id, entry)| not_whole(&maps.called(*id), entry.state)));
     problems.extend(newcomers(&maps));
     if thorough {
         let (mut tour, mut wrong) = (Tour::begin(&roles.cluster).await, Wrong::new());
@@ -282,7 +281,7 @@ pub async fn repair(roles: &Roles, progress: Progress<'_>) -> Result<Repaired, S
     let lacking = lacking(&look.maps, &missing);
     let maps = roles.cluster.maps();
     let names = |state| -> Vec<_> {
-        maps.targets.iter().filter(|(_, entry)| entry.state == state).map(|(id, _)| called(&maps, *id)).collect()
+        maps.targets.iter().filter(|(_, entry)| entry.state == state).map(|(id, _)| maps.called(*id)).collect()
     };
     Ok(Repaired {
         stripes: tour.stripes(),
@@ -307,7 +306,7 @@ fn lacking(maps: &Maps, missing: &[Damage]) -> Vec<String> {
 
 fn in_words(maps: &Maps, damage: &Damage) -> String {
     let id = damage.id;
-    format!("stripe {} of log {} lacks {:?} on {}", id.stripe.0, id.log.0, id.part, called(maps, damage.target))
+    format!("stripe {} of log {} lacks {:?} on {}", id.stripe.0, id.log.0, id.part, maps.called(damage.target))
 }
 
 /// Who has yet to be given what lay on another, in words.
@@ -315,7 +314,7 @@ fn newcomers(maps: &Maps) -> Vec<String> {
     let mut groups: BTreeMap<TargetId, usize> = BTreeMap::new();
     maps.groups.values().flat_map(|group| &group.newcomers).for_each(|&it| *groups.entry(it).or_default() += 1);
     let in_words = |(target, count)| {
-        let name = called(maps, target);
+        let name = maps.called(target);
         format!(
             "{name} took the place of a missing target in {count} stripe group(s); what it lacks is being made again"
         )

@@ -170,7 +170,7 @@ pub async fn give_up(cluster: &Cluster, names: &[String]) -> Result<(), String> 
     }
     let maps = cluster.maps();
     let find = |name: &String| {
-        let is_it = |target: TargetId| target.0.to_string() == *name || called(&maps, target) == *name;
+        let is_it = |target: TargetId| target.0.to_string() == *name || maps.called(target) == *name;
         let found = maps.present().find(|(target, _)| is_it(*target)).map(|(target, _)| target);
         found.ok_or_else(|| format!("there is no target {name} that could be given up. Nothing was changed"))
     };
@@ -200,20 +200,11 @@ pub async fn tell_sizes(cluster: &Cluster, targets: &[Arc<Target>]) -> Result<()
     told.map(drop).map_err(|error| format!("the registry was not told how large targets are: {error}"))
 }
 
-/// What people call a target: by its name, and where there are several machines also by the one that has it.
-pub fn called(maps: &Maps, target: TargetId) -> String {
-    let Some(entry) = maps.targets.get(&target) else { return format!("target {}", target.0) };
-    match maps.nodes.get(&entry.node) {
-        Some(machine) if maps.nodes.len() > 1 => format!("{}:{}", machine.name, entry.name),
-        _ => entry.name.clone(),
-    }
-}
-
 /// Targets that do not serve, with their names and what to do about each. Nobody misses one that was taken away.
 pub fn absent_targets(maps: &Maps, lost: Lost) -> Vec<Absent> {
     let is_present = |target: TargetId| maps.present().any(|(id, _)| id == target);
     let absent = |(target, why): (TargetId, String)| {
-        let name = called(maps, target);
+        let name = maps.called(target);
         warn!(target = target.0, why, "a target does not serve; going on without it");
         Absent { target, name, why }
     };
@@ -222,22 +213,9 @@ pub fn absent_targets(maps: &Maps, lost: Lost) -> Vec<Absent> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::maps::{NodeEntry, TargetEntry};
+    use protocol::maps::TargetEntry;
 
     use super::*;
-
-    #[test]
-    fn a_target_is_called_by_its_machine_where_there_are_several() {
-        let entry = |node| TargetEntry::new(node, "target-0".into());
-        let targets = vec![(TargetId(0), entry(1)), (TargetId(1), entry(1))];
-        let mut maps = registry::change::new_cluster(1, targets, 1, 1);
-        assert_eq!(called(&maps, TargetId(0)), "target-0");
-        let other = NodeEntry { name: "host-2".into(), ..maps.nodes[&1].clone() };
-        maps.nodes.insert(2, other);
-        maps.targets.insert(TargetId(1), entry(2));
-        assert_eq!(called(&maps, TargetId(1)), "host-2:target-0");
-        assert_eq!(called(&maps, TargetId(7)), "target 7");
-    }
 
     #[test]
     fn nobody_misses_a_target_that_was_taken_away() {
