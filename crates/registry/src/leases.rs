@@ -8,14 +8,15 @@
 //!    A pause that an older one had granted it does not know: then a node that starts anew must do so within a lease.
 //! 3. A session once found to have run out is granted nothing more, whether the maps say so yet or not. Nor is one that is to.
 //! 4. Only who could hear may say that others were silent. A leader gives nobody up while no quorum has confirmed lately that
-//!    it leads, nor before it could hear for so long in a row that everybody had the time to renew ([`GRACE`]). So what stops
-//!    all links or all machines ends no session: nobody had anything to take over. Leases ran out meanwhile by the clocks of
-//!    those that hold them, and they answered nothing; who was given up by nobody goes on when it is heard again.
+//!    it leads. After a gap in that, or elected so late that there was one, it waits until everybody who lives has had the time
+//!    to connect again and to renew ([`RETURN`]). So what stops all links or all machines ends no session: nobody had anything
+//!    to take over. Leases ran out meanwhile by the clocks of those that hold them, and they answered nothing; who was given up
+//!    by nobody goes on when it is heard again. Who votes alone confirms itself whatever its links are like, and has a gap only
+//!    where it stood still: where its links are cut it gives all others up.
 //! 5. Where one machine alone dies rule 4 costs no time: a quorum confirms the leader all along; and if it led, the next one is
-//!    elected so soon that the last lease of before ends later than the grace.
+//!    elected so soon ([`GRACE`]) that it goes on where the last one stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::time::Duration;
 
 use host::Moment;
@@ -25,9 +26,13 @@ use protocol::registry::{LEASE, PAUSE_MAX};
 use crate::session::RENEWAL;
 use crate::stop;
 
-/// For how long a leader must have been able to hear before it gives anybody up: in that time everybody who lives has sent a
-/// renewal, and it came. The next leader after one that died is elected within LEASE − GRACE, with room for a second try.
+/// How much is left at least of the last lease of before when a leader that was elected in time can hear: by then everybody who
+/// lives has sent it a renewal, and it came. It is elected within LEASE − GRACE, with room for a second try.
 pub const GRACE: Duration = RENEWAL.saturating_add(Duration::from_millis(500));
+/// After a gap everybody who lives has renewed within this time. A dial into the dead link may have begun just before it healed
+/// (1.5 s, `DIAL_PATIENCE` in the daemon's network), the next one waits for a second, and is begun by a renewal that fails; the
+/// one after that comes. The rest is room.
+pub const RETURN: Duration = RENEWAL.saturating_mul(2).saturating_add(Duration::from_millis(1500 + 1000 + 500));
 /// How far apart two confirmations are at most of a leader that could hear all the time: so long an interruption takes no
 /// lease from those who renew it once before and once after.
 const GAP: Duration = LEASE.saturating_sub(RENEWAL.saturating_mul(2));
@@ -46,8 +51,12 @@ pub struct Leases {
     heard: BTreeMap<Holder, Moment>,
     /// Those that have run out, or are to.
     doomed: BTreeSet<Holder>,
-    /// The time in which this leader could hear without a gap, up to the last confirmation.
-    hearing: Option<Range<Moment>>,
+    /// When a quorum confirmed last that this node leads.
+    confirmed: Option<Moment>,
+    /// Up to when the next confirmation leaves no gap behind it.
+    unbroken: Moment,
+    /// Before that nobody is given up: who lives may have found no way to renew.
+    patience: Moment,
 }
 
 /// What to do about leases now.
@@ -62,7 +71,9 @@ pub struct Look {
 impl Leases {
     /// Those of a new leader, of which no earlier one granted a renewal that arrived after `begun`.
     pub fn new(begun: Moment) -> Leases {
-        Leases { begun: Some(begun), heard: BTreeMap::new(), doomed: BTreeSet::new(), hearing: None }
+        let unbroken = begun + (LEASE - GRACE);
+        let (heard, doomed) = (BTreeMap::new(), BTreeSet::new());
+        Leases { begun: Some(begun), heard, doomed, confirmed: None, unbroken, patience: begun }
     }
 
     /// A renewal arrived; its sender is not to be given up for so much longer than its lease. False: it is too late.
@@ -88,10 +99,11 @@ impl Leases {
     /// A quorum has confirmed that this node led at `then`: it could hear since the confirmation before, unless that lies too
     /// far back.
     pub fn confirmed(&mut self, then: Moment) {
-        self.hearing = match self.hearing.take() {
-            Some(hearing) if then <= hearing.end + GAP => Some(hearing.start..hearing.end.max(then)),
-            _ => Some(then..then),
-        };
+        if then > self.unbroken {
+            self.patience = then + RETURN;
+        }
+        self.unbroken = self.unbroken.max(then + GAP);
+        self.confirmed = self.confirmed.max(Some(then));
     }
 
     /// Looks who has run out. A session that begins counts as heard when it is first seen. The leader that votes alone never
@@ -105,13 +117,12 @@ impl Leases {
         self.doomed.retain(|holder| holders.contains(holder));
         let mut look = Look { expired: Vec::new(), next: now + LEASE };
         let first = self.begun.take().unwrap_or(now);
-        let hearing = self.hearing.clone().unwrap_or(now..now);
         for holder in holders {
             let heard = *self.heard.entry(holder).or_insert(first);
-            let end = (heard + LEASE).max(hearing.start + GRACE);
+            let end = (heard + LEASE).max(self.patience);
             if end > now {
                 look.next = look.next.min(end);
-            } else if end <= hearing.end + LATELY {
+            } else if self.confirmed.is_some_and(|then| end <= then + LATELY) {
                 self.doomed.insert(holder);
                 look.expired.push(holder);
             }
@@ -139,7 +150,7 @@ mod tests {
 
     /// Looks, at a leader that could hear all the time since it looked last.
     fn look(leases: &mut Leases, maps: &Maps, alone: Option<u32>, now: Moment) -> Look {
-        let mut then = leases.hearing.as_ref().map_or(now, |hearing| hearing.end);
+        let mut then = leases.confirmed.unwrap_or(now);
         while then < now {
             then = now.min(then + GAP);
             leases.confirmed(then);
@@ -206,10 +217,11 @@ mod tests {
         }
         assert_eq!(leases.look(&maps, None, at(9000)).expired, [], "nobody could hear them");
         leases.confirmed(at(9000));
-        assert_eq!(leases.look(&maps, None, at(9050)), Look { expired: vec![], next: at(9000) + GRACE });
-        assert!(leases.renewed((1, 1), Duration::ZERO, at(9500)));
-        let end = at(9000) + GRACE;
-        assert_eq!(look(&mut leases, &maps, None, end), Look { expired: vec![(2, 1)], next: at(12_500) });
+        assert_eq!(leases.look(&maps, None, at(9050)), Look { expired: vec![], next: at(9050) + LEASE });
+        assert!(leases.renewed((1, 1), Duration::ZERO, at(12_500)));
+        let end = at(9000) + RETURN;
+        assert_eq!(look(&mut leases, &maps, None, end - Duration::from_millis(1)).expired, []);
+        assert_eq!(look(&mut leases, &maps, None, end), Look { expired: vec![(2, 1)], next: at(15_500) });
     }
 
     #[test]
@@ -217,9 +229,23 @@ mod tests {
         let (maps, mut leases) = (maps(2), Leases::new(at(1000)));
         assert_eq!(leases.look(&maps, None, at(20_000)).expired, [], "nobody has confirmed it");
         leases.confirmed(at(20_050));
-        assert_eq!(leases.look(&maps, None, at(20_100)), Look { expired: vec![], next: at(20_050) + GRACE });
-        assert!(leases.renewed((2, 1), Duration::ZERO, at(21_000)));
-        assert_eq!(look(&mut leases, &maps, None, at(21_550)).expired, [(1, 1)]);
+        assert_eq!(leases.look(&maps, None, at(20_100)), Look { expired: vec![], next: at(20_100) + LEASE });
+        assert!(leases.renewed((2, 1), Duration::ZERO, at(24_000)));
+        assert_eq!(look(&mut leases, &maps, None, at(25_049)).expired, []);
+        assert_eq!(look(&mut leases, &maps, None, at(25_050)).expired, [(1, 1)]);
+    }
+
+    #[test]
+    fn after_a_gap_everybody_has_the_time_to_connect_again() {
+        let (maps, mut leases) = (maps(2), Leases::new(at(0)));
+        look(&mut leases, &maps, None, at(1000));
+        leases.confirmed(at(9000));
+        for now in (9000..11_500).step_by(100) {
+            assert_eq!(look(&mut leases, &maps, None, at(now)).expired, [], "{now}: they may be dialling");
+        }
+        assert!(leases.renewed((1, 1), Duration::ZERO, at(11_500)));
+        let end = at(9000) + RETURN;
+        assert_eq!(look(&mut leases, &maps, None, end), Look { expired: vec![(2, 1)], next: at(14_500) });
     }
 
     #[test]
@@ -228,6 +254,7 @@ mod tests {
         let (maps, begun) = (maps(2), at(1000));
         let (mut leases, elected) = (Leases::new(begun), begun + (LEASE - GRACE));
         assert_eq!(look(&mut leases, &maps, None, elected), Look { expired: vec![], next: begun + LEASE });
+        assert_eq!(look(&mut leases.clone(), &maps, None, begun + LEASE).expired, [(1, 1), (2, 1)]);
         // Another one: confirmations that are late, or lost once in a while, are no gap, and the last is young enough.
         assert!(leases.renewed((2, 1), Duration::ZERO, at(3000)));
         assert!(leases.renewed((1, 1), Duration::ZERO, at(5000)));
@@ -243,6 +270,7 @@ mod tests {
     #[test]
     fn who_votes_alone_never_expires_itself() {
         let (maps, mut leases) = (maps(1), Leases::new(at(0)));
+        look(&mut leases, &maps, Some(1), at(0));
         assert_eq!(look(&mut leases, &maps, Some(1), at(99_000)).expired, []);
         assert_eq!(
             look(&mut leases, &maps, None, at(99_500)).expired,

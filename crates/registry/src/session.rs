@@ -18,6 +18,8 @@ use protocol::registry::{
 /// How often the lease is renewed: two renewals may be lost before it runs out. None waits for the one before: where links
 /// are full, answers are late.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(1);
+/// How often where the lease runs out before the next would be sent: links that are back are to be found soon.
+const RENEWAL_URGENT: Duration = Duration::from_millis(200);
 /// How long one node is waited for before the next is asked.
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// How often the nodes are asked in turn until one lets a session begin.
@@ -174,11 +176,12 @@ impl Session {
     fn keep(&self) {
         let (weak, host) = (Arc::downgrade(&self.0), self.0.host.clone());
         host.clone().spawn(async move {
+            let mut interval = RENEWAL;
             loop {
-                host.sleep(RENEWAL).await;
-                if weak.upgrade().is_none_or(|shared| shared.lease().over) {
-                    return;
-                }
+                host.sleep(interval).await;
+                let lease = weak.upgrade().map(|shared| *shared.lease());
+                let Some(Lease { until, over: false }) = lease else { return };
+                interval = if until < host.now() + RENEWAL { RENEWAL_URGENT } else { RENEWAL };
                 if weak.upgrade().is_some_and(|shared| !shared.paused.load(Ordering::Acquire)) {
                     host.spawn(renew(weak.clone(), Duration::ZERO));
                 }

@@ -9,6 +9,7 @@ use protocol::checksum::crc;
 use protocol::id::TargetId;
 use protocol::maps::{Drain, NodeState, TargetState};
 use protocol::registry::{LEASE, RegistryError, RegistryReply, RegistryRequest};
+use registry::leases::RETURN;
 use registry::{Life, Registry, RegistryStart, Session};
 
 use crate::cluster::{Cluster, until};
@@ -245,11 +246,36 @@ fn an_interruption_of_everything_ends_no_session() {
             let healed = world.now();
             until(&world, "all leases hold again", || sessions.iter().all(|session| session.holds(world.now()))).await;
             assert!(world.now().since(healed) < Duration::from_secs(4), "{:?}", world.now().since(healed));
-            world.sleep(LEASE).await;
+            world.sleep(RETURN).await;
             let over = sessions.iter().any(Session::is_over);
             assert!(!over, "seed {}: after {length:?} somebody was given up", world.seed());
             cluster.registry(2).answer(cluster.open(2)).await.expect("they agree");
         }
+    });
+}
+
+/// A machine without a registry, which nobody calls: it connects again when it next renews, and finds that links are back
+/// later than the voters do.
+#[test]
+fn who_connects_again_late_is_not_given_up() {
+    sim::explore(sim::seeds(20), async |world, host| {
+        let cluster = three(&world, &host).await;
+        let add =
+            RegistryRequest::AddNode { name: String::new(), address: String::new(), stores: false, attempt: None };
+        let Ok(RegistryReply::Node(node, _)) = cluster.registry(1).answer(add).await else { panic!("it is added") };
+        let client = world.add_node(NodeId(node));
+        let life = Life { node, after: 0, address: String::new(), keeps: None };
+        let ask = || (1..=3).map(NodeId).collect();
+        let session = world.spawn(&client.clone(), async move { Session::begin(&client, ask, life).await });
+        let session = session.await.expect("nobody stops it").expect("they let it begin");
+        (1..=3).map(NodeId).chain([NodeId(node)]).for_each(|node| world.isolate(node));
+        world.sleep(Duration::from_secs(10)).await;
+        world.heal_all();
+        world.isolate(NodeId(node));
+        world.sleep(Duration::from_secs(2)).await;
+        world.heal_all();
+        world.sleep(2 * LEASE).await;
+        assert!(session.holds(world.host(NodeId(node)).now()), "seed {}: it was given up", world.seed());
     });
 }
 
@@ -267,7 +293,7 @@ fn who_died_in_an_interruption_is_given_up_soon_after_it() {
         let healed = world.now();
         let is_gone = || cluster.registry(living).maps().nodes[&dead].state == NodeState::Gone;
         until(&world, "it is given up", is_gone).await;
-        assert!(world.now().since(healed) < LEASE + Duration::from_millis(1500), "{:?}", world.now().since(healed));
+        assert!(world.now().since(healed) < RETURN + Duration::from_millis(1500), "{:?}", world.now().since(healed));
         world.sleep(LEASE).await;
         let lives = |node: &u32| *node == dead || !cluster.session(*node).expect("it has begun").is_over();
         assert!(cluster.nodes().iter().all(lives), "seed {}: only who died", world.seed());

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use registry::leases::{GRACE, Leases};
+use protocol::registry::LEASE;
+use registry::leases::{Leases, RETURN};
 use registry::witness::Witness;
 
 use crate::model::{Action, OneLease};
@@ -77,13 +78,13 @@ pub(crate) fn go_on(model: &OneLease, state: &mut State) {
     listen(model, state);
 }
 
-/// A second goes by, in which leaders hear nobody. Whom they heard out before that, in vain, they may give up yet.
+/// A second goes by, in which leaders hear nobody. Whom they waited for in vain before that they may give up yet; anybody else
+/// may come back behind it.
 pub(crate) fn hear_nothing(model: &OneLease, state: &mut State) {
     state.ticks += 1;
     state.outages += 1;
-    if Duration::from_secs(state.unheard.into()) < GRACE {
-        state.unheard = 0;
-    }
+    let is_heard_out = Duration::from_secs(state.unheard.into()) >= LEASE;
+    state.unheard = if is_heard_out { RETURN.as_secs() as u8 } else { 0 };
     if model.breach == Breach::DeafIsSilent {
         listen(model, state);
     }
@@ -154,7 +155,8 @@ pub(crate) fn look(model: &OneLease, state: &mut State, leader: usize) {
     let lived = leases.may_grant(HOLDER);
     leases.look(maps, None, now);
     let is_given_up = lived && !leases.may_grant(HOLDER);
-    state.misjudged |= model.outages > 0 && is_given_up && state.unheard == 0;
+    let patience = if state.outages == 0 { LEASE } else { RETURN };
+    state.misjudged |= model.outages > 0 && is_given_up && Duration::from_secs(state.unheard.into()) < patience;
 }
 
 /// `leader::lead` has it agreed on, in its term, that the session is over.
@@ -190,7 +192,7 @@ pub(crate) fn vote(state: &mut State, candidate: usize, by: usize) {
 
 /// The vote arrives, and two are a quorum (`Peer::vote`, `Registry::look_at_leases`).
 pub(crate) fn elect(model: &OneLease, state: &mut State, leader: usize) {
-    let now = state.now_at(leader);
+    let (now, begun) = (state.now_at(leader), state.begun_at(leader));
     let voter = &mut state.voters[leader];
     let Part::Stands { vote: Some(ago) } = voter.part else { unreachable!("who is elected has a vote") };
     let term = u64::from(voter.voted);
@@ -198,7 +200,7 @@ pub(crate) fn elect(model: &OneLease, state: &mut State, leader: usize) {
         voter.witness.hear(term, now - ago);
     }
     let begun = match model.breach {
-        Breach::CountedFromBeginning => host::Moment(0),
+        Breach::CountedFromBeginning => begun,
         _ => voter.witness.last(term).unwrap_or(now),
     };
     let mut leases = Leases::new(begun);

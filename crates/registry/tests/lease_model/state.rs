@@ -154,6 +154,11 @@ impl State {
         clock(self.rates.voters[voter], 1 + voter, self.ticks)
     }
 
+    /// A voter's clock when all began.
+    pub(crate) fn begun_at(&self, voter: usize) -> Moment {
+        clock(self.rates.voters[voter], 1 + voter, 0)
+    }
+
     /// A voter's clock half a second ago.
     pub(crate) fn lately_at(&self, voter: usize) -> Moment {
         self.now_at(voter) - TICK * u32::from(self.rates.voters[voter]) / 2000
