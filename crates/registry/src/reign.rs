@@ -14,8 +14,9 @@
 //! 5. Hence where no more than m+1 live, all of them have what is answered: a machine whose maps still show the session of the
 //!    founder that the reign names has answered nothing that the founder did not have. Where more live, others than the founder
 //!    will do, and what was answered may lie behind the last entry of the founder's replica, which the reign names too. A
-//!    machine with such entries may have answered them, as may one that knows the founder's session as over: it is refused. Any
-//!    other follows, with an empty replica and its targets behind.
+//!    machine with such entries may have answered them, as may one that knows the founder's session as over: it is refused. So
+//!    is one with the blank of a later leader there, by which older changes may have been agreed on. Any other follows, with an
+//!    empty replica and its targets behind.
 
 use std::collections::BTreeSet;
 
@@ -90,7 +91,7 @@ pub fn may_follow(own: &Maps, spared: Option<Place>, reign: Reign) -> bool {
 /// How far the entries of a replica may have been answered though a machine lacked them that lives: read one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spared {
-    /// The last change that something durable may rest on.
+    /// The last change that something durable may rest on, or the last blank behind it.
     weighty: Option<Place>,
     /// The last that others than all had, if they had it.
     until: Option<Place>,
@@ -108,6 +109,16 @@ impl Spared {
         if is_weighty(request) {
             self.weighty = Some(place);
         }
+        if spares(maps, maps.storing().count()) {
+            self.until = self.weighty;
+        }
+    }
+
+    /// The first entry of a later leader. Changes of before may be agreed on no sooner than with it, and be answered then
+    /// (figure 8 of the paper on Raft). A replica may lack them though its last entry is one of a leader between.
+    pub(crate) fn blank(&mut self, place: Place, maps: &Maps) {
+        self.weighty = self.weighty.and(Some(place));
+        self.until = self.until.and(Some(place));
         if spares(maps, maps.storing().count()) {
             self.until = self.weighty;
         }
@@ -254,6 +265,21 @@ mod tests {
         let light = RegistryRequest::End { node: 1, session: 9 };
         spared.next((1, 8), &light, &own);
         assert_eq!(spared.until(), Some((1, 7)), "nothing durable rests on that");
+    }
+
+    /// Figure 8 of the paper on Raft: the founder's last entry is the blank (2, 7) of a leader that did not have (1, 7).
+    #[test]
+    fn a_change_of_before_may_be_answered_with_the_blank_of_a_later_leader() {
+        let (own, change) = (cluster(3), RegistryRequest::Balance);
+        let mut spared = Spared::default();
+        spared.blank((1, 6), &own);
+        assert_eq!(spared.until(), None, "there is nothing to answer before it");
+        spared.next((1, 7), &change, &own);
+        spared.blank((3, 8), &own);
+        assert_eq!(spared.until(), Some((3, 8)));
+        let founded = |last| begin(&own, 2, Some(last)).reign;
+        assert!(!may_follow(&own, spared.until(), founded((2, 7))));
+        assert!(may_follow(&own, spared.until(), founded((3, 8))));
     }
 
     #[test]

@@ -70,9 +70,13 @@ impl Kept {
         let mut spared = Spared::snapshot(&agreed.maps, meta.last_log_id.map(place));
         let from = meta.last_log_id.map_or(0, |last| last.index + 1);
         for (_, entry) in self.entries.range(from..) {
-            if let EntryPayload::Normal(command) = &entry.payload {
-                let _ = agreed.carry_out(command.clone(), entry.log_id.leader_id.term);
-                spared.next(place(entry.log_id), &command.request, &agreed.maps);
+            match &entry.payload {
+                EntryPayload::Normal(command) => {
+                    let _ = agreed.carry_out(command.clone(), entry.log_id.leader_id.term);
+                    spared.next(place(entry.log_id), &command.request, &agreed.maps);
+                }
+                EntryPayload::Blank => spared.blank(place(entry.log_id), &agreed.maps),
+                EntryPayload::Membership(_) => {}
             }
         }
         let last = self.last().max(meta.last_log_id).map(place);
@@ -83,4 +87,31 @@ impl Kept {
 
 fn place(entry: LogId) -> Place {
     (entry.leader_id.term, entry.index)
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::impls::leader_id_adv::LeaderId;
+    use protocol::maps::TargetEntry;
+    use protocol::registry::RegistryRequest;
+
+    use super::*;
+    use crate::consensus::{Command, Entry};
+    use crate::{change, store};
+
+    /// What was written on one replica alone counts for nothing there, until a later leader has it agreed on.
+    #[test]
+    fn a_change_that_a_later_leader_had_agreed_on_is_not_spared() {
+        let target = |node: u32| (TargetId(node), TargetEntry::new(node, String::new()));
+        let maps = Arc::new(change::new_cluster(1, (1..=3).map(target).collect(), 1, 1));
+        let mut kept = store::first(1, Some((1, Arc::new(Agreed { maps, answered: Default::default() }))));
+        let mut write = |term: u64, index: u64, payload| {
+            let log_id = LogId::new(LeaderId { term, node_id: 1 }, index);
+            kept.entries.insert(index, Entry { log_id, payload });
+            kept.standing().expect("there are maps").spared
+        };
+        let change = EntryPayload::Normal(Command { id: 1, request: RegistryRequest::Balance, term: None });
+        assert_eq!(write(1, 7, change), Some((1, 7)));
+        assert_eq!(write(3, 8, EntryPayload::Blank), Some((3, 8)), "a founder with (2, 7) may lack both");
+    }
 }
