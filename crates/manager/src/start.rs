@@ -221,12 +221,22 @@ impl Manager {
         for &slot in slots {
             match self.perform(node, Operation::Orphans(slot), Durability::Replicated).await {
                 Ok((Done::Told(Told::Orphans(orphans)), _)) => {
-                    self.do_later(orphans.into_iter().map(Operation::Reap).collect(), put_off).await;
+                    for orphan in orphans.into_iter().take_while(|_| !self.has_just_arrived(slot)) {
+                        self.do_later(vec![Operation::Reap(orphan)], put_off).await;
+                    }
                 }
                 Ok(other) => unreachable!("orphans are told, and not {other:?}"),
                 Err(_) => self.put_off(slot, put_off),
             }
         }
+    }
+
+    /// Whether a slot, perhaps one that was here before, arrived a moment ago: it is looked through once clients had the time
+    /// to say what they hold open, and until then nothing there is an orphan for certain.
+    fn has_just_arrived(&self, slot: SlotId) -> bool {
+        // In this order: it waits among the untidy before it is no arrival any more.
+        let arrives = self.arrivals.lock().expect("nobody panics over arrivals").contains(&slot);
+        arrives || waits(&self.untidy.lock().expect("nobody panics over arrivals"), slot, self.host().now())
     }
 
     /// Drops what is known of the deltas of logs that the registry forgot.
@@ -277,6 +287,11 @@ impl PutOff {
     }
 }
 
+/// Whether the time of a slot lies ahead.
+fn waits(untidy: &[(Moment, Vec<SlotId>)], slot: SlotId, now: Moment) -> bool {
+    untidy.iter().any(|(due, slots)| *due > now && slots.contains(&slot))
+}
+
 /// Whether anything is added to the journal.
 #[derive(Default)]
 struct Quiet {
@@ -316,6 +331,19 @@ mod tests {
         put_off.note(SlotId(7), begun + PUT_OFF / 4);
         let mut due = |share: u32| put_off.take_due(begun + PUT_OFF * share / 4);
         assert_eq!([4, 5, 5, 6, 60].map(|share| due(share).len()), [0, 1, 0, 1, 0]);
+    }
+
+    #[test]
+    fn what_was_put_off_waits_for_the_clients_of_a_slot_that_left_and_came_back() {
+        let (mut put_off, begun, slot) = (PutOff::default(), Moment::default(), SlotId(7));
+        put_off.note(slot, begun);
+        let arrived = begun + (PUT_OFF - Duration::from_secs(1));
+        let due = arrived + Duration::from_secs(2);
+        let untidy = [(begun, vec![slot]), (due, vec![SlotId(3), slot])];
+        let mut frees = |now| put_off.take_due(now).into_iter().any(|slot| !waits(&untidy, slot, now));
+        assert!(!frees(arrived) && !frees(begun + PUT_OFF) && !frees(due - Duration::from_millis(1)));
+        assert!(!waits(&untidy, slot, due), "it is looked through as what arrived");
+        assert!(!waits(&untidy, SlotId(4), arrived), "it has always been here");
     }
 
     #[test]
