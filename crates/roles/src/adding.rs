@@ -6,7 +6,8 @@
 //!    a disk is missed by nobody, and found again by its name.
 //! 2. Before an empty disk is formatted in the place of another one, the maps say that what lay on that is gone.
 //! 3. A copy of the registry is on a disk before it serves: the next start counts with it.
-//! 4. Who serves from it is behind at first, and whole once a rebuilder found that it lacks nothing.
+//! 4. The target's own disk that is back may not give all that it held: the maps say so before it serves.
+//! 5. Who serves from it is behind at first, and whole once a rebuilder found that it lacks nothing.
 //!
 //! Whoever calls has one target taken in after the other.
 
@@ -17,10 +18,11 @@ use protocol::id::TargetId;
 use protocol::maps::{TargetEntry, TargetState};
 use protocol::registry::{RegistryError, RegistryReply, RegistryRequest};
 use registry::{Registry, Replica};
+use storage::OpenError;
 use tracing::{info, warn};
 
 use crate::Roles;
-use crate::targets::{give_up_disks, mark, tell_sizes};
+use crate::targets::{give_up_disks, give_up_forgotten, mark, tell_sizes};
 
 /// A smaller disk holds hardly more than what is kept about the cluster.
 const ROOM_MIN: u64 = 64 << 20;
@@ -139,10 +141,10 @@ impl Roles {
             formatted.map_err(|error| format!("target {} cannot be formatted: {error}", target.0))?;
         }
         registry.adopt(target, &disk).await.map_err(|error| format!("it takes no copy of the registry: {error}"))?;
-        self.storage
-            .open(target, disk)
-            .await
-            .map_err(|error| format!("target {} cannot be opened: {error}", target.0))?;
+        let unopened = |error: OpenError| format!("target {} cannot be opened: {error}", target.0);
+        let opening = self.storage.look_at(target, disk).await.map_err(unopened)?;
+        give_up_forgotten(&self.cluster, std::slice::from_ref(&opening)).await?;
+        self.storage.begin(opening).await.map_err(unopened)?;
         self.absent.lock().unwrap_or_else(PoisonError::into_inner).retain(|absent| absent.target != target);
         info!(target = target.0, "a disk was taken in");
         // Before it is whole: groups are formed then, by its size.

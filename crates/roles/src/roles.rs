@@ -5,6 +5,7 @@
 //! 1. Nothing here answers for the node before its session has begun, or after its lease ran out.
 //! 2. What an earlier process held, this one holds from the moment on at which it answers managers, or not at all.
 //! 3. A target serves before the registry says so; one that does not serve is said to have failed.
+//! 4. One that may have forgotten something serves after the registry has noted that: see `storage::Opening`.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -113,8 +114,9 @@ impl Roles {
         until_known(&cluster, &disks).await;
         give_up(&cluster, &options.given_up).await?;
         let replaced = replace_blank(&cluster, &disks, options.target).await?;
-        let (storage, unopened) = Storage::start(host, cluster.maps().cluster, disks, options.target).await;
-        give_up_forgotten(&cluster, &storage.targets()).await?;
+        let openings = Storage::look(host, cluster.maps().cluster, disks, options.target).await;
+        give_up_forgotten(&cluster, openings.targets()).await?;
+        let (storage, unopened) = openings.begin().await;
         lost.extend(unopened.into_iter().map(|(target, error)| (target, error.to_string())));
         expect_known(&cluster, registry.as_deref(), &storage)?;
         let kept = inherited.as_ref().map(|inherited| inherited.heritage.log());

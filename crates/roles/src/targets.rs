@@ -10,7 +10,7 @@ use protocol::id::TargetId;
 use protocol::maps::{Maps, TargetState};
 use protocol::registry::RegistryRequest;
 use protocol::storage::{StorageReply, StorageRequest};
-use storage::{OpenError, Target, TargetOptions};
+use storage::{OpenError, Opening, Target, TargetOptions};
 use tracing::warn;
 
 /// How long a start waits for maps that know all targets that its settings name.
@@ -148,10 +148,11 @@ pub async fn give_up_disks(cluster: &Cluster, targets: Vec<TargetId>) -> Result<
     gone.map(drop).map_err(|error| format!("the registry was not told whose disks are gone: {error}"))
 }
 
-/// Tells the registry of targets of which the disks did not give all that tells of what was written last.
-pub async fn give_up_forgotten(cluster: &Cluster, targets: &[Arc<Target>]) -> Result<(), String> {
+/// Tells the registry of targets of which the disks did not give all that tells of what was written last. They begin only then:
+/// after that nothing may tell any more that they have forgotten something.
+pub async fn give_up_forgotten(cluster: &Cluster, openings: &[Opening]) -> Result<(), String> {
     let is_present = |id: TargetId| cluster.maps().present().any(|(present, _)| present == id);
-    let forgetful = targets.iter().filter(|target| target.may_have_forgotten()).map(|target| target.id());
+    let forgetful = openings.iter().filter(|opening| opening.may_have_forgotten()).map(Opening::id);
     let forgetful: Vec<TargetId> = forgetful.filter(|target| is_present(*target)).collect();
     if forgetful.is_empty() {
         return Ok(());

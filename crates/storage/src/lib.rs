@@ -7,7 +7,8 @@
 //! | noun | it is | decides | awaits |
 //! |---|---|---|---|
 //! | [`Storage`] | the targets of a node, behind `STORAGE_PORT` | | `service` |
-//! | [`Target`] | one open target | | `target`, `open`, `lister`, `scrub` |
+//! | [`Opening`] | a target that was looked through, and does not serve yet | | `opening`, `open` |
+//! | [`Target`] | one open target | | `target`, `lister`, `scrub` |
 //! | catalog | what a target holds, and what may be done to it | `catalog`, `compose`, `request` | |
 //! | cells | which are free, which may be used | `cells` | |
 //! | head | identity, tail slots and table of a fragment; its length after a crash | `head`, `tail` | |
@@ -19,8 +20,8 @@
 //! | watch | whether its disk still answers | `hang` | `watch` |
 //! | undertaking | work that goes on to its end, whoever waits for it | | `undertaking` |
 //!
-//! Ways in: [`format()`] makes a target, [`Storage::start`] serves those of a node, [`Storage::open`] one more,
-//! [`Target::scrub`] looks for damage.
+//! Ways in: [`format()`] makes a target, [`Storage::look`] and then [`Openings::begin`] serve those of a node,
+//! [`Storage::look_at`] and then [`Storage::begin`] one more, [`Target::scrub`] looks for damage.
 //!
 //! *Never*: inodes, tokens, what parity means, other targets; a lock of more than one stripe held over I/O; an answer
 //! before what it promises is so.
@@ -39,6 +40,7 @@ mod intake;
 mod list;
 mod lister;
 mod open;
+mod opening;
 mod replay;
 mod request;
 mod rounds;
@@ -52,8 +54,9 @@ mod undertaking;
 mod watch;
 
 pub use open::{FormatError, OpenError, TargetOptions, format, is_blank, owner};
+pub use opening::Opening;
 pub use scrub::Damage;
-pub use service::{Storage, Unopened};
+pub use service::{Openings, Storage, Unopened};
 pub use superblock::FORMAT_VERSION;
 pub use target::Target;
 pub use watch::HANG_PATIENCE;

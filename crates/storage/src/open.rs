@@ -1,49 +1,38 @@
-//! Formatting a target, and starting one: the list first, then the heads of what the list leaves open.
+//! Formatting a target, and looking one through: the list first, then the heads of what the list leaves open.
 //! `docs/format.md`, *Start after a crash* and *The list*.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
-use host::{Disk, DiskError, Host};
+use host::{Disk, DiskError};
 use protocol::checksum::BLOCK_SIZE;
 use protocol::fragment::{FRAGMENT_SIZE, FragmentHeader, FragmentId, Part};
 use protocol::id::{FenceEpoch, TargetId};
-use protocol::storage::StorageError;
 use protocol::{FastMap, FastSet};
 
 use crate::around::{UNREADABLE_MAX, read_around};
-use crate::catalog::{Catalog, Change, OpenTail, Plan, Stored, cells_for};
-use crate::cells::{CellRun, Cells};
+use crate::catalog::{OpenTail, Stored, cells_for};
+use crate::cells::CellRun;
 use crate::head::{
     Generation, HEAD_SIZE, Identity, TABLE_OFFSET, TailSlot, blocks_full, decode_header, decode_table, encode_table,
     slots_of,
 };
-use crate::intake::{Entry, INTAKE_SIZE_MAX, Regained, find_entries, regain};
+use crate::intake::{Entry, INTAKE_SIZE_MAX, Regained, regain};
 use crate::list::{Settled, WindowRun};
-use crate::lister::ListState;
 use crate::replay::{ListReader, Place, Replay};
-use crate::rounds::Rounds;
 use crate::superblock::{SECTOR, SUPERBLOCK_SPACE, Superblock, Unreadable};
 use crate::tail::{decide, to_verify};
-use crate::taker::Intake;
-use crate::target::{Target, owner_of, stripe_locks};
-use crate::watch::{WatchedDisk, WatchedFile};
+use crate::watch::WatchedFile;
 
 /// The list is read in pieces of this many bytes.
 const PIECE_SIZE: usize = 4 << 20;
 /// So many heads are read at a time: a spinning disk sorts them.
 const HEADS_AT_ONCE: usize = 16;
-/// What the superblock and the beginning of the lists take, in bytes.
-const OVERHEAD: u64 = 1 << 20;
-/// What the lists take for each cell, at the most, in bytes.
-const OVERHEAD_PER_CELL: u64 = 512;
 
 /// The byte spaces of a target.
-const SPACES: [&str; 5] = ["target", "data", "list.0", "list.1", "intake"];
+pub(crate) const SPACES: [&str; 5] = ["target", "data", "list.0", "list.1", "intake"];
 
 /// How a target is laid out and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,123 +172,16 @@ struct Candidate {
     header: Box<[u8]>,
 }
 
-/// Whether a start writes the list anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Anew {
-    No,
-    /// Without room the old one goes on.
-    Wanted,
-    /// There is none that is right.
-    Needed,
-}
-
-/// A target that is being started.
-struct Opening {
-    data: WatchedFile,
-    superblock: Superblock,
-    owner: u32,
+/// A target that is looked through.
+pub(crate) struct Search {
+    pub(crate) data: WatchedFile,
+    pub(crate) superblock: Superblock,
+    pub(crate) owner: u32,
     /// What the intake holds.
-    taken_in: FastMap<Generation, Vec<Entry>>,
+    pub(crate) taken_in: FastMap<Generation, Vec<Entry>>,
 }
 
-impl Target {
-    /// Starts a target: reads what it holds, makes durable what it found, and announces a window.
-    pub async fn open(
-        host: Host,
-        disk: Disk,
-        cluster: u128,
-        id: TargetId,
-        options: TargetOptions,
-    ) -> Result<Arc<Target>, OpenError> {
-        let disk = WatchedDisk::new(host.clone(), disk);
-        let superblocks = disk.open(SPACES[0])?;
-        let mut superblock = read_superblock(&superblocks, cluster, id).await?;
-        let lists = [disk.open(SPACES[2])?, disk.open(SPACES[3])?];
-        let (data, intake) = (disk.open(SPACES[1])?, disk.open(SPACES[4])?);
-        let is_first = superblock.incarnation == 0;
-        superblock.sequence += 1;
-        superblock.incarnation += 1;
-        superblocks.write(superblock.place(), vec![superblock.encode()]).await?;
-        superblocks.sync().await?;
-
-        let (mut replay, place) = read_lists(&lists, &superblock).await?;
-        let owner = owner_of(cluster, id);
-        let (read, unread) = read_around(&intake, 0, INTAKE_SIZE_MAX as usize).await?;
-        let taken_in = find_entries(&read, owner);
-        let opening = Opening { data: data.clone(), superblock, owner, taken_in };
-        let found = opening.find(&mut replay, place.is_none()).await?;
-        let is_whole = unread == 0 && found.unreadable.is_empty();
-        let anew = if place.is_none() {
-            Anew::Needed
-        } else if found.belied {
-            Anew::Wanted
-        } else {
-            Anew::No
-        };
-        data.sync().await?;
-        // Only now may what was taken in be written over.
-        let intake = Intake::open(intake, options.intake_size, is_first).await?;
-
-        let plan = opening.plan(options);
-        let mut catalog = opening.catalog(&disk, found, plan)?;
-        catalog.fences = replay.fences;
-        let list = place.unwrap_or(Place { offset: 0, number: 0, chain: 0, snapshot_end: 0 });
-        let target = Arc::new(Target {
-            host,
-            id,
-            disk,
-            data,
-            superblocks,
-            lists,
-            intake,
-            owner,
-            cell_data: superblock.cell_data,
-            plan,
-            window_cells: options.window_cells.max(1),
-            list_growth: u64::from(options.list_growth),
-            incarnation: superblock.incarnation,
-            is_whole,
-            catalog: Mutex::new(catalog),
-            // Tails that were found count as covered by the sync above: number one.
-            syncs: Arc::new(Rounds::new(1)),
-            listings: Arc::new(Rounds::new(0)),
-            list_state: async_lock::Mutex::new(ListState::new(superblock, list)),
-            failed: OnceLock::new(),
-            stripes: stripe_locks(),
-            bytes_read: AtomicU64::new(0),
-            bytes_written: AtomicU64::new(0),
-        });
-        target.begin_list(anew).await?;
-        Ok(target)
-    }
-
-    /// Writes a new list if there is none that is right, and announces the first window.
-    async fn begin_list(self: &Arc<Self>, anew: Anew) -> Result<(), OpenError> {
-        if anew != Anew::No {
-            let mut state = self.list_state.lock().await;
-            match self.snapshot(&mut state).await {
-                Ok(_) => {}
-                Err(StorageError::Full) if anew == Anew::Wanted => {}
-                Err(error) => return Err(open_error(error)),
-            }
-        }
-        match self.tell(Some(1)).await {
-            // A full disk is opened all the same: it can be read, and what frees room may find some.
-            Ok(_) | Err(StorageError::Full) => {}
-            Err(error) => return Err(open_error(error)),
-        }
-        Ok(())
-    }
-}
-
-fn open_error(error: StorageError) -> OpenError {
-    OpenError::Disk(match error {
-        StorageError::Full => DiskError::Full,
-        other => DiskError::Failed(other.to_string()),
-    })
-}
-
-async fn read_superblock(file: &WatchedFile, cluster: u128, id: TargetId) -> Result<Superblock, OpenError> {
+pub(crate) async fn read_superblock(file: &WatchedFile, cluster: u128, id: TargetId) -> Result<Superblock, OpenError> {
     let superblock = decode_superblock(&file.read(0, SUPERBLOCK_SPACE).await?)?;
     if superblock.cluster != cluster {
         return Err(OpenError::OtherCluster { found: superblock.cluster });
@@ -320,7 +202,10 @@ fn decode_superblock(space: &[u8]) -> Result<Superblock, OpenError> {
 }
 
 /// Reads the current list; if it is damaged, the other one too, for fences. Without a place a new list is due.
-async fn read_lists(lists: &[WatchedFile; 2], superblock: &Superblock) -> Result<(Replay, Option<Place>), DiskError> {
+pub(crate) async fn read_lists(
+    lists: &[WatchedFile; 2],
+    superblock: &Superblock,
+) -> Result<(Replay, Option<Place>), DiskError> {
     if superblock.list == 0 {
         return Ok((Replay::default(), None));
     }
@@ -350,16 +235,16 @@ async fn read_list(file: &WatchedFile, list: u64, synced: u64) -> Result<(Replay
 }
 
 /// What a start finds.
-struct Found {
+pub(crate) struct Found {
     /// Every fragment there is.
-    fragments: BTreeMap<FragmentId, Stored>,
+    pub(crate) fragments: BTreeMap<FragmentId, Stored>,
     /// Those that something newer takes the place of.
-    losers: Vec<Stored>,
+    pub(crate) losers: Vec<Stored>,
     /// Where something may lie that the disk does not give. It is missing, as what rots is, and its cells take nothing else.
-    unreadable: Vec<CellRun>,
+    pub(crate) unreadable: Vec<CellRun>,
     /// The list tells of fragments that cannot be there, or not with one another. No target writes such a list; but what is
     /// passed over now shall not come back when what it had to give way to is deleted.
-    belied: bool,
+    pub(crate) belied: bool,
 }
 
 /// What a candidate turns out to be.
@@ -382,9 +267,9 @@ impl From<DiskError> for Unmeasured {
     }
 }
 
-impl Opening {
+impl Search {
     /// Looks at everything that may be a fragment.
-    async fn find(&self, replay: &mut Replay, damaged: bool) -> Result<Found, DiskError> {
+    pub(crate) async fn find(&self, replay: &mut Replay, damaged: bool) -> Result<Found, DiskError> {
         let cells = if damaged {
             replay.listed.clear();
             let count = self.data.size()?.div_ceil(self.cell_size()) as u32;
@@ -568,31 +453,6 @@ impl Opening {
         self.data.write(entries, vec![encode_table(&filled, generation)]).await
     }
 
-    fn plan(&self, options: TargetOptions) -> Plan {
-        Plan {
-            overhead: OVERHEAD + u64::from(options.intake_size),
-            cell: self.cell_size() + OVERHEAD_PER_CELL,
-            journal_permille: options.journal_permille,
-            clean_permille: options.clean_permille,
-        }
-    }
-
-    fn catalog(&self, disk: &WatchedDisk, found: Found, plan: Plan) -> Result<Catalog, DiskError> {
-        let Found { fragments, losers, unreadable, .. } = found;
-        let total = plan.cells(disk.usage()?.bytes_total);
-        let used = fragments.values().chain(&losers).map(|stored| stored.run).chain(unreadable);
-        let cells = Cells::new(total, used);
-        let first = Generation::first_of(self.superblock.incarnation);
-        let mut catalog = Catalog::new(cells, first, plan.reserve(total), self.superblock.cell_data);
-        catalog.unsettled = fragments.iter().filter(|(_, stored)| stored.tail.is_some()).map(|(id, _)| *id).collect();
-        catalog.fragments = fragments;
-        for Stored { run, generation, .. } in losers {
-            catalog.cells_leaving += run.count;
-            catalog.change(Change::Gone { run, generation });
-        }
-        Ok(catalog)
-    }
-
     fn cell_size(&self) -> u64 {
         HEAD_SIZE as u64 + u64::from(self.superblock.cell_data)
     }
@@ -652,6 +512,7 @@ fn newest_of_each_cell(candidates: &mut Vec<Candidate>) {
 
 #[cfg(test)]
 mod tests {
+    use host::Host;
     use protocol::address::Position;
     use protocol::checksum::block_checksums;
     use protocol::fragment::Geometry;
@@ -660,6 +521,7 @@ mod tests {
 
     use super::*;
     use crate::list::{BatchHeader, Entry, encode_batch};
+    use crate::target::{Target, owner_of};
 
     fn fragment_header(stripe: StripeNumber, fragment_size: u32) -> FragmentHeader {
         FragmentHeader {

@@ -9,6 +9,7 @@ use protocol::id::TargetId;
 use protocol::storage::{STORAGE_PORT, StorageAnswer, StorageError, ToTarget};
 
 use crate::open::{OpenError, TargetOptions};
+use crate::opening::Opening;
 use crate::target::{Target, Targets};
 
 /// How long the last requests to a target that is closed may take: longer than any that its disk carries out.
@@ -27,30 +28,69 @@ pub struct Storage {
 /// A target that could not be opened, and why.
 pub type Unopened = (TargetId, OpenError);
 
+/// The targets of a node, looked through: none is answered for yet.
+pub struct Openings {
+    storage: Storage,
+    targets: Vec<Opening>,
+    unopened: Vec<Unopened>,
+}
+
+impl Openings {
+    /// Those that could be looked through.
+    pub fn targets(&self) -> &[Opening] {
+        &self.targets
+    }
+
+    /// Has them serve, and answers for them on [`STORAGE_PORT`]. One that does not open is reported and missing; the others
+    /// serve.
+    pub async fn begin(self) -> (Storage, Vec<Unopened>) {
+        let Openings { storage, targets, mut unopened } = self;
+        let beginnings = targets.into_iter().map(|opening| async { (opening.id(), storage.begin(opening).await) });
+        let begun = join_all(beginnings).await.into_iter();
+        unopened.extend(begun.filter_map(|(id, begun)| Some((id, begun.err()?))));
+        storage.host.listen(Port(STORAGE_PORT), Arc::new(storage.clone()));
+        (storage, unopened)
+    }
+}
+
 impl Storage {
-    /// Opens the targets of a node and answers for them on [`STORAGE_PORT`]. One that does not open is reported and
-    /// missing; the others serve.
+    /// Opens the targets of a node and answers for them, both steps at once: for who needs not know which of them may have
+    /// forgotten something.
     pub async fn start(
         host: Host,
         cluster: u128,
         disks: Vec<(TargetId, Disk)>,
         options: TargetOptions,
     ) -> (Storage, Vec<Unopened>) {
-        let storage = Storage { host: host.clone(), cluster, options, targets: Arc::default() };
-        let openings = disks.into_iter().map(|(id, disk)| {
-            let storage = &storage;
-            async move { (id, storage.open(id, disk).await) }
-        });
-        let opened = join_all(openings).await.into_iter();
-        let unopened = opened.filter_map(|(id, opened)| Some((id, opened.err()?))).collect();
-        host.listen(Port(STORAGE_PORT), Arc::new(storage.clone()));
-        (storage, unopened)
+        Storage::look(host, cluster, disks, options).await.begin().await
     }
 
-    /// Opens one more target, which must not be open, and answers for it from now on.
-    pub async fn open(&self, id: TargetId, disk: Disk) -> Result<(), OpenError> {
-        let target = Target::open(self.host.clone(), disk, self.cluster, id, self.options).await?;
-        let before = self.lock().insert(id, target);
+    /// Looks the targets of a node through.
+    pub async fn look(host: Host, cluster: u128, disks: Vec<(TargetId, Disk)>, options: TargetOptions) -> Openings {
+        let storage = Storage { host, cluster, options, targets: Arc::default() };
+        let looks = disks.into_iter().map(|(id, disk)| {
+            let storage = &storage;
+            async move { (id, storage.look_at(id, disk).await) }
+        });
+        let (mut targets, mut unopened) = (Vec::new(), Vec::new());
+        for (id, looked) in join_all(looks).await {
+            match looked {
+                Ok(opening) => targets.push(opening),
+                Err(error) => unopened.push((id, error)),
+            }
+        }
+        Openings { storage, targets, unopened }
+    }
+
+    /// Looks one more target through, which must not be open.
+    pub async fn look_at(&self, id: TargetId, disk: Disk) -> Result<Opening, OpenError> {
+        Opening::look(self.host.clone(), disk, self.cluster, id, self.options).await
+    }
+
+    /// Has a target serve that was looked through, and answers for it from now on.
+    pub async fn begin(&self, opening: Opening) -> Result<(), OpenError> {
+        let target = opening.begin().await?;
+        let before = self.lock().insert(target.id(), target);
         assert!(before.is_none(), "two that write to one target would ruin it");
         Ok(())
     }

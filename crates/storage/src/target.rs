@@ -58,8 +58,6 @@ pub struct Target {
     pub(crate) window_cells: u32,
     pub(crate) list_growth: u64,
     pub(crate) incarnation: u64,
-    /// Whether all could be read at the start that tells of what was written last.
-    pub(crate) is_whole: bool,
     pub(crate) catalog: Mutex<Catalog>,
     /// Syncs of the data.
     pub(crate) syncs: Arc<Rounds>,
@@ -80,11 +78,6 @@ pub(crate) type Accepted = (u32, Option<u64>);
 pub(crate) type StripeLock<'a> = async_lock::MutexGuard<'a, ()>;
 
 impl Target {
-    /// Whether it may lack something that was written last, for the disk did not give all that tells of it when it was opened.
-    pub fn may_have_forgotten(&self) -> bool {
-        !self.is_whole
-    }
-
     /// The fences that stand, by their logs.
     pub fn fences(&self) -> BTreeMap<LogId, FenceEpoch> {
         self.catalog().fences.clone()

@@ -10,12 +10,16 @@ use host::sim::{self, DiskOptions, SimDisk};
 use protocol::fragment::Part;
 use protocol::id::{FenceEpoch, LogId, StripeNumber, TargetId};
 use protocol::storage::{Durability, Room, StorageError, StorageReply, StorageRequest, TargetStat};
-use storage::{FormatError, OpenError, Target, TargetOptions, format};
+use storage::{FormatError, OpenError, Opening, Target, TargetOptions, format};
 
 use crate::model::{self, CLUSTER, ID, OPTIONS, append, fragment_id, fragments, read};
 
 async fn open(host: &Host, disk: &SimDisk) -> Result<Arc<Target>, OpenError> {
     Target::open(host.clone(), disk.plug(), CLUSTER, ID, OPTIONS).await
+}
+
+async fn look(host: &Host, disk: &SimDisk) -> Opening {
+    Opening::look(host.clone(), disk.plug(), CLUSTER, ID, OPTIONS).await.expect("it can be looked through")
 }
 
 async fn stat(target: &Arc<Target>) -> TargetStat {
@@ -347,10 +351,12 @@ fn a_target_with_a_sector_that_cannot_be_read_is_opened() {
                     disk.fail_reads(space, sector..sector + 512);
                 }
             }
-            let target = open(&host, &disk).await.unwrap();
+            let opening = look(&host, &disk).await;
+            let may_have_forgotten = opening.may_have_forgotten();
+            let target = opening.begin().await.unwrap();
             let there = fragments(&target).await.len();
             assert!((30 - lost..=30).contains(&there), "{there} of 30 fragments");
-            assert!(there == 30 || target.may_have_forgotten(), "it says so");
+            assert!(there == 30 || may_have_forgotten, "it says so");
             for fragment in fragments(&target).await {
                 let id = fragment.header.id;
                 let answer = target.serve(StorageRequest::Read { id, offset: 0, length: 9_000 }).await;
@@ -359,4 +365,38 @@ fn a_target_with_a_sector_that_cannot_be_read_is_opened() {
             fill(&target).await;
         });
     }
+}
+
+/// Whoever must be told may not be there when a target's machine starts: it is told at the next start then, or a later one.
+#[test]
+fn a_target_may_have_forgotten_until_it_begins() {
+    sim::explore(0..20, async |world, host| {
+        let disk = world.add_disk(host.node(), "d", DiskOptions { capacity_bytes: 4 << 20, ..DiskOptions::default() });
+        format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+        let target = open(&host, &disk).await.unwrap();
+        fill(&target).await;
+        drop(target);
+        world.crash(host.node(), sim::Stop::PowerLoss);
+        let newest = newest_head(&disk);
+        disk.fail_reads("data", newest..newest + 512);
+        for stop in [sim::Stop::Kill, sim::Stop::PowerLoss, sim::Stop::Kill] {
+            let opening = look(&world.restart(host.node()), &disk).await;
+            assert!(opening.may_have_forgotten(), "it says so each time");
+            drop(opening);
+            world.crash(host.node(), stop);
+        }
+        let target = look(&world.restart(host.node()), &disk).await.begin().await.unwrap();
+        assert_eq!(fragments(&target).await.len(), 29);
+    });
+}
+
+/// Where the fragment begins that was begun last.
+fn newest_head(disk: &SimDisk) -> u64 {
+    let (cell, size) = (8192 + u64::from(OPTIONS.cell_data), disk.plug().open("data").unwrap().size().unwrap());
+    let generation = |place| {
+        let head = disk.peek("data", place, 16);
+        (head[..8] == *b"DzFrag\0\x01").then(|| u64::from_le_bytes(head[8..].try_into().unwrap()))
+    };
+    let heads = (0..size / cell).map(|number| number * cell);
+    heads.max_by_key(|place| generation(*place)).expect("there are cells")
 }

@@ -7,10 +7,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use bytes::Bytes;
-use host::sim::{Stop, World, explore};
+use host::sim::{SimDisk, Stop, World, explore};
 use protocol::id::InodeId;
 
-use crate::rack::{Rack, Shape};
+use crate::rack::{FRAGMENT, Rack, Shape};
 
 const MACHINES: usize = 3;
 /// Nobody is given up for being away.
@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// A start tries for half a minute to seal what was left open, one log after the other.
 const LOOKS_MAX: u32 = 3000;
 const LOOK: Duration = Duration::from_millis(100);
+/// What a cell takes on a disk: a head and a fragment.
+const CELL: usize = (8 << 10) + FRAGMENT as usize;
 const CONTENT: &[u8] = b"it was fsynced";
 
 /// What becomes of the machine that stays away.
@@ -65,10 +67,91 @@ fn who_knew_alone_where_a_log_ends_may_be_given_up() {
     assert!(waited.get() > 0, "in some of the worlds those two alone know the end of a log");
 }
 
+/// A start that cannot tell the others of it, as they are not there yet, leaves it to the next one.
+#[test]
+fn nothing_fsynced_is_cut_off_for_a_head_that_was_not_told_of_at_first() {
+    let waited = Cell::new(0);
+    for away in 0..MACHINES {
+        for other in (0..MACHINES).filter(|other| *other != away) {
+            explore(0..2, async |world, host| {
+                let rack = Rack::create(&world, &host, Shape::new(vec![2; MACHINES], 1, PATIENCE)).await;
+                let file = rack.stored_file(0, Bytes::from_static(CONTENT)).await;
+                (0..MACHINES).for_each(|machine| rack.crash(machine, Stop::PowerLoss));
+                rack.disks(other).iter().for_each(lose_newest_head);
+                start_alone(&world, &rack, other).await;
+                let starts = start_but(&world, &rack, away).await;
+                waited.set(waited.get() + u32::from(!starts));
+                go_on(&world, &rack, (away, Then::ComesBack)).await;
+                for reader in 0..MACHINES {
+                    assert_eq!(read(&world, &rack, reader, file).await, CONTENT, "machine {reader}");
+                }
+            });
+        }
+    }
+    assert!(waited.get() > 0, "in some of the worlds those two alone know the end of a log");
+}
+
+/// A target's own disk that is taken in again may not give all that it held of the logs of a machine that has just died.
+#[test]
+fn a_disk_that_is_back_and_lacks_something_is_told_of() {
+    let told = Cell::new(0);
+    for disk in 0..2 {
+        explore(0..2, async |world, host| {
+            let rack = Rack::create(&world, &host, Shape::new(vec![2; MACHINES], 1, PATIENCE)).await;
+            rack.stored_file(2, Bytes::from_static(CONTENT)).await;
+            rack.crash(2, Stop::PowerLoss);
+            let (roles, disk) = (rack.roles(1).expect("it runs"), rack.disks(1)[disk].clone());
+            let target = rack.target_on(1, &disk).expect("it is one of its disks");
+            lose_newest_head(&disk);
+            let (taking, disk) = (roles.clone(), (disk.name(), disk.plug()));
+            let taken = world.spawn(&world.host(rack.node(1)), async move {
+                taking.replace_target((target, disk.0), None, disk.1, async |_| Ok(())).await
+            });
+            taken.await.expect("nobody stops it").expect("nothing lies where its disk was");
+            let maps = roles.cluster.maps();
+            let runs = maps.logs.values().flat_map(|log| &log.layout);
+            told.set(told.get() + runs.filter(|run| run.gone.contains(&target)).count());
+        });
+    }
+    assert!(told.get() > 0, "in some of the worlds the log was written over it");
+}
+
 /// Has all machines lose their power, and one of them a disk as well; and starts all but one that stays away. Whether they start.
 async fn lose_power(world: &World, rack: &Rack, away: usize, (other, disk): (usize, usize)) -> bool {
     (0..MACHINES).for_each(|machine| rack.crash(machine, Stop::PowerLoss));
     rack.disks(other)[disk].wipe();
+    start_but(world, rack, away).await
+}
+
+/// The head of what was begun last on a disk cannot be read, if anything was.
+fn lose_newest_head(disk: &SimDisk) {
+    let size = disk.plug().open("data").expect("it is there").size().expect("it answers");
+    let generation = |place: u64| {
+        let head = disk.peek("data", place, 16);
+        (head[..8] == *b"DzFrag\0\x01").then(|| u64::from_le_bytes(head[8..16].try_into().expect("eight bytes")))
+    };
+    let heads = (0..size).step_by(CELL).filter_map(|place| Some((generation(place)?, place)));
+    if let Some((_, newest)) = heads.max() {
+        disk.fail_reads("data", newest..newest + 512);
+    }
+}
+
+/// Starts a machine while no other one is there: it says why it does not start.
+async fn start_alone(world: &World, rack: &Rack, machine: usize) {
+    rack.start(machine);
+    for _ in 0..LOOKS_MAX {
+        world.sleep(LOOK).await;
+        if let Some(why) = rack.ended(machine) {
+            assert!(why.contains("was not told whose disks are gone"), "{why}");
+            rack.crash(machine, Stop::Kill);
+            return;
+        }
+    }
+    panic!("it does not say why it does not start");
+}
+
+/// Starts all machines but one that stays away. Whether they start.
+async fn start_but(world: &World, rack: &Rack, away: usize) -> bool {
     let others = || (0..MACHINES).filter(|machine| *machine != away);
     others().for_each(|machine| rack.start(machine));
     for _ in 0..LOOKS_MAX {

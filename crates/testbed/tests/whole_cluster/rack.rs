@@ -22,7 +22,7 @@ use roles::{Above, Expulsion, Inherited, Roles, RolesOptions, joining};
 use storage::TargetOptions;
 
 const CLUSTER: u128 = 0xda22_1e02;
-const FRAGMENT: u32 = 256 << 10;
+pub const FRAGMENT: u32 = 256 << 10;
 /// How long a service manager waits before it starts a daemon again that has ended.
 const AGAIN: Duration = Duration::from_millis(500);
 
