@@ -201,37 +201,48 @@ fn decode_superblock(space: &[u8]) -> Result<Superblock, OpenError> {
     })
 }
 
-/// Reads the current list; if it is damaged, the other one too, for fences. Without a place a new list is due.
-pub(crate) async fn read_lists(
-    lists: &[WatchedFile; 2],
-    superblock: &Superblock,
-) -> Result<(Replay, Option<Place>), DiskError> {
+/// What the lists say.
+#[derive(Default)]
+pub(crate) struct Lists {
+    pub(crate) replay: Replay,
+    /// Where the current one ends; `None` if it is damaged, or there is none: a new one is due.
+    pub(crate) place: Option<Place>,
+    /// Blocks that could not be read.
+    pub(crate) unread: usize,
+}
+
+/// Reads the current list; if it is damaged, the other one too, for fences.
+pub(crate) async fn read_lists(files: &[WatchedFile; 2], superblock: &Superblock) -> Result<Lists, DiskError> {
     if superblock.list == 0 {
-        return Ok((Replay::default(), None));
+        return Ok(Lists::default());
     }
     let current = (superblock.list % 2) as usize;
-    let (mut replay, place) = read_list(&lists[current], superblock.list, superblock.list_synced).await?;
-    if place.is_none() {
-        let (other, _) = read_list(&lists[1 - current], superblock.list - 1, 0).await?;
-        for (log, epoch) in other.fences {
-            let fence = replay.fences.entry(log).or_insert(epoch);
+    let mut lists = read_list(&files[current], superblock.list, superblock.list_synced).await?;
+    if lists.place.is_none() {
+        let other = read_list(&files[1 - current], superblock.list - 1, 0).await?;
+        lists.unread += other.unread;
+        for (log, epoch) in other.replay.fences {
+            let fence = lists.replay.fences.entry(log).or_insert(epoch);
             *fence = epoch.max(*fence);
         }
     }
-    Ok((replay, place))
+    Ok(lists)
 }
 
-async fn read_list(file: &WatchedFile, list: u64, synced: u64) -> Result<(Replay, Option<Place>), DiskError> {
-    let (size, mut offset, mut reader) = (file.size()?, 0, ListReader::new(list));
+async fn read_list(file: &WatchedFile, list: u64, synced: u64) -> Result<Lists, DiskError> {
+    let (size, mut offset, mut reader, mut unread) = (file.size()?, 0, ListReader::new(list), 0);
     while offset < size {
-        let (piece, _) = read_around(file, offset, PIECE_SIZE).await?;
+        let (piece, lacking) = read_around(file, offset, PIECE_SIZE).await?;
         if piece.is_empty() {
             break;
         }
         offset += piece.len() as u64;
+        unread += lacking;
         reader.feed(&piece);
     }
-    Ok(reader.finish(synced))
+    let (replay, place) = reader.finish(synced);
+    // It may have gone on where it seems to end.
+    Ok(Lists { replay, place: place.filter(|_| unread == 0), unread })
 }
 
 /// What a start finds.

@@ -19,7 +19,7 @@ use crate::cells::Cells;
 use crate::head::{Generation, HEAD_SIZE};
 use crate::intake::{INTAKE_SIZE_MAX, find_entries};
 use crate::lister::ListState;
-use crate::open::{Found, OpenError, SPACES, Search, TargetOptions, read_lists, read_superblock};
+use crate::open::{Found, Lists, OpenError, SPACES, Search, TargetOptions, read_lists, read_superblock};
 use crate::replay::Place;
 use crate::rounds::Rounds;
 use crate::superblock::Superblock;
@@ -45,7 +45,7 @@ pub struct Opening {
     place: Option<Place>,
     fences: BTreeMap<LogId, FenceEpoch>,
     found: Found,
-    /// Blocks of the intake that could not be read.
+    /// Blocks of the lists and of the intake that could not be read.
     unread: usize,
 }
 
@@ -88,13 +88,13 @@ impl Opening {
         spaces.superblocks.write(superblock.place(), vec![superblock.encode()]).await?;
         spaces.superblocks.sync().await?;
 
-        let (mut replay, place) = read_lists(&spaces.lists, &superblock).await?;
+        let Lists { mut replay, place, unread } = read_lists(&spaces.lists, &superblock).await?;
         let owner = owner_of(cluster, id);
-        let (read, unread) = read_around(&spaces.intake, 0, INTAKE_SIZE_MAX as usize).await?;
+        let (read, untaken) = read_around(&spaces.intake, 0, INTAKE_SIZE_MAX as usize).await?;
         let search = Search { data: spaces.data.clone(), superblock, owner, taken_in: find_entries(&read, owner) };
         let found = search.find(&mut replay, place.is_none()).await?;
         spaces.data.sync().await?;
-        let fences = replay.fences;
+        let (fences, unread) = (replay.fences, unread + untaken);
         Ok(Opening { host, id, options, disk, spaces, superblock, is_first, place, fences, found, unread })
     }
 

@@ -400,3 +400,30 @@ fn newest_head(disk: &SimDisk) -> u64 {
     let heads = (0..size / cell).map(|number| number * cell);
     heads.max_by_key(|place| generation(*place)).expect("there are cells")
 }
+
+/// What a list lacks at its end looks as if it had never been written: what was told there must be looked for in the heads.
+#[test]
+fn a_list_of_which_the_end_cannot_be_read_is_damaged() {
+    sim::explore(0..20, async |world, host| {
+        let disk = world.add_disk(host.node(), "d", DiskOptions { capacity_bytes: 4 << 20, ..DiskOptions::default() });
+        format(&disk.plug(), CLUSTER, ID, OPTIONS).await.unwrap();
+        let target = open(&host, &disk).await.unwrap();
+        fill(&target).await;
+        // It is settled by now, and the list is told that it is open again.
+        let id = fragment_id(LogId(1), 0, Part::Data(0));
+        target.serve(StorageRequest::Append(append(id, 0, 9_000, 9_500, Durability::Disk))).await.unwrap();
+        drop(target);
+        world.crash(host.node(), sim::Stop::PowerLoss);
+        for list in ["list.0", "list.1"] {
+            let sectors = (0..disk.plug().open(list).unwrap().size().unwrap()).step_by(512);
+            if let Some(last) = sectors.filter(|place| disk.peek(list, *place, 4)[..] == b"DzLs"[..]).max() {
+                disk.fail_reads(list, last..last + 512);
+            }
+        }
+        let opening = look(&world.restart(host.node()), &disk).await;
+        assert!(opening.may_have_forgotten(), "a fence may have stood there");
+        let target = opening.begin().await.unwrap();
+        assert_eq!(fragments(&target).await.len(), 30);
+        assert_eq!(read(&target, id, 0, 9_500).await.unwrap().len(), 9_500);
+    });
+}
