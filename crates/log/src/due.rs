@@ -100,6 +100,19 @@ impl State {
         works
     }
 
+    /// The syncs of silent targets that tell whether what is in doubt of complete stripes is there, where any wait for that.
+    pub(crate) fn due_syncs_of_doubtful(&mut self) -> Vec<Work> {
+        if !self.is_in_doubt() {
+            return Vec::new();
+        }
+        let syncing = &self.syncing;
+        let silent: Vec<_> = self.failures.silent().filter(|target| !syncing.contains(target)).collect();
+        let asked = silent.into_iter().map(|target| SyncTicket { target, stored: self.stored_on(target) });
+        let asked: Vec<_> = asked.collect();
+        self.syncing.extend(asked.iter().map(|ticket| ticket.target));
+        asked.into_iter().map(Work::Sync).collect()
+    }
+
     /// Whether complete stripes wait for syncs that are under way, and may have begun before what is to be durable was stored.
     pub(crate) fn complete_wait_for_syncs(&mut self) -> bool {
         (0..self.first_incomplete()).any(|index| self.late_on(index).iter().any(|target| self.syncing.contains(target)))
@@ -256,13 +269,13 @@ impl State {
             .lanes_mut()
             .filter(|(part, lane)| {
                 let counts = !ended || !matches!(part, Part::Copy { .. });
-                counts && !lane.in_flight && lane.stored > lane.disk
+                counts && !lane.in_flight && lane.stored > lane.disk && !lane.lost
             })
             .map(|(part, _)| part)
             .collect();
         let lay = &self.stripes[index].lay;
         let targets = late.into_iter().map(|part| lay.target(number, part));
-        targets.filter(|target| !self.failed.contains(target)).collect()
+        targets.filter(|target| !self.failures.contains(*target)).collect()
     }
 
     /// Everything that `target` has answered for and that is not durable there.

@@ -15,7 +15,7 @@ use crate::LogError;
 use crate::going_back::GoingBack;
 use crate::reform::Need;
 use crate::regroup::{current, is_elsewhere, known, regroup};
-use crate::relay::{begin_run, entry, form, probe, sync_complete};
+use crate::relay::{begin_run, form, prepare, probe};
 use crate::sender::{Shared, perform_all};
 
 /// The pause before what failed is tried again.
@@ -159,8 +159,7 @@ fn wanted(shared: &Arc<Shared>) -> Result<Option<(RunNumber, Vec<GroupEntry>)>, 
 }
 
 async fn add(shared: &Arc<Shared>, groups: Vec<GroupId>) -> Result<(), LogError> {
-    sync_complete(shared).await;
-    let (_, known) = entry(shared).await?;
+    let (_, known) = prepare(shared).await?;
     let from = shared.lock().lowest_incomplete;
     begin_run(shared, (known.version, from), groups).await
 }

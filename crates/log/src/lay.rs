@@ -35,6 +35,8 @@ pub(crate) struct Lane {
     pub(crate) disk: u32,
     /// Answers in a row that brought nothing forward.
     pub(crate) setbacks: u8,
+    /// Of a complete stripe: it was lost before it was durable, or may be and nobody waits for it.
+    pub(crate) lost: bool,
 }
 
 impl Lane {
@@ -148,10 +150,30 @@ impl Lay {
         self.data.iter().enumerate().all(|(index, lane)| lane.reached(durability) >= self.fragment(index, length).1)
     }
 
-    /// Whether all k+m fragments of an ended stripe are stored.
+    /// Whether all k+m fragments of an ended stripe are stored, but for those that are lost.
     pub(crate) fn complete(&self, length: u32, durability: Durability) -> bool {
+        let reached = |lane: &Lane, size| lane.lost || lane.reached(durability) >= size;
+        let mut data = self.data.iter().enumerate();
         let size = self.parity_size(length);
-        self.data_stored(length, durability) && self.parity.iter().all(|lane| lane.reached(durability) >= size)
+        data.all(|(index, lane)| reached(lane, self.fragment(index, length).1))
+            && self.parity.iter().all(|lane| reached(lane, size))
+    }
+
+    /// What an ended stripe needs and is stored and not durable, and where.
+    pub(crate) fn late(&self, number: StripeNumber) -> Vec<(Part, TargetId)> {
+        let needed = self.needed().filter(|(_, lane)| lane.stored > lane.disk && !lane.lost);
+        needed.map(|(part, _)| (part, self.target(number, part))).collect()
+    }
+
+    /// How many of an ended stripe's fragments are lost, or are not waited for.
+    pub(crate) fn lost(&self) -> usize {
+        self.needed().filter(|(_, lane)| lane.lost).count()
+    }
+
+    /// The lanes of an ended stripe: data and parity.
+    fn needed(&self) -> impl Iterator<Item = (Part, &Lane)> {
+        let data = self.data.iter().enumerate().map(|(index, lane)| (Part::Data(index as u8), lane));
+        data.chain(self.parity.iter().enumerate().map(|(at, lane)| (Part::Parity(at as u8), lane)))
     }
 
     /// The size of a parity fragment: that of the longest data fragment.

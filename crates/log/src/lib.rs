@@ -31,6 +31,7 @@ mod detour;
 mod due;
 mod error;
 pub mod exposure;
+mod failures;
 mod fetch;
 mod following;
 mod gather;

@@ -12,6 +12,7 @@ use protocol::registry::{RegistryError, RegistryReply, RegistryRequest};
 use protocol::storage::{StorageReply, StorageRequest};
 
 use crate::LogError;
+use crate::failures::Failure;
 use crate::reform::{Need, Reformed, reform};
 use crate::sender::{Shared, groups_of, perform_all};
 use crate::state::Finish;
@@ -113,8 +114,7 @@ pub(crate) async fn entry(shared: &Arc<Shared>) -> Result<(Arc<Maps>, LogEntry),
 /// Goes on without those that failed. Where no other answers, `even_failed` ones will do that answer again: all may have been
 /// away for a while.
 async fn add_run(shared: &Arc<Shared>, even_failed: bool) -> Result<(), LogError> {
-    sync_complete(shared).await;
-    let (maps, known) = entry(shared).await?;
+    let (maps, known) = prepare(shared).await?;
     let mut live = probe(shared, &maps).await;
     if live.is_empty() && even_failed {
         live = ask(shared, whole(&maps)).await;
@@ -172,9 +172,30 @@ pub(crate) async fn begin_run(
     Ok(())
 }
 
-/// Makes the stripes below the new run durable: a recoverer looks no further down than its beginning. While a run is being
-/// added there are no more of them.
-pub(crate) async fn sync_complete(shared: &Arc<Shared>) {
+/// Makes the stripes below a new run durable: a recoverer looks no further down than its beginning. While a run is being
+/// added there are no more of them. The log's entry, then.
+pub(crate) async fn prepare(shared: &Arc<Shared>) -> Result<(Arc<Maps>, LogEntry), LogError> {
+    sync_complete(shared).await;
+    let (maps, known) = entry(shared).await?;
+    let mut state = shared.lock();
+    let is_given_up = |target: &TargetId| maps.targets.get(target).is_none_or(|entry| !entry.serves());
+    let given_up: Vec<_> = state.failures.silent().filter(is_given_up).collect();
+    given_up.into_iter().for_each(|target| state.target_failed(target, Failure::Broken));
+    if let Some(fault) = &state.fault {
+        return Err(fault.clone());
+    }
+    if state.is_in_doubt() {
+        let why = "too few targets answer that have what was written last and may not have it on disk yet";
+        return Err(LogError::Unavailable(why.into()));
+    }
+    drop(state);
+    Ok((maps, known))
+}
+
+async fn sync_complete(shared: &Arc<Shared>) {
+    // Those that failed may answer again.
+    let works = shared.lock().due_syncs_of_doubtful();
+    perform_all(shared, works).await;
     loop {
         let (works, synced) = {
             let mut state = shared.lock();
@@ -193,8 +214,8 @@ pub(crate) async fn sync_complete(shared: &Arc<Shared>) {
 
 /// The targets that answer now and are not known to fail. What they say of their incarnation counts from here on.
 pub(crate) async fn probe(shared: &Arc<Shared>, maps: &Maps) -> BTreeSet<TargetId> {
-    let failed = shared.lock().failed.clone();
-    ask(shared, whole(maps).filter(|target| !failed.contains(target))).await
+    let failed = |target: &TargetId| shared.lock().failures.contains(*target);
+    ask(shared, whole(maps).filter(|target| !failed(target))).await
 }
 
 fn whole(maps: &Maps) -> impl Iterator<Item = TargetId> {

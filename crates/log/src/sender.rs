@@ -15,6 +15,7 @@ use protocol::registry::{RegistryReply, RegistryRequest};
 use protocol::storage::{Durability, Room, StorageError, StorageReply, StorageRequest};
 
 use crate::due::{SyncTicket, Ticket, Work};
+use crate::failures::Failure;
 use crate::lay::Group;
 use crate::standstill::Waiting;
 use crate::state::{Note, Opened, State, Synced};
@@ -103,7 +104,7 @@ impl Shared {
                 Ok(StorageReply::Stat(stat)) => {
                     state.incarnations.insert(target, stat.incarnation);
                 }
-                _ => state.target_failed(target),
+                other => state.target_failed(target, Failure::of(&other)),
             }
         }
         state.widen(options.record_size_min);
@@ -347,7 +348,7 @@ async fn sync(shared: &Arc<Shared>, ticket: &SyncTicket) -> Synced {
     let known = shared.lock().incarnations.get(&ticket.target).copied();
     let now = match shared.cluster.ask(ticket.target, StorageRequest::Sync).await {
         Ok(StorageReply::Synced { incarnation }) => incarnation,
-        _ => return Synced::Failed,
+        other => return Synced::Failed(Failure::of(&other)),
     };
     if known.is_none_or(|known| known == now) {
         return Synced::Durable;
@@ -359,7 +360,7 @@ async fn sync(shared: &Arc<Shared>, ticket: &SyncTicket) -> Synced {
     match shared.cluster.ask(ticket.target, StorageRequest::Tail { log, from }).await {
         Ok(StorageReply::Fragments(kept)) => Synced::Restarted(now, kept),
         Ok(_) | Err(StorageError::Missing) => Synced::Restarted(now, Vec::new()),
-        Err(_) => Synced::Failed,
+        silent => Synced::Failed(Failure::of(&silent)),
     }
 }
 

@@ -93,7 +93,7 @@ fn look(shared: &Arc<Shared>, watch: &mut Watch) {
             acknowledged = ?state.acknowledged(Durability::Disk),
             end = ?state.end(),
             relaying = state.relaying,
-            failed = ?state.failed,
+            failed = ?state.failures,
             syncing = ?state.syncing,
             stripes = state.stripes.len(),
             first = ?first.map(|stripe| (stripe.number, stripe.length, stripe.ended)),

@@ -1,8 +1,8 @@
 //! What a writer decides: where records go, which sends are due, what is acknowledged. No clock, no waiting.
 //!
 //! Invariants
-//! 1. `stripes` are consecutive; all below the first are complete and durable (a lost target excepted); all below
-//!    `lowest_incomplete` are complete. Only the last may be open.
+//! 1. `stripes` are consecutive; all below the first are complete and durable, but for m fragments of each that are lost or in
+//!    doubt (`failures`); all below `lowest_incomplete` are complete. Only the last may be open.
 //! 2. What is acknowledged only grows, in log order (rule 11). Laying stripes anew takes nothing back: the old run's
 //!    copies stay until the new ones are complete (rule 14).
 //! 3. Nothing is sent for an incomplete stripe while a target of the present groups is known to have failed: the
@@ -24,6 +24,7 @@ use crate::LogError;
 use crate::attempts::{Attempts, Since};
 use crate::buffer::{Pool, StripeBytes};
 use crate::due::{SyncTicket, Ticket};
+use crate::failures::{Failure, Failures};
 use crate::lay::{Group, Lay};
 use crate::stripe::Stripe;
 use crate::writer::{Appended, BodyPart, Record, Rest, WriterStatus};
@@ -52,8 +53,8 @@ pub(crate) enum Synced {
     Durable,
     /// The target restarted in between, and kept this (DESIGN §3, targets that come back).
     Restarted(u64, Vec<StoredFragment>),
-    /// The target does not answer.
-    Failed,
+    /// The target failed.
+    Failed(Failure),
 }
 
 /// Older runs to be finished once every stripe below `next` is complete in the newest (rule 14).
@@ -82,7 +83,7 @@ pub(crate) struct State {
     pub(crate) lowest_incomplete: StripeNumber,
     pub(crate) pool: Pool,
     pub(crate) mark: Position,
-    pub(crate) failed: Vec<TargetId>,
+    pub(crate) failures: Failures,
     pub(crate) incarnations: BTreeMap<TargetId, u64>,
     pub(crate) syncing: Vec<TargetId>,
     pub(crate) fault: Option<LogError>,
@@ -118,7 +119,7 @@ impl State {
             lowest_incomplete: StripeNumber(0),
             pool: Pool::new(geometry.fragment_size as usize),
             mark: Position::START,
-            failed: Vec::new(),
+            failures: Failures::default(),
             incarnations: BTreeMap::new(),
             syncing: Vec::new(),
             fault: None,
@@ -289,7 +290,7 @@ impl State {
             // A copy that comes when its parity is there already has nothing more to do.
             Err(StorageError::Refused(_)) if stripe.ended && matches!(ticket.part, Part::Copy { .. }) => {}
             Err(StorageError::Fenced(_)) => {}
-            _ => self.target_failed(ticket.target),
+            other => self.target_failed(ticket.target, Failure::of(&other)),
         }
     }
 
@@ -317,7 +318,7 @@ impl State {
                 self.advance();
             }
             Synced::Restarted(incarnation, kept) => self.restarted(ticket.target, incarnation, &kept),
-            Synced::Failed => self.target_failed(ticket.target),
+            Synced::Failed(failure) => self.target_failed(ticket.target, failure),
         }
     }
 
@@ -329,7 +330,7 @@ impl State {
             .iter()
             .map(|found| ((found.header.id.stripe, found.header.id.run, found.header.id.part), found.length))
             .collect();
-        let mut exposed = Vec::new();
+        let mut lost = Vec::new();
         for stripe in &mut self.stripes {
             let (number, run, gone) = (stripe.number, stripe.lay.run, stripe.number < self.lowest_incomplete);
             for (part, lane) in stripe.lay.lanes_on(number, target) {
@@ -338,8 +339,7 @@ impl State {
                     continue;
                 }
                 if gone {
-                    exposed.push(number);
-                    lane.disk = lane.stored;
+                    lost.push((number, part));
                 } else {
                     lane.stored = length;
                     lane.disk = lane.disk.min(length);
@@ -348,59 +348,79 @@ impl State {
             // Copies may be gone because parity took their place: without them it is complete all the same.
             stripe.complete &= stripe.lay.complete(stripe.length, Durability::Replicated);
         }
-        exposed.into_iter().for_each(|number| self.expose(number));
+        lost.into_iter().for_each(|(number, part)| self.lose(number, part));
         self.advance();
     }
 
-    /// The target takes no more: incomplete stripes will be laid anew. Complete ones whose fragments it had not yet
-    /// synced are as durable as they get until they are rebuilt.
-    pub(crate) fn target_failed(&mut self, target: TargetId) {
-        if self.failed.contains(&target) {
-            return;
-        }
-        self.failed.push(target);
-        let mut exposed = Vec::new();
-        for stripe in self.stripes.range_mut(..self.first_incomplete()) {
-            let number = stripe.number;
-            for (part, lane) in stripe.lay.lanes_on(number, target) {
-                if lane.disk < lane.stored && !matches!(part, Part::Copy { .. }) {
-                    lane.disk = lane.stored;
-                    exposed.push(number);
-                }
-            }
-        }
-        exposed.into_iter().for_each(|number| self.expose(number));
+    /// The target takes no more: incomplete stripes will be laid anew. What of complete ones it had not yet synced is lost, or
+    /// in doubt.
+    pub(crate) fn target_failed(&mut self, target: TargetId, failure: Failure) {
+        self.failures.add(target, failure);
         self.advance();
     }
 
     /// A complete stripe, whose bytes are no more in memory, lost a fragment before it was durable. More than m of
     /// them, and the log has a hole: nothing behind it may be acknowledged.
-    fn expose(&mut self, number: StripeNumber) {
-        self.status.fragments_exposed += 1;
+    fn lose(&mut self, number: StripeNumber, part: Part) {
         let log = self.opened.log;
         let stripe = self.stripe_mut(number).expect("it was just looked at");
-        stripe.exposed += 1;
-        if usize::from(stripe.exposed) > stripe.lay.parity.len() {
+        if std::mem::replace(&mut stripe.lay.lane(part).lost, true) {
+            return;
+        }
+        let is_hole = stripe.lay.lost() > stripe.lay.parity.len();
+        self.status.fragments_exposed += 1;
+        if is_hole {
             self.fault.get_or_insert(LogError::Lost(log));
         }
+    }
+
+    /// Gives up what failed targets had not made durable of complete stripes: what is lost; and what is in doubt, in log order,
+    /// once all the rest of the stripe is durable and parity makes up for it. Such a stripe is as durable as it gets until it
+    /// is rebuilt.
+    fn give_up(&mut self) {
+        let mut in_order = true;
+        for index in 0..self.first_incomplete() {
+            let stripe = &self.stripes[index];
+            let (number, m) = (stripe.number, stripe.lay.parity.len());
+            let (lost, late): (Vec<_>, Vec<_>) =
+                stripe.lay.late(number).into_iter().partition(|(_, target)| self.failures.is_broken(*target));
+            lost.into_iter().for_each(|(part, _)| self.lose(number, part));
+            let is_doubt = late.iter().all(|(_, target)| self.failures.contains(*target));
+            in_order &= is_doubt && self.stripes[index].lay.lost() + late.len() <= m;
+            if in_order {
+                late.into_iter().for_each(|(part, _)| self.lose(number, part));
+            }
+        }
+    }
+
+    /// Whether complete stripes wait until a silent target tells what it kept: parity does not make up for all that is in
+    /// doubt.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        let is_late = |stripe: &Stripe| {
+            let late = stripe.lay.late(stripe.number);
+            late.iter().filter(|(_, target)| self.failures.contains(*target)).count() + stripe.lay.lost()
+                > stripe.lay.parity.len()
+        };
+        !self.failures.is_empty() && self.stripes.range(..self.first_incomplete()).any(is_late)
     }
 
     /// Whether the stripes must be laid anew before anything more is sent.
     pub(crate) fn relay_due(&self) -> bool {
         self.fault.is_none()
-            && self.opened.groups.iter().any(|group| group.targets.iter().any(|target| self.failed.contains(target)))
+            && self.opened.groups.iter().any(|group| group.targets.iter().any(|&target| self.failures.contains(target)))
     }
 
     /// Goes on in a new run whose groups are `groups`, with all incomplete stripes laid anew.
     pub(crate) fn relay(&mut self, run: RunNumber, groups: Vec<Group>) {
         assert!(self.relaying, "the stripes to lay anew are held in memory");
         assert!(run > self.opened.run, "runs count up");
+        debug_assert_eq!(self.first_incomplete(), 0, "a recoverer looks at nothing below the new run");
         let on_disk = self.acknowledged(Durability::Disk);
         let is_kept = |stripe: &Stripe| Position::new(stripe.number, 0) >= on_disk || stripe.wanted == Durability::Disk;
         assert!(self.incomplete().all(is_kept), "what is acknowledged as on disk is laid anew as such");
         self.opened.run = run;
         self.opened.groups = groups;
-        self.failed.clear();
+        self.failures.clear();
         self.status.runs_added += 1;
         self.status.parity_now = self.opened.groups[0].geometry.parity;
         let first = self.first_incomplete();
@@ -503,6 +523,12 @@ impl State {
             self.status.stripes_complete += 1;
             self.lowest_incomplete.0 += 1;
             index += 1;
+        }
+        if !self.failures.is_empty() {
+            self.give_up();
+        }
+        if self.fault.is_some() {
+            return;
         }
         let first = self.first_incomplete().saturating_sub(1);
         self.acknowledge(first, Durability::Replicated);

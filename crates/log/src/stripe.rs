@@ -27,8 +27,6 @@ pub(crate) struct Stripe {
     pub(crate) ended: bool,
     /// All k+m fragments are stored. The bytes are given back once all stripes before are complete too.
     pub(crate) complete: bool,
-    /// Fragments that were lost after the stripe was complete and before they were durable.
-    pub(crate) exposed: u8,
     /// A copy was sent, in any run (rule 12).
     pub(crate) copied: bool,
     /// It was laid in an older run before.
@@ -48,7 +46,6 @@ impl Stripe {
             length: 0,
             ended: false,
             complete: false,
-            exposed: 0,
             copied: false,
             relaid: false,
             wanted: Durability::Replicated,
