@@ -20,7 +20,7 @@ use crate::LogError;
 use crate::seal::Turns;
 
 /// How long an append or a sync may take before its target counts as failed: a busy disk's worst.
-const WRITE_PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const WRITE_PATIENCE: Duration = Duration::from_secs(20);
 /// How long anything else may take.
 const READ_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a target of a machine that is gone may take to show that it is there all the same.

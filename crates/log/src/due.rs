@@ -106,7 +106,7 @@ impl State {
             return Vec::new();
         }
         let syncing = &self.syncing;
-        let silent: Vec<_> = self.failures.silent().filter(|target| !syncing.contains(target)).collect();
+        let silent: Vec<_> = self.failures.doubtful().filter(|target| !syncing.contains(target)).collect();
         let asked = silent.into_iter().map(|target| SyncTicket { target, stored: self.stored_on(target) });
         let asked: Vec<_> = asked.collect();
         self.syncing.extend(asked.iter().map(|ticket| ticket.target));

@@ -32,6 +32,21 @@ pub(crate) enum Reformed {
     New(GroupEntry),
 }
 
+impl Reformed {
+    /// Whether its stripes are less redundant than is asked for.
+    pub(crate) fn is_poor(&self, need: Need) -> bool {
+        self.parity(need) < need.parity
+    }
+
+    /// m, as far as it is asked for.
+    pub(crate) fn parity(&self, need: Need) -> u8 {
+        match self {
+            Reformed::Known(_) => need.parity,
+            Reformed::New(group) => group.geometry.parity,
+        }
+    }
+}
+
 /// Groups over `live` targets alone; `None` when too few live.
 pub(crate) fn reform(maps: &Maps, live: &BTreeSet<TargetId>, old: &[TargetId], need: Need) -> Option<Reformed> {
     let wide_enough = |group: &GroupEntry| {

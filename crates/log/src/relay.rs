@@ -2,17 +2,20 @@
 //! awaits; `reform` chooses the groups, `state` lays the stripes anew.
 
 use std::collections::BTreeSet;
+use std::iter::once;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use protocol::id::{GroupId, StripeNumber, TargetId};
+use futures_util::future::{Either, join_all, select};
+use protocol::id::{GroupId, RunNumber, StripeNumber, TargetId};
 use protocol::maps::{GroupEntry, LogEntry, LogState, Maps, Run, TargetState};
 use protocol::registry::{RegistryError, RegistryReply, RegistryRequest};
 use protocol::storage::{StorageReply, StorageRequest};
 
 use crate::LogError;
 use crate::failures::Failure;
+use crate::lay::Group;
 use crate::reform::{Need, Reformed, reform};
 use crate::sender::{Shared, groups_of, perform_all};
 use crate::state::Finish;
@@ -25,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const STUCK_PAUSE: Duration = Duration::from_secs(1);
 /// How often the registry is told that older runs have ended, with that pause between.
 const FINISH_TRIES: u32 = 100;
+/// How long one that may be back has to show it, before redundancy is given up: it says at once how full it is.
+const SIGN_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Adds a run. The caller has set `relaying`.
 pub(crate) async fn relay(shared: Arc<Shared>) {
@@ -119,7 +124,37 @@ async fn add_run(shared: &Arc<Shared>, even_failed: bool) -> Result<(), LogError
     if live.is_empty() && even_failed {
         live = ask(shared, whole(&maps)).await;
     }
-    let (need, old, from) = {
+    let choice = Choice::new(shared, maps)?;
+    let mut chosen = choice.among(&live);
+    if chosen.as_ref().is_none_or(|chosen| chosen.is_poor(choice.need)) {
+        live.extend(reached(shared, &choice.maps).await);
+        chosen = choice.among(&live);
+    }
+    let few = || LogError::Unavailable(format!("only {} targets answer", live.len()));
+    let chosen = chosen.ok_or_else(few)?;
+    let parity = chosen.parity(choice.need);
+    let groups = match chosen {
+        Reformed::Known(groups) => groups,
+        Reformed::New(group) => vec![form(shared, group).await?],
+    };
+    choice.stands(shared, parity).await?;
+    let (run, groups) = append_run(shared, (known.version, choice.from), groups).await?;
+    // Where it does not, the run stays unused: that harms nobody.
+    choice.stands(shared, parity).await?;
+    shared.lock().relay(run, groups);
+    Ok(())
+}
+
+/// What the groups of a new run are chosen by.
+struct Choice {
+    maps: Arc<Maps>,
+    need: Need,
+    old: Vec<TargetId>,
+    from: StripeNumber,
+}
+
+impl Choice {
+    fn new(shared: &Arc<Shared>, maps: Arc<Maps>) -> Result<Choice, LogError> {
         let state = shared.lock();
         if let Some(fault) = &state.fault {
             return Err(fault.clone());
@@ -132,22 +167,47 @@ async fn add_run(shared: &Arc<Shared>, even_failed: bool) -> Result<(), LogError
             parity,
             parity_min: if shared.options.degrade_allowed { 0 } else { parity },
         };
-        (need, group.targets.clone(), state.lowest_incomplete)
-    };
-    let few = || LogError::Unavailable(format!("only {} targets answer", live.len()));
-    let groups = match reform(&maps, &live, &old, need).ok_or_else(few)? {
-        Reformed::Known(groups) => groups,
-        Reformed::New(group) => vec![form(shared, group).await?],
-    };
-    begin_run(shared, (known.version, from), groups).await
+        Ok(Choice { maps, need, old: group.targets.clone(), from: state.lowest_incomplete })
+    }
+
+    fn among(&self, live: &BTreeSet<TargetId>) -> Option<Reformed> {
+        reform(&self.maps, live, &self.old, self.need)
+    }
+
+    /// Whether nothing more redundant than `parity` is there by now. Who was asked before may have been out of reach with
+    /// everybody else, and the registry too: it carries out what it was asked for when links are back. Where the class's
+    /// parity was chosen, nobody is asked.
+    async fn stands(&self, shared: &Arc<Shared>, parity: u8) -> Result<(), LogError> {
+        if parity >= self.need.parity {
+            return Ok(());
+        }
+        let live = reached(shared, &self.maps).await;
+        match self.among(&live) {
+            Some(better) if better.parity(self.need) > parity => {
+                Err(LogError::Unavailable("more targets answer than a moment ago".into()))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Adds the run to the layout that the caller saw as `version`, and lays the stripes `from` there anew in it.
 pub(crate) async fn begin_run(
     shared: &Arc<Shared>,
-    (version, from): (u64, StripeNumber),
+    place: (u64, StripeNumber),
     groups: Vec<GroupId>,
 ) -> Result<(), LogError> {
+    let (run, groups) = append_run(shared, place, groups).await?;
+    shared.lock().relay(run, groups);
+    Ok(())
+}
+
+/// Adds the run to the layout; its number, and its groups in their order.
+async fn append_run(
+    shared: &Arc<Shared>,
+    (version, from): (u64, StripeNumber),
+    groups: Vec<GroupId>,
+) -> Result<(RunNumber, Vec<Group>), LogError> {
     let (log, epoch) = {
         let state = shared.lock();
         (state.opened.log, state.opened.epoch)
@@ -168,8 +228,7 @@ pub(crate) async fn begin_run(
     let run = maps.logs.get(&log).and_then(|entry| entry.layout.last()).filter(is_ours);
     let run = run.ok_or_else(|| LogError::Unavailable("the new run is not in the layout".into()))?;
     let groups = groups_of(&maps, run).ok_or_else(|| LogError::Unavailable("a new group is unknown".into()))?;
-    shared.lock().relay(run.number, groups);
-    Ok(())
+    Ok((run.number, groups))
 }
 
 /// Makes the stripes below a new run durable: a recoverer looks no further down than its beginning. While a run is being
@@ -179,7 +238,7 @@ pub(crate) async fn prepare(shared: &Arc<Shared>) -> Result<(Arc<Maps>, LogEntry
     let (maps, known) = entry(shared).await?;
     let mut state = shared.lock();
     let is_given_up = |target: &TargetId| maps.targets.get(target).is_none_or(|entry| !entry.serves());
-    let given_up: Vec<_> = state.failures.silent().filter(is_given_up).collect();
+    let given_up: Vec<_> = state.failures.doubtful().filter(is_given_up).collect();
     given_up.into_iter().for_each(|target| state.target_failed(target, Failure::Broken));
     if let Some(fault) = &state.fault {
         return Err(fault.clone());
@@ -216,6 +275,19 @@ async fn sync_complete(shared: &Arc<Shared>) {
 pub(crate) async fn probe(shared: &Arc<Shared>, maps: &Maps) -> BTreeSet<TargetId> {
     let failed = |target: &TargetId| shared.lock().failures.contains(*target);
     ask(shared, whole(maps).filter(|target| !failed(target))).await
+}
+
+/// The targets that answer at once, those among them that failed because they could not be reached.
+async fn reached(shared: &Arc<Shared>, maps: &Maps) -> BTreeSet<TargetId> {
+    let may_be_tried = |target: &TargetId| shared.lock().failures.may_be_tried(*target);
+    let asked = whole(maps).filter(may_be_tried).map(async |target| {
+        let patience = pin!(shared.cluster.host().sleep(SIGN_PATIENCE));
+        match select(pin!(ask(shared, once(target))), patience).await {
+            Either::Left((live, _)) => live,
+            Either::Right(_) => BTreeSet::new(),
+        }
+    });
+    join_all(asked).await.into_iter().flatten().collect()
 }
 
 fn whole(maps: &Maps) -> impl Iterator<Item = TargetId> {

@@ -14,6 +14,7 @@ use protocol::maps::{LogEntry, LogState, Maps, Run, Writer};
 use protocol::registry::{RegistryReply, RegistryRequest};
 use protocol::storage::{Durability, Room, StorageError, StorageReply, StorageRequest};
 
+use crate::cluster::WRITE_PATIENCE;
 use crate::due::{SyncTicket, Ticket, Work};
 use crate::failures::Failure;
 use crate::lay::Group;
@@ -330,14 +331,24 @@ fn perform(shared: &Arc<Shared>, work: Work) -> impl Future<Output = ()> + Send 
         Work::Sync(ticket) => Pending { shared, ticket: None, sync: Some(ticket.clone()) },
     };
     async move {
+        let host = shared.cluster.host();
+        let begun = host.now();
         match work {
             Work::Send(ticket, request) => {
                 let answer = shared.cluster.ask(ticket.target, request).await;
-                pending.done(|state| state.answered(&ticket, answer));
+                let is_late = answer.is_err() && host.now().since(begun) >= WRITE_PATIENCE;
+                pending.done(|state| {
+                    state.answered(&ticket, answer);
+                    is_late.then(|| state.failures.was_late(ticket.target));
+                });
             }
             Work::Sync(ticket) => {
                 let outcome = sync(shared, &ticket).await;
-                pending.done(|state| state.synced(&ticket, outcome));
+                let is_late = host.now().since(begun) >= WRITE_PATIENCE;
+                pending.done(|state| {
+                    state.synced(&ticket, outcome);
+                    is_late.then(|| state.failures.was_late(ticket.target));
+                });
             }
         }
     }

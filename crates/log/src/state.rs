@@ -264,8 +264,10 @@ impl State {
 
     /// Takes a target's answer to a send.
     pub(crate) fn answered(&mut self, ticket: &Ticket, answer: StorageAnswer) {
-        if let Err(StorageError::Fenced(_)) = answer {
-            self.fault.get_or_insert(LogError::Fenced(self.opened.log));
+        match answer {
+            Err(StorageError::Fenced(_)) => drop(self.fault.get_or_insert(LogError::Fenced(self.opened.log))),
+            Ok(_) => self.failures.took(ticket.target),
+            Err(_) => {}
         }
         let present = |stripe: &&mut Stripe| stripe.lay.run == ticket.run && !stripe.complete;
         let Some(stripe) = self.stripe_mut(ticket.stripe).filter(present) else { return };
@@ -420,7 +422,7 @@ impl State {
         assert!(self.incomplete().all(is_kept), "what is acknowledged as on disk is laid anew as such");
         self.opened.run = run;
         self.opened.groups = groups;
-        self.failures.clear();
+        self.failures.go_on(self.opened.groups.iter().flat_map(|group| group.targets.iter().copied()));
         self.status.runs_added += 1;
         self.status.parity_now = self.opened.groups[0].geometry.parity;
         let first = self.first_incomplete();

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use host::sim::{Stop, World, run};
-use host::{Host, NodeId};
+use host::sim::{Stop, Verdict, World, run};
+use host::{Host, Moment, NodeId};
 use log::{Appended, BodyPart, Cluster, LogError, LogReader, LogWriter, Record, WriterOptions};
 use protocol::id::TargetId;
 use protocol::maps::{TargetState, Writer};
@@ -151,5 +151,52 @@ fn who_is_given_up_is_not_waited_for() {
         let failed = |target| fakes.change(RegistryRequest::SetTarget(TargetId(target), TargetState::Failed));
         (0..2).for_each(failed);
         assert_eq!(committed.await, Ok(Err(LogError::Lost(writer.log()))));
+    });
+}
+
+/// What is asked of the registry is carried out when links are back, by maps and looks at targets that are older than that.
+#[test]
+fn what_is_committed_when_links_are_back_is_as_redundant_as_its_class() {
+    for seed in 0..24 {
+        run(seed, async move |world, other| {
+            let fakes = Fakes::new(&world, TARGETS as u32, 1, FRAGMENT);
+            let host = if seed % 2 == 0 { world.host(Fakes::node(0)) } else { other };
+            let writer = open(fakes.cluster(&host).await).await;
+            append(&writer, 3000);
+            assert_eq!(commit(&host, &writer).await, Ok(()));
+            let has_replica = seed % 4 < 2;
+            go(&world, &fakes, host.node(), has_replica);
+            let back = world.now() + OUTAGE;
+            if has_replica {
+                answers_from(&world, back, if seed % 8 < 4 { is_form } else { is_add });
+            }
+            append(&writer, 3000);
+            let (committing, own) = (writer.clone(), host.clone());
+            let parity = async move {
+                assert_eq!(commit(&own, &committing).await, Ok(()));
+                committing.status().parity_now
+            };
+            let committed = world.spawn(&host, parity);
+            world.sleep(OUTAGE).await;
+            world.heal_all();
+            assert_eq!(committed.await, Ok(1), "all answer");
+        });
+    }
+}
+
+fn is_form(request: &RegistryRequest) -> bool {
+    matches!(request, RegistryRequest::FormGroup(_))
+}
+
+fn is_add(request: &RegistryRequest) -> bool {
+    matches!(request, RegistryRequest::AddRun { .. })
+}
+
+/// The registry carries out some requests only from then on, as one does that finds no quorum before.
+fn answers_from(world: &World, then: Moment, waits: fn(&RegistryRequest) -> bool) {
+    let clock = world.clone();
+    world.judge_messages(move |passing| match passing.message.peek().downcast_ref::<RegistryRequest>() {
+        Some(request) if waits(request) && clock.now() < then => Verdict::Delay(then.since(clock.now())),
+        _ => Verdict::Pass,
     });
 }
