@@ -103,9 +103,10 @@ impl Opening {
         self.id
     }
 
-    /// Whether it may lack something that was written last, for the disk did not give all that tells of it.
+    /// Whether it may lack something that was written last, for the disk did not give all that tells of it, or gave it wrong.
     pub fn may_have_forgotten(&self) -> bool {
-        self.unread > 0 || !self.found.unreadable.is_empty()
+        let is_list_damaged = self.superblock.list != 0 && self.place.is_none();
+        is_list_damaged || self.unread > 0 || !self.found.unreadable.is_empty()
     }
 
     /// The second step: it serves from now on, and the next start may not find what this one found.
