@@ -5,6 +5,7 @@ mod a_disk_hangs_and_answers_again;
 mod a_reader_is_behind_the_maps;
 mod a_registry_is_rebuilt;
 mod a_restart_keeps_what_is_open;
+mod all_links_go_for_a_while;
 mod an_empty_disk_after_a_power_loss;
 mod clients_see_one_file_system;
 mod clocks_that_differ_too_much;
