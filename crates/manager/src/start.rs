@@ -313,7 +313,11 @@ impl Quiet {
 async fn seal_own(cluster: &Cluster, node: u32, kept: Option<LogId>) -> Result<(), StartError> {
     let maps = cluster.refresh().await?;
     for (&log, _) in maps.logs.iter().filter(|&(&log, entry)| entry.node == node && Some(log) != kept) {
-        seal(cluster, log).await?;
+        match seal(cluster, log).await {
+            // Others have sealed it by now, and taken all that they needed.
+            Err(StartError::Seal { error: log::SealError::Unknown(_), .. }) => {}
+            sealed => drop(sealed?),
+        }
     }
     cluster.refresh().await?;
     Ok(())

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
+use log::SealError;
 use log::recovery::{self, Bodies, Scanned};
 use log::{LogReader, ReadError};
 use protocol::address::{LogAddress, Position};
@@ -192,7 +193,14 @@ impl Manager {
     async fn take_over(&self, run: SlotRange, sources: &mut Sources<'_>) -> Result<(), StartError> {
         let begun = self.host().now();
         let mut recovered = Recovered::default();
-        recovered.recover(sources, &run).await?;
+        let read = recovered.recover(sources, &run).await;
+        if let Err(StartError::Seal { error: SealError::Unknown(_), .. }) = read
+            && !run.lies_in(&self.cluster.maps(), self.host().node().0)
+        {
+            // Somebody else has it by now, or other logs are listed: the registry forgot the one that is needed no more.
+            return Ok(());
+        }
+        read?;
         let _one = self.imaging.lock().await;
         let Some(epoch) = self.list_own_log(&run).await? else { return Ok(()) };
         let _still = self.replaying.lock().await;
