@@ -315,7 +315,7 @@ async fn seal_own(cluster: &Cluster, node: u32, kept: Option<LogId>) -> Result<(
     for (&log, _) in maps.logs.iter().filter(|&(&log, entry)| entry.node == node && Some(log) != kept) {
         match seal(cluster, log).await {
             // Others have sealed it by now, and taken all that they needed.
-            Err(StartError::Seal { error: log::SealError::Unknown(_), .. }) => {}
+            Err(StartError::Seal { error: SealError::Unknown(_), .. }) => {}
             sealed => drop(sealed?),
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use host::sim;
+use host::sim::{self, Stop};
 use host::{Address, Host, NodeId, Port};
 use log::{BodyPart, Cluster, LogReader, LogWriter, ReadError, Record, WriterOptions, recovery};
 use protocol::address::LogAddress;
@@ -15,8 +15,9 @@ use protocol::delta::{Change, Delta};
 use protocol::file::{Caller, Kind, NewInode, SetAttributes, Time};
 use protocol::id::{InodeId, LogId, StripeNumber, TargetId};
 use protocol::manager::{Answer, Deltas, MANAGER_PORT, ManagerAnswer, ManagerError, ManagerRequest, Moved};
-use protocol::maps::Writer;
+use protocol::maps::{LogState, Writer};
 use protocol::record::{Owner, RecordKind};
+use protocol::registry::RegistryRequest;
 use protocol::storage::{Durability, Room, StorageRequest};
 
 use crate::several::{GROUND, Site};
@@ -215,5 +216,41 @@ fn what_was_deleted_is_not_wanted_by_whoever_takes_over() {
             assert!(matches!(left, Err(ReadError::Unreadable { .. })), "{left:?}: nobody can tell whether it is lost");
         });
         told.await.expect("nobody dies");
+    });
+}
+
+/// A machine that starts anew left several logs. The danger: while it seals one of them, others have all that they need of the
+/// next, which is forgotten; and the machine does not start.
+#[test]
+fn what_is_forgotten_of_an_earlier_life_stops_no_start() {
+    sim::explore(0..10, async |world, host| {
+        let mut site = Site::create(&world, &host, &mut world.dice()).await;
+        let node = *site.managers.keys().next().expect("there are managers");
+        let (living, other) = (world.host(node), world.add_node(NodeId(101)));
+        let left = world.spawn(&living.clone(), async move {
+            let machine = Machine::start(living).await;
+            (machine.open(Writer::Client).await.log(), machine.open(Writer::Client).await.log())
+        });
+        let (first, second) = left.await.expect("nobody dies");
+        let others = world.spawn(&other.clone(), async move {
+            let machine = Machine::start(other).await;
+            machine.seal(second).await;
+            machine
+        });
+        let machine = others.await.expect("nobody dies");
+        world.crash(node, Stop::Kill);
+        let forgotten = world.spawn(&machine.host.clone(), async move {
+            loop {
+                let maps = machine.cluster.refresh().await.expect("the registry never fails");
+                if !matches!(maps.logs[&first].state, LogState::Open(_)) {
+                    let forget = RegistryRequest::ForgetLogs(vec![second], maps.epoch);
+                    machine.cluster.registry(forget).await.expect("it is sealed");
+                    return machine.cluster.maps().is_forgotten(second);
+                }
+                machine.host.sleep(Duration::from_micros(50)).await;
+            }
+        });
+        site.start_managers().await;
+        assert!(forgotten.await.expect("nobody dies"));
     });
 }
