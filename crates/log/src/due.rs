@@ -105,12 +105,10 @@ impl State {
         if !self.is_in_doubt() {
             return Vec::new();
         }
-        let syncing = &self.syncing;
-        let silent: Vec<_> = self.failures.doubtful().filter(|target| !syncing.contains(target)).collect();
-        let asked = silent.into_iter().map(|target| SyncTicket { target, stored: self.stored_on(target) });
-        let asked: Vec<_> = asked.collect();
-        self.syncing.extend(asked.iter().map(|ticket| ticket.target));
-        asked.into_iter().map(Work::Sync).collect()
+        let silent: Vec<_> = self.failures.doubtful().filter(|target| !self.syncing.contains(target)).collect();
+        self.syncing.extend(silent.iter().copied());
+        let ticket = |target| SyncTicket { target, stored: self.stored_on(target) };
+        silent.into_iter().map(ticket).map(Work::Sync).collect()
     }
 
     /// Whether complete stripes wait for syncs that are under way, and may have begun before what is to be durable was stored.

@@ -52,6 +52,20 @@ async fn commit(host: &Host, writer: &LogWriter) -> Result<(), LogError> {
     }
 }
 
+/// The same while the test goes on.
+fn commit_beside(world: &World, host: &Host, writer: &LogWriter) -> impl Future<Output = Result<(), LogError>> {
+    let (writer, own) = (writer.clone(), host.clone());
+    let outcome = world.spawn(host, async move { commit(&own, &writer).await });
+    async move { outcome.await.expect("the writer's machine lives") }
+}
+
+async fn all_is_there(fakes: &Fakes, host: &Host, records: impl IntoIterator<Item = &(Appended, Vec<u8>)>) {
+    let reader = LogReader::new(fakes.cluster(host).await);
+    for (appended, bytes) in records {
+        assert!(reader.read(appended.body).await.expect("it was acknowledged")[..] == bytes[..]);
+    }
+}
+
 /// The links between all machines go; those to the registry stay where the writer's machine has a replica.
 fn go(world: &World, fakes: &Fakes, writer: NodeId, has_replica: bool) {
     let nodes: Vec<_> = (0..fakes.stores.len()).map(Fakes::node).chain([writer]).collect();
@@ -71,17 +85,13 @@ fn nothing_counts_as_lost_that_only_could_not_be_asked_for() {
             let writer = open(fakes.cluster(&host).await).await;
             let records = stream(&world, &writer).await;
             go(&world, &fakes, host.node(), seed % 2 == 0);
-            let (committing, own) = (writer.clone(), host.clone());
-            let committed = world.spawn(&host, async move { commit(&own, &committing).await });
+            let committed = commit_beside(&world, &host, &writer);
             world.sleep(OUTAGE).await;
             world.heal_all();
-            assert_eq!(committed.await, Ok(Ok(())));
+            assert_eq!(committed.await, Ok(()));
             let later = append(&writer, 100);
             assert_eq!(commit(&host, &writer).await, Ok(()));
-            let reader = LogReader::new(fakes.cluster(&host).await);
-            for (appended, bytes) in records.iter().chain([&later]) {
-                assert!(reader.read(appended.body).await.expect("it was acknowledged")[..] == bytes[..]);
-            }
+            all_is_there(&fakes, &host, records.iter().chain([&later])).await;
         });
     }
 }
@@ -94,8 +104,7 @@ fn what_is_lost_meanwhile_is_told() {
             let writer = open(fakes.cluster(&host).await).await;
             stream(&world, &writer).await;
             go(&world, &fakes, host.node(), seed % 2 == 0);
-            let (committing, own) = (writer.clone(), host.clone());
-            let committed = world.spawn(&host, async move { commit(&own, &committing).await });
+            let committed = commit_beside(&world, &host, &writer);
             world.sleep(OUTAGE / 2).await;
             for target in 0..2 {
                 fakes.crash(target, Stop::PowerLoss, &mut world.dice());
@@ -104,7 +113,7 @@ fn what_is_lost_meanwhile_is_told() {
             go(&world, &fakes, host.node(), seed % 2 == 0);
             world.sleep(OUTAGE / 2).await;
             world.heal_all();
-            assert_eq!(committed.await, Ok(Err(LogError::Lost(writer.log()))));
+            assert_eq!(committed.await, Err(LogError::Lost(writer.log())));
         });
     }
 }
@@ -118,18 +127,14 @@ fn one_that_lost_something_meanwhile_is_no_hole() {
             let writer = open(fakes.cluster(&host).await).await;
             let records = stream(&world, &writer).await;
             go(&world, &fakes, host.node(), seed % 2 == 0);
-            let (committing, own) = (writer.clone(), host.clone());
-            let committed = world.spawn(&host, async move { commit(&own, &committing).await });
+            let committed = commit_beside(&world, &host, &writer);
             world.sleep(OUTAGE / 2).await;
             fakes.crash(seed as usize % TARGETS, Stop::PowerLoss, &mut world.dice());
             fakes.restart(seed as usize % TARGETS);
             world.sleep(OUTAGE / 2).await;
             world.heal_all();
-            assert_eq!(committed.await, Ok(Ok(())));
-            let reader = LogReader::new(fakes.cluster(&host).await);
-            for (appended, bytes) in &records {
-                assert!(reader.read(appended.body).await.expect("it was acknowledged")[..] == bytes[..]);
-            }
+            assert_eq!(committed.await, Ok(()));
+            all_is_there(&fakes, &host, &records).await;
         });
     }
 }
@@ -144,13 +149,12 @@ fn who_is_given_up_is_not_waited_for() {
         world.sleep(Duration::from_millis(500)).await;
         assert!(writer.status().stripes_complete >= 4);
         (0..2).for_each(|target| fakes.crash(target, Stop::PowerLoss, &mut world.dice()));
-        let (committing, own) = (writer.clone(), host.clone());
-        let committed = world.spawn(&host, async move { commit(&own, &committing).await });
+        let committed = commit_beside(&world, &host, &writer);
         world.sleep(2 * OUTAGE).await;
         assert!(writer.reached(Durability::Disk) < writer.end());
         let failed = |target| fakes.change(RegistryRequest::SetTarget(TargetId(target), TargetState::Failed));
         (0..2).for_each(failed);
-        assert_eq!(committed.await, Ok(Err(LogError::Lost(writer.log()))));
+        assert_eq!(committed.await, Err(LogError::Lost(writer.log())));
     });
 }
 

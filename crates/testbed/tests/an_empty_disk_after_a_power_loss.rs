@@ -41,9 +41,7 @@ fn nothing_fsynced_is_cut_off_for_an_empty_disk() {
                     let starts = lose_power(&world, &rack, away, (other, disk)).await;
                     waited.set(waited.get() + u32::from(!starts));
                     go_on(&world, &rack, (away, Then::ComesBack)).await;
-                    for reader in 0..MACHINES {
-                        assert_eq!(read(&world, &rack, reader, file).await, CONTENT, "machine {reader}");
-                    }
+                    all_read(&world, &rack, file).await;
                 });
             }
         }
@@ -82,9 +80,7 @@ fn nothing_fsynced_is_cut_off_for_a_head_that_was_not_told_of_at_first() {
                 let starts = start_but(&world, &rack, away).await;
                 waited.set(waited.get() + u32::from(!starts));
                 go_on(&world, &rack, (away, Then::ComesBack)).await;
-                for reader in 0..MACHINES {
-                    assert_eq!(read(&world, &rack, reader, file).await, CONTENT, "machine {reader}");
-                }
+                all_read(&world, &rack, file).await;
             });
         }
     }
@@ -114,6 +110,12 @@ fn a_disk_that_is_back_and_lacks_something_is_told_of() {
         });
     }
     assert!(told.get() > 0, "in some of the worlds the log was written over it");
+}
+
+async fn all_read(world: &World, rack: &Rack, file: InodeId) {
+    for reader in 0..MACHINES {
+        assert_eq!(read(world, rack, reader, file).await, CONTENT, "machine {reader}");
+    }
 }
 
 /// Has all machines lose their power, and one of them a disk as well; and starts all but one that stays away. Whether they start.
