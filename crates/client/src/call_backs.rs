@@ -83,6 +83,12 @@ impl Client {
         self.0.tokens.slot(directory.slot()).keeps_names(directory) && self.0.cluster.is_trusted()
     }
 
+    /// How long a file is, if that is known here.
+    pub fn size_known(&self, inode: InodeId) -> Option<u64> {
+        let file = self.0.find(inode)?;
+        lock(&file.state).file.as_ref().map(File::size)
+    }
+
     /// How much was given up so far.
     pub fn given_up(&self) -> u64 {
         self.0.tokens.lost()

@@ -64,6 +64,7 @@ pub use call_backs::{Above, Calls, NothingAbove};
 pub use client::{Client, ClientMemory, ClientOptions};
 pub use error::ClientError;
 pub use heritage::{Heritage, Silence};
+pub use reads::Reading;
 pub use shape::{Allocate, AllocateMode, SeekKind};
 pub use space::{Statfs, usable};
 pub use writes::WriteAt;

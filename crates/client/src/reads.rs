@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
+use host::Moment;
 use log::ReadError;
 use protocol::address::LogAddress;
 use protocol::id::InodeId;
@@ -28,21 +29,35 @@ const SHARE_MIN: u32 = 64 << 10;
 /// Zeros for holes, shared by all readers.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
+/// Whoever reads, and has to know how far that is.
+pub trait Reading: Sync {
+    /// The file is held: what it has is only looked at behind this.
+    fn begun(&self);
+    /// Now it has these bytes there, and is held still.
+    fn found(&self, pieces: &[Bytes], now: Moment);
+}
+
+impl Reading for () {
+    fn begun(&self) {}
+
+    fn found(&self, _pieces: &[Bytes], _now: Moment) {}
+}
+
 impl Client {
     /// The bytes from `offset`, in pieces, `length` in all or up to the end of the file.
     pub async fn read(&self, inode: InodeId, offset: u64, length: u32) -> Result<Vec<Bytes>, ClientError> {
-        self.read_once(inode, offset, length, || {}).await
+        self.read_for(&(), inode, offset, length).await
     }
 
-    /// The same; `begun` is called once the file is held, and what it has is only looked at behind that.
-    pub async fn read_once(
+    /// The same; `reading` hears how far it is.
+    pub async fn read_for(
         &self,
+        reading: &impl Reading,
         inode: InodeId,
         offset: u64,
         length: u32,
-        begun: impl FnOnce() + Send,
     ) -> Result<Vec<Bytes>, ClientError> {
-        let bytes = self.0.read(inode, offset..offset.saturating_add(u64::from(length)), begun).await?;
+        let bytes = self.0.read(reading, inode, offset..offset.saturating_add(u64::from(length))).await?;
         self.0.confirm().await?;
         Ok(bytes)
     }
@@ -51,22 +66,24 @@ impl Client {
 impl Inner {
     async fn read(
         self: &Arc<Self>,
+        reading: &impl Reading,
         inode: InodeId,
         range: Range<u64>,
-        begun: impl FnOnce() + Send,
     ) -> Result<Vec<Bytes>, ClientError> {
         let (file, _pin) = self.known(inode, TokenMode::Read).await?;
-        begun();
+        reading.begun();
         let pieces = self.plan(&file, &range).await?;
         let is_more_due = lock(&file.state).known().streams.read(&range, self.cache.spare());
         let fetched = match is_more_due {
             false => self.fetch_all(&pieces).await,
             true => self.fetch_and_read_ahead(&file, &pieces).await,
         };
-        match fetched {
-            Ok(bytes) => Ok(bytes),
-            Err(error) => Box::pin(self.read_again(&file, &range, error)).await,
-        }
+        let found = match fetched {
+            Ok(bytes) => bytes,
+            Err(error) => Box::pin(self.read_again(&file, &range, error)).await?,
+        };
+        reading.found(&found, self.host.now());
+        Ok(found)
     }
 
     /// The demanded bytes are asked for first. Where they are not at hand, what lies ahead is asked for before anyone

@@ -14,6 +14,7 @@
 //! | `holders`, `waits` | who may hold locks; who waits for one, and may be interrupted |
 //! | `heritage` | what is left to the next process on the same mount |
 //! | `under_way` | which pages requests under way may have locked |
+//! | `ends` | where the kernel takes files to end |
 //! | `told` | what the kernel was last told of directories and special files, which may be gone while someone uses them |
 //!
 //! The kernel's node numbers are inode numbers, the root's too. An inode number is never used twice, so the generation is
@@ -31,6 +32,7 @@ mod attributes;
 mod call_backs;
 mod content;
 mod directories;
+mod ends;
 mod errors;
 mod heritage;
 mod holders;

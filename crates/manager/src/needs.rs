@@ -8,6 +8,7 @@
 //! | works on content | and nobody else holds a token that stands against it | |
 //! | looks at an inode | nothing; a file's attributes as above | |
 //! | changes an inode's record, in whatever way | and nobody else holds anything of it | the same |
+//! | tells when a file was read | nothing: who keeps its attributes may learn of that late | |
 //! | deltas, cleaning, closing | nothing: who sends these holds what it needs, or compares addresses | |
 
 use std::collections::BTreeSet;
@@ -40,6 +41,7 @@ fn usage(operation: &Operation) -> Use {
     let (Operation::Asked(request) | Operation::Once(_, request)) = operation else { return Use::Unnoticed };
     match request {
         R::Lookup { .. } | R::List { .. } | R::Open { .. } | R::Create { .. } | R::CreateUnnamed { .. } => Use::Own,
+        R::SetAttributes(_, set) if set.told_reading().is_some() => Use::Unnoticed,
         R::SetAttributes(..)
         | R::Link { .. }
         | R::Unlink { .. }

@@ -96,6 +96,19 @@ pub struct SetAttributes {
     pub clear_set_id: bool,
 }
 
+impl SetAttributes {
+    /// That a file was read at a time. Nothing else of it changes, nor does its change time.
+    pub fn read_at(accessed: Time, changed: Time) -> SetAttributes {
+        SetAttributes { accessed: Some(accessed), changed: Some(changed), ..SetAttributes::default() }
+    }
+
+    /// When a file was read, if it is that alone. Who sets an access time on purpose names no change time.
+    pub fn told_reading(&self) -> Option<Time> {
+        let accessed = self.accessed?;
+        (*self == SetAttributes::read_at(accessed, self.changed?)).then_some(accessed)
+    }
+}
+
 /// On whose behalf something is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Caller {

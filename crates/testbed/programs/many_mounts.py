@@ -327,6 +327,43 @@ def at_once(works):
     same([process.exitcode for process in running], [0] * len(running), "programs that ran at once")
 
 
+def change_times(machine, until):
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        os.utime(machine.path("cut"), (number, number))
+
+
+def pread(file, size):
+    """As C has it: os.pread would try again where a call is interrupted."""
+    buffer = ctypes.create_string_buffer(size)
+    count = ctypes.CDLL(None, use_errno=True).pread(file, buffer, ctypes.c_size_t(size), ctypes.c_long(0))
+    assert count >= 0, f"pread: {os.strerror(ctypes.get_errno())}"
+    return buffer.raw[:count]
+
+
+def cut_and_look(machines, until):
+    files = [os.open(machine.path("cut"), os.O_RDWR) for machine in machines]
+    step = 0
+    while time.monotonic() < until:
+        step += 1
+        for one, file in zip(machines, files):
+            # A page, or more of them.
+            content = b"%d" % (step % 10) * (10000 if step % 2 else 3000)
+            os.pwrite(file, content, 0)
+            same([pread(its, 1 << 16) == content for its in files], [True] * len(files), f"written on {one.number}")
+            os.ftruncate(file, 5)
+            same([pread(its, 99) for its in files], [content[:5]] * len(files), f"cut on {one.number}, step {step}")
+    assert step > 10, f"only {step} steps"
+
+
+def cuts_are_seen_while_times_change(machines):
+    """The pages of a file are called back all the time, in the middle of reads."""
+    machines[0].write("cut", b"")
+    until = time.monotonic() + SECONDS
+    at_once([(change_times, machines[-1], until), (cut_and_look, machines[:-1], until)])
+
+
 def append_lines(machine, count):
     file = os.open(machine.path("lines"), os.O_WRONLY | os.O_APPEND)
     for number in range(count):
@@ -411,6 +448,7 @@ CHECKS = [
     sizes_are_true_while_somebody_writes,
     removed_files_stay_open,
     locks_hold,
+    cuts_are_seen_while_times_change,
     appends_at_once_lose_nothing,
     locked_counting_is_exact,
     readers_never_see_the_past,

@@ -31,6 +31,7 @@ impl Call {
         if set.accessed.is_some() {
             self.shared.access_times.settle(self.inode);
         }
+        let _change = set.size.map(|_| self.shared.under_way.change(self.inode));
         let attributes = self.client().set_attributes(self.inode, set).await?;
         Ok(self.attributes_reply(attributes))
     }

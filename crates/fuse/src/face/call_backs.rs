@@ -14,6 +14,7 @@ use tracing::warn;
 
 use super::kept_names::Expiry;
 use super::translation::SHORTLY_VALID;
+use super::under_way::Since;
 use super::{Shared, lock};
 use crate::notify::{Notification, Pages};
 use crate::operation::NodeId;
@@ -56,8 +57,11 @@ impl Above for Kernel {
         let shared = self.0.clone();
         shared.forgotten.note(inode, shared.host.now());
         match calls {
-            Calls::GoOn => shared.tell(vec![forget(inode, Pages::From(0))]),
-            Calls::Wait => Box::pin(async move { shared.forget_beside_calls(inode, WHOLE_FILE).await }),
+            Calls::GoOn => Box::pin(async move {
+                shared.under_way.decided(inode).await;
+                shared.tell(vec![forget(inode, Pages::From(0))]).await;
+            }),
+            Calls::Wait => Box::pin(async move { shared.forget_beside_calls(inode, WHOLE_FILE, Since::Found).await }),
         }
     }
 
@@ -93,8 +97,12 @@ impl Above for Kernel {
     fn forget_all(&self, files: Vec<InodeId>) -> BoxFuture<'static, ()> {
         let directories = self.0.told.all().into_iter().chain(self.0.kept_listings.all());
         let names = self.0.clone().raise_epoch(self.0.forget_listed(directories));
-        let pages: Vec<_> = files.into_iter().map(|file| self.forget_file(file, Calls::Wait)).collect();
-        Box::pin(async move { drop(join(names, join_all(pages)).await) })
+        let (shared, now) = (self.0.clone(), self.0.host.now());
+        files.iter().for_each(|&file| shared.forgotten.note(file, now));
+        Box::pin(async move {
+            let pages = files.into_iter().map(|file| shared.forget_beside_calls(file, WHOLE_FILE, Since::Sent));
+            drop(join(names, join_all(pages)).await);
+        })
     }
 }
 
@@ -104,8 +112,21 @@ impl Shared {
         self.notifier.get().is_none_or(|notifier| notifier.forgets_names())
     }
 
+    /// Answers that say where files end arrive before what would make the kernel take no notice of them (`ends`).
     fn notify(&self, notifications: Vec<Notification>) -> BoxFuture<'static, Told> {
-        self.notifier.get().expect("only a mounted face has a kernel to tell").tell(notifications)
+        let files: Vec<InodeId> = notifications.iter().filter_map(named).collect();
+        for &file in &files {
+            self.under_way.tell(file, self.client.size_known(file), self.host.now());
+        }
+        let notifier = self.notifier.get().expect("only a mounted face has a kernel to tell").clone();
+        if !files.iter().any(|&file| self.under_way.tells_end(file)) {
+            return notifier.tell(notifications);
+        }
+        let (under_way, host) = (self.under_way.clone(), self.host.clone());
+        Box::pin(async move {
+            join_all(files.into_iter().map(|file| under_way.end_arrives(file, &host))).await;
+            notifier.tell(notifications).await
+        })
     }
 
     /// Has the kernel forget inodes of which nobody here remembers any more that it was told of them; nobody waits for
@@ -174,17 +195,20 @@ impl Shared {
     /// Has the kernel drop these pages of a file but those that calls under way have locked. These calls wait: pages that
     /// they read are filled behind this, with what the file has by then; and a last page that a WRITE has locked is read
     /// anew.
-    async fn forget_beside_calls(&self, inode: InodeId, bytes: Range<u64>) {
+    async fn forget_beside_calls(&self, inode: InodeId, bytes: Range<u64>, since: Since) {
+        if since == Since::Found {
+            self.under_way.decided(inode).await;
+        }
         let mut left = vec![bytes.clone()];
         for attempt in 0..COMING_TRIES {
             let moved = self.under_way.moved();
-            self.under_way.spoil(inode, &bytes);
-            let beside = self.under_way.beside(inode, &left, attempt > 0);
+            self.under_way.spoil(inode, &bytes, since);
+            let beside = self.under_way.beside(inode, &left, attempt > 0, since);
             let doubtful = beside.doubtful.into_iter().map(|page| (page, true));
             let parts = doubtful.chain(beside.free.into_iter().map(|free| (free, false)));
             let parts = parts.map(async |(part, is_doubtful)| {
                 let is_dropped = matches!(self.notify(vec![forget_bytes(inode, part.clone())]).await, Told::Done);
-                let is_kept_waiting = is_doubtful && !self.under_way.is_answered(inode, &part);
+                let is_kept_waiting = is_doubtful && !self.under_way.is_answered(inode, &part, since);
                 (!is_dropped && !is_kept_waiting).then_some(part)
             });
             left = join_all(parts).await.into_iter().flatten().collect();
@@ -215,7 +239,7 @@ impl Shared {
         if self.notifier.get().is_none() || bytes.is_empty() {
             return;
         }
-        self.forget_beside_calls(inode, bytes).await;
+        self.forget_beside_calls(inode, bytes, Since::Found).await;
     }
 }
 
@@ -246,6 +270,13 @@ impl Forgotten {
             files.remove(&inode);
         }
         is_recent
+    }
+}
+
+fn named(notification: &Notification) -> Option<InodeId> {
+    match notification {
+        Notification::InvalidateInode { node, .. } => Some(InodeId(node.0)),
+        _ => None,
     }
 }
 

@@ -18,7 +18,7 @@ use protocol::manager::{CloneRange, ManagerError};
 use super::access::{self, Due};
 use super::names::check_name;
 use super::translation::{OpenFlags, allocate_mode};
-use super::under_way::Use;
+use super::under_way::{Found, Use};
 use super::{Call, Outcome, Shared};
 use crate::abi::fopen;
 use crate::attributes::Opened;
@@ -128,12 +128,18 @@ impl Call {
         }
         let is_past = read.handle.passes_pages() || OpenFlags(read.open_flags).is_direct();
         let used = if is_past { Use::ReadPast } else { Use::Read };
-        let request = self.shared.under_way.begin(self.inode, used, read.offset, read.size);
+        let mut request =
+            self.shared.under_way.begin(self.inode, used, (read.offset, read.size), self.shared.host.now());
+        if let Some(owed) = request.take_owed() {
+            return Ok(reply::data(self.unique, vec![owed]).guarded(request));
+        }
         let mut pieces = loop {
-            let look = || request.look();
-            let pieces = self.client().read_once(self.inode, read.offset, read.size, look).await?;
-            if request.answer() {
-                break pieces;
+            let pieces = self.client().read_for(&request, self.inode, read.offset, read.size).await?;
+            match request.outcome() {
+                Found::Answered => break pieces,
+                Found::Spoiled => {}
+                // Should a program hear of it after all, it tries again.
+                Found::Refused => return Ok(reply::error(self.unique, Errno::EINTR).guarded(request)),
             }
         };
         // The kernel refuses a longer answer than it asked for.
@@ -153,7 +159,7 @@ impl Call {
         let at = if appends { WriteAt::End } else { WriteAt::Offset(write.offset) };
         let size = u32::try_from(write.data.len()).expect("a request has less than 4 GiB");
         let used = if write.from_page_cache { Use::WriteBack } else { Use::Write };
-        let request = self.shared.under_way.begin(self.inode, used, write.offset, size);
+        let request = self.shared.under_way.begin(self.inode, used, (write.offset, size), self.shared.host.now());
         let offset = self.client().write(self.inode, at, write.data).await?;
         // No page is dropped that is still to be written.
         if used == Use::Write {
@@ -162,6 +168,7 @@ impl Call {
         if appends && OpenFlags(write.open_flags).syncs() {
             self.client().fsync(self.inode, true).await?;
         }
+        self.shared.under_way.end_arrives(self.inode, &self.shared.host).await;
         Ok(reply::written(self.unique, size).guarded(request))
     }
 
@@ -178,6 +185,7 @@ impl Call {
     pub(super) async fn fallocate(self, offset: u64, length: u64, mode: u32) -> Outcome {
         let mode = allocate_mode(mode)?;
         self.shed_as_plain_user(self.inode).await?;
+        let _change = self.shared.under_way.change(self.inode);
         self.client().allocate(self.inode, Allocate { mode, offset, length }).await?;
         Ok(self.done())
     }
@@ -209,6 +217,7 @@ impl Call {
             target_offset: copy.target_offset,
             length,
         };
+        let _change = self.shared.under_way.change(target);
         let copied = self.client().copy_range(range).await?;
         Ok(reply::copied(self.unique, copied, copy.reply))
     }
@@ -253,9 +262,7 @@ impl Shared {
         // A file that is gone, or out of reach, needs no access time.
         let Ok(known) = self.client.attributes(inode).await else { return };
         let Some(accessed) = self.access_times.waiting(inode).filter(|&time| time > known.accessed) else { return };
-        // Reading is no change: the change time stays.
-        let (accessed, changed) = (Some(accessed), Some(known.changed));
-        let set = SetAttributes { accessed, changed, ..SetAttributes::default() };
+        let set = SetAttributes::read_at(accessed, known.changed);
         let _ = self.client.set_attributes(inode, set).await;
     }
 }

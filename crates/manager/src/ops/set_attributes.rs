@@ -1,4 +1,4 @@
-//! `chmod`, `chown`, `utimens` and `truncate`, together or alone.
+//! `chmod`, `chown`, `utimens` and `truncate`, together or alone; and when a file was read, which changes nothing else.
 //!
 //! A truncation frees extents in steps, from the new end on; the last step sets the size and everything else. One that
 //! is interrupted has made a hole at the file's end, and its caller was not answered.
@@ -25,6 +25,12 @@ pub(super) const MODE_MASK: u16 = 0o7777;
 pub(super) fn run(tx: &mut Transaction<'_>, inode: InodeId, set: &SetAttributes) -> Result<Done, Stop> {
     let mut record = tx.inode_to_change(inode)?;
     let now = tx.now();
+    if let Some(accessed) = set.told_reading() {
+        record.accessed = record.accessed.max(accessed);
+        record.version += 1;
+        tx.put_inode(inode, &record)?;
+        return Ok(Answer::Attributes(tx.attributes(inode, &record)?).into());
+    }
     if let Some(size) = set.size {
         if !truncate(tx, inode, &mut record, size)? {
             record.touch(now);

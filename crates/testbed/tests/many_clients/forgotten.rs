@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::{ClientOptions, WriteAt};
 use host::sim::{self, Verdict};
-use protocol::file::SetAttributes;
+use protocol::file::{SetAttributes, Time};
 use protocol::id::InodeId;
 use protocol::token::CLIENT_PORT;
 
@@ -58,6 +58,18 @@ fn what_clients_forgot_is_not_called_back() {
                 world.sleep(ClientOptions::default().kept + Duration::from_secs(4)).await;
             }
             let before = calls.load(Ordering::Relaxed);
+            let (telling, told) = (maker.clone(), files.clone());
+            let tell = async move {
+                for inode in told {
+                    let before = telling.attributes(inode).await.expect("it is there");
+                    let (later, changed) = (Time(before.accessed.0 + 5), before.changed);
+                    let about = telling.set_attributes(inode, SetAttributes::read_at(later, changed)).await;
+                    let about = about.expect("it is there");
+                    assert_eq!((about.accessed, about.changed), (later, changed));
+                }
+            };
+            world.spawn(&world.host(node), tell).await.unwrap();
+            assert_eq!(calls.load(Ordering::Relaxed), before, "that a file was read changes nothing that others have");
             let (changing, changed) = (maker.clone(), files.clone());
             let change = async move {
                 for inode in changed {

@@ -1,0 +1,175 @@
+//! Where the kernel takes files to end that it was told to forget something of. Decides, never awaits.
+//!
+//! A READ that is answered with less than it asked for tells the kernel where the file ends; but not if the kernel was told to
+//! forget anything of the file since it sent that READ (`attr_version`, Linux fs/fuse/file.c): it was *overtaken*. Then a
+//! program reads zeros behind the end, up to the size that the kernel knew. So such answers arrive before the kernel is told
+//! more, and a READ that was overtaken, and finds a file shorter than the kernel may know it, is *refused*. No program sees
+//! that: the kernel had read ahead for it, and asks for the page that it needs by itself then (mm/filemap.c,
+//! `filemap_update_page`). What was found is *owed* to that READ, which is waited for a moment before the kernel is told more.
+//! It is never refused itself.
+//!
+//! Where a program maps a file and says that it reads at random (MADV_RANDOM), the kernel does not read ahead, and a refusal
+//! ends the program (SIGBUS): of the file's last page, if that is not whole, and another machine just made the file shorter.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use host::Moment;
+use protocol::id::InodeId;
+
+use super::under_way::PAGE;
+
+/// How long a READ may be on its way here that the kernel sent before it was told to forget something.
+const COMES_WITHIN: Duration = Duration::from_millis(50);
+/// How long one is waited for that is sent because another was refused.
+pub(super) const COMES_AGAIN_WITHIN: Duration = Duration::from_millis(50);
+/// How long the program that sent this one may take to look at its answer, which nobody else does for it.
+pub(super) const LOOKED_AT_WITHIN: Duration = Duration::from_millis(2);
+/// So many files are remembered. Beyond, all are forgotten: of those nothing is known, as at first.
+const FILES_MAX: usize = 1 << 14;
+
+/// Files of which the kernel was told to forget something.
+#[derive(Default)]
+pub(super) struct Ends(BTreeMap<InodeId, Told>);
+
+struct Told {
+    /// Until when a READ may come that it sent before.
+    until: Moment,
+    /// No size that the kernel may know is larger.
+    end: u64,
+    /// Pages of READs that were refused: who comes for one of these alone is not.
+    again: BTreeSet<u64>,
+    owed: Option<Owed>,
+    /// What was owed is there, and perhaps not looked at.
+    is_arriving: bool,
+}
+
+/// What a READ that was refused has found. No change of the file has begun since.
+struct Owed {
+    bytes: Range<u64>,
+    pieces: Vec<Bytes>,
+    until: Moment,
+}
+
+/// What has to come before the kernel is told more of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Nothing: now.
+    Nothing,
+    /// Answers that are on their way.
+    Answer,
+    /// What is owed, until then.
+    Owed(Moment),
+    /// A program's look at what was owed.
+    Look,
+}
+
+impl Ends {
+    /// The kernel will be told to forget something of a file that has `size` bytes, if that is known, and that somebody uses.
+    pub(super) fn forget(&mut self, inode: InodeId, (size, is_used): (Option<u64>, bool), now: Moment) {
+        if size.is_none() && !is_used && !self.0.contains_key(&inode) {
+            return;
+        }
+        if self.0.len() >= FILES_MAX {
+            self.0.clear();
+        }
+        // The first time it is not known what the kernel knows.
+        let first = || Told { until: now, end: u64::MAX, again: BTreeSet::new(), owed: None, is_arriving: false };
+        let told = self.0.entry(inode).or_insert_with(first);
+        told.until = now + COMES_WITHIN;
+        told.end = told.end.max(size.unwrap_or(u64::MAX));
+    }
+
+    /// Whether a READ that comes now may have been sent before the kernel was told.
+    pub(super) fn is_told(&self, inode: InodeId, now: Moment) -> bool {
+        self.0.get(&inode).is_some_and(|told| now < told.until)
+    }
+
+    /// A READ has found the end there. Whether the kernel hears of it: it knows no larger size, or takes notice.
+    pub(super) fn tell(&mut self, inode: InodeId, end: u64, is_overtaken: bool) -> bool {
+        let Some(told) = self.0.get_mut(&inode) else { return true };
+        if !is_overtaken {
+            told.end = end;
+        }
+        told.end <= end
+    }
+
+    /// A READ has found this, but is refused.
+    pub(super) fn refuse(&mut self, inode: InodeId, bytes: &Range<u64>, pieces: &[Bytes], now: Moment) {
+        let told = self.0.get_mut(&inode).expect("of a file of which it was told nothing, it hears");
+        told.again.extend(bytes.clone().step_by(PAGE as usize));
+        told.owed = Some(Owed { bytes: bytes.clone(), pieces: pieces.to_vec(), until: now + COMES_AGAIN_WITHIN });
+    }
+
+    /// A READ comes. Whether it does because another was refused; and what is owed to it.
+    pub(super) fn begin(&mut self, inode: InodeId, bytes: &Range<u64>, now: Moment) -> (bool, Option<Bytes>) {
+        let Some(told) = self.0.get_mut(&inode) else { return (false, None) };
+        let is_again = told.takes_again(bytes);
+        (is_again, is_again.then(|| told.take_owed(bytes, now)).flatten())
+    }
+
+    /// A change of the file begins, or ends: what was found may be what it had.
+    pub(super) fn change(&mut self, inode: InodeId) {
+        if let Some(told) = self.0.get_mut(&inode) {
+            told.owed = None;
+        }
+    }
+
+    /// The kernel has what was owed.
+    pub(super) fn arrive(&mut self, inode: InodeId) {
+        if let Some(told) = self.0.get_mut(&inode) {
+            told.is_arriving = true;
+        }
+    }
+
+    /// Whether something is due.
+    pub(super) fn is_owed(&self, inode: InodeId) -> bool {
+        self.0.get(&inode).is_some_and(|told| told.is_arriving || told.owed.is_some())
+    }
+
+    /// What is due. That somebody looks is said once.
+    pub(super) fn due(&mut self, inode: InodeId, now: Moment) -> Due {
+        let Some(told) = self.0.get_mut(&inode) else { return Due::Nothing };
+        told.expire(now);
+        match &told.owed {
+            Some(owed) => Due::Owed(owed.until),
+            None if std::mem::take(&mut told.is_arriving) => Due::Look,
+            None => Due::Nothing,
+        }
+    }
+}
+
+impl Told {
+    /// Whether this READ comes because another was refused. A READ of several pages has none of them from before.
+    fn takes_again(&mut self, bytes: &Range<u64>) -> bool {
+        let before = self.again.len();
+        self.again.retain(|page| !bytes.contains(page));
+        self.again.len() < before && bytes.end - bytes.start == PAGE
+    }
+
+    /// What is owed to it. Behind the page where the file ends, nothing is any more; and that one comes soon, or not.
+    fn take_owed(&mut self, bytes: &Range<u64>, now: Moment) -> Option<Bytes> {
+        let is_for = |owed: &&mut Owed| owed.bytes.start <= bytes.start && bytes.end <= owed.bytes.end;
+        self.expire(now);
+        let owed = self.owed.as_mut().filter(is_for)?;
+        owed.until = owed.until.min(now + LOOKED_AT_WITHIN);
+        let part = part(&owed.pieces, bytes.start - owed.bytes.start);
+        if (part.len() as u64) < PAGE {
+            (self.owed, self.end) = (None, bytes.start + part.len() as u64);
+        }
+        Some(part)
+    }
+
+    /// Nothing is owed any more that comes too late.
+    fn expire(&mut self, now: Moment) {
+        self.owed.take_if(|owed| owed.until <= now);
+    }
+}
+
+/// A page of what was found, from so many bytes on, or what there is of it.
+fn part(pieces: &[Bytes], from: u64) -> Bytes {
+    let all = pieces.iter().flat_map(|piece| piece.iter());
+    all.skip(usize::try_from(from).unwrap_or(usize::MAX)).take(PAGE as usize).copied().collect()
+}
