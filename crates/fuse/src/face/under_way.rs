@@ -325,7 +325,8 @@ impl UnderWay {
 
     /// Waits until the kernel has them.
     pub(super) async fn end_arrives(&self, inode: InodeId, host: &Host) {
-        loop {
+        // Nearly always there is nothing, and nobody to wake.
+        while self.tells_end(inode) {
             let moved = self.moved();
             match self.end_due(inode, host.now()) {
                 Due::Nothing => return,
