@@ -168,7 +168,8 @@ impl Call {
         if appends && OpenFlags(write.open_flags).syncs() {
             self.client().fsync(self.inode, true).await?;
         }
-        self.shared.under_way.end_arrives(self.inode, &self.shared.host).await;
+        // What is owed is not waited for: the READ for it may wait for a page that this call has locked.
+        self.shared.under_way.answers_arrive(self.inode).await;
         Ok(reply::written(self.unique, size).guarded(request))
     }
 

@@ -27,7 +27,8 @@ const COMES_WITHIN: Duration = Duration::from_millis(50);
 pub(super) const COMES_AGAIN_WITHIN: Duration = Duration::from_millis(50);
 /// How long the program that sent this one may take to look at its answer, which nobody else does for it.
 pub(super) const LOOKED_AT_WITHIN: Duration = Duration::from_millis(2);
-/// So many files are remembered. Beyond, all are forgotten: of those nothing is known, as at first.
+/// So many files are remembered. Beyond, all are forgotten that no READ may come for again: of those nothing is known, as at
+/// first.
 const FILES_MAX: usize = 1 << 14;
 
 /// Files of which the kernel was told to forget something.
@@ -39,7 +40,7 @@ struct Told {
     until: Moment,
     /// No size that the kernel may know is larger.
     end: u64,
-    /// Pages of READs that were refused: who comes for one of these alone is not.
+    /// Pages of READs that were refused: the next one that begins with one of these is not.
     again: BTreeSet<u64>,
     owed: Option<Owed>,
     /// What was owed is there, and perhaps not looked at.
@@ -73,7 +74,7 @@ impl Ends {
             return;
         }
         if self.0.len() >= FILES_MAX {
-            self.0.clear();
+            self.0.retain(|_, told| !told.again.is_empty());
         }
         // The first time it is not known what the kernel knows.
         let first = || Told { until: now, end: u64::MAX, again: BTreeSet::new(), owed: None, is_arriving: false };
@@ -142,11 +143,11 @@ impl Ends {
 }
 
 impl Told {
-    /// Whether this READ comes because another was refused. A READ of several pages has none of them from before.
+    /// Whether this READ comes, or may come, because another was refused: for a page of that one, and perhaps some behind it.
     fn takes_again(&mut self, bytes: &Range<u64>) -> bool {
-        let before = self.again.len();
+        let is_again = self.again.contains(&bytes.start);
         self.again.retain(|page| !bytes.contains(page));
-        self.again.len() < before && bytes.end - bytes.start == PAGE
+        is_again
     }
 
     /// What is owed to it. Behind the page where the file ends, nothing is any more; and that one comes soon, or not.
@@ -155,8 +156,8 @@ impl Told {
         self.expire(now);
         let owed = self.owed.as_mut().filter(is_for)?;
         owed.until = owed.until.min(now + LOOKED_AT_WITHIN);
-        let part = part(&owed.pieces, bytes.start - owed.bytes.start);
-        if (part.len() as u64) < PAGE {
+        let part = part(&owed.pieces, bytes.start - owed.bytes.start..bytes.end - owed.bytes.start);
+        if (part.len() as u64) < bytes.end - bytes.start {
             (self.owed, self.end) = (None, bytes.start + part.len() as u64);
         }
         Some(part)
@@ -168,8 +169,8 @@ impl Told {
     }
 }
 
-/// A page of what was found, from so many bytes on, or what there is of it.
-fn part(pieces: &[Bytes], from: u64) -> Bytes {
-    let all = pieces.iter().flat_map(|piece| piece.iter());
-    all.skip(usize::try_from(from).unwrap_or(usize::MAX)).take(PAGE as usize).copied().collect()
+/// What there is of these bytes of what was found.
+fn part(pieces: &[Bytes], bytes: Range<u64>) -> Bytes {
+    let [start, end] = [bytes.start, bytes.end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
+    pieces.iter().flat_map(|piece| piece.iter()).take(end).skip(start).copied().collect()
 }

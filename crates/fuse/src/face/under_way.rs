@@ -323,10 +323,21 @@ impl UnderWay {
         requests.ends.is_owed(inode) || requests.of(inode).any(|state| state.tells_end())
     }
 
-    /// Waits until the kernel has them.
-    pub(super) async fn end_arrives(&self, inode: InodeId, host: &Host) {
+    /// Waits until the kernel has those that are on their way.
+    pub(super) async fn answers_arrive(&self, inode: InodeId) {
+        let is_due = || lock(&self.requests).of(inode).any(State::tells_end);
         // Nearly always there is nothing, and nobody to wake.
-        while self.tells_end(inode) {
+        while is_due() {
+            let moved = self.moved();
+            if is_due() {
+                moved.await;
+            }
+        }
+    }
+
+    /// Waits until the kernel has those, and what is owed.
+    pub(super) async fn end_arrives(&self, inode: InodeId, host: &Host) {
+        loop {
             let moved = self.moved();
             match self.end_due(inode, host.now()) {
                 Due::Nothing => return,
