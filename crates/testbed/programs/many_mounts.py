@@ -348,8 +348,7 @@ def cut_and_look(machines, until):
     while time.monotonic() < until:
         step += 1
         for one, file in zip(machines, files):
-            # A page, or more of them.
-            content = b"%d" % (step % 10) * (10000 if step % 2 else 3000)
+            content = b"%d" % (step % 10) * (10000 if step % 2 else 9000)
             os.pwrite(file, content, 0)
             same([pread(its, 1 << 16) == content for its in files], [True] * len(files), f"written on {one.number}")
             os.ftruncate(file, 5)

@@ -6,10 +6,8 @@
 //! more, and a READ that was overtaken, and finds a file shorter than the kernel may know it, is *refused*. No program sees
 //! that: the kernel had read ahead for it, and asks for the page that it needs by itself then (mm/filemap.c,
 //! `filemap_update_page`). What was found is *owed* to that READ, which is waited for a moment before the kernel is told more.
-//! It is never refused itself.
-//!
-//! Where a program maps a file and says that it reads at random (MADV_RANDOM), the kernel does not read ahead, and a refusal
-//! ends the program (SIGBUS): of the file's last page, if that is not whole, and another machine just made the file shorter.
+//! It is never refused itself. A READ of one page is not either, for the kernel may not have read ahead, and a program would
+//! see the error: of a file of one page a program may read zeros behind the end still.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -33,7 +31,11 @@ const FILES_MAX: usize = 1 << 14;
 
 /// Files of which the kernel was told to forget something.
 #[derive(Default)]
-pub(super) struct Ends(BTreeMap<InodeId, Told>);
+pub(super) struct Ends {
+    told: BTreeMap<InodeId, Told>,
+    /// How many changes of files have begun or ended.
+    changes: u64,
+}
 
 struct Told {
     /// Until when a READ may come that it sent before.
@@ -70,27 +72,32 @@ pub(super) enum Due {
 impl Ends {
     /// The kernel will be told to forget something of a file that has `size` bytes, if that is known, and that somebody uses.
     pub(super) fn forget(&mut self, inode: InodeId, (size, is_used): (Option<u64>, bool), now: Moment) {
-        if size.is_none() && !is_used && !self.0.contains_key(&inode) {
+        if size.is_none() && !is_used && !self.told.contains_key(&inode) {
             return;
         }
-        if self.0.len() >= FILES_MAX {
-            self.0.retain(|_, told| !told.again.is_empty());
+        if self.told.len() >= FILES_MAX {
+            self.told.retain(|_, told| !told.again.is_empty());
         }
         // The first time it is not known what the kernel knows.
         let first = || Told { until: now, end: u64::MAX, again: BTreeSet::new(), owed: None, is_arriving: false };
-        let told = self.0.entry(inode).or_insert_with(first);
+        let told = self.told.entry(inode).or_insert_with(first);
         told.until = now + COMES_WITHIN;
         told.end = told.end.max(size.unwrap_or(u64::MAX));
     }
 
+    /// How many changes have begun or ended so far.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Whether a READ that comes now may have been sent before the kernel was told.
     pub(super) fn is_told(&self, inode: InodeId, now: Moment) -> bool {
-        self.0.get(&inode).is_some_and(|told| now < told.until)
+        self.told.get(&inode).is_some_and(|told| now < told.until)
     }
 
     /// A READ has found the end there. Whether the kernel hears of it: it knows no larger size, or takes notice.
     pub(super) fn tell(&mut self, inode: InodeId, end: u64, is_overtaken: bool) -> bool {
-        let Some(told) = self.0.get_mut(&inode) else { return true };
+        let Some(told) = self.told.get_mut(&inode) else { return true };
         if !is_overtaken {
             told.end = end;
         }
@@ -98,41 +105,43 @@ impl Ends {
     }
 
     /// A READ has found this, but is refused.
-    pub(super) fn refuse(&mut self, inode: InodeId, bytes: &Range<u64>, pieces: &[Bytes], now: Moment) {
-        let told = self.0.get_mut(&inode).expect("of a file of which it was told nothing, it hears");
+    pub(super) fn refuse(&mut self, inode: InodeId, bytes: &Range<u64>, found: Option<&[Bytes]>, now: Moment) {
+        let told = self.told.get_mut(&inode).expect("of a file of which it was told nothing, it hears");
         told.again.extend(bytes.clone().step_by(PAGE as usize));
-        told.owed = Some(Owed { bytes: bytes.clone(), pieces: pieces.to_vec(), until: now + COMES_AGAIN_WITHIN });
+        let until = now + COMES_AGAIN_WITHIN;
+        told.owed = found.map(|pieces| Owed { bytes: bytes.clone(), pieces: pieces.to_vec(), until });
     }
 
     /// A READ comes. Whether it does because another was refused; and what is owed to it.
     pub(super) fn begin(&mut self, inode: InodeId, bytes: &Range<u64>, now: Moment) -> (bool, Option<Bytes>) {
-        let Some(told) = self.0.get_mut(&inode) else { return (false, None) };
+        let Some(told) = self.told.get_mut(&inode) else { return (false, None) };
         let is_again = told.takes_again(bytes);
         (is_again, is_again.then(|| told.take_owed(bytes, now)).flatten())
     }
 
     /// A change of the file begins, or ends: what was found may be what it had.
     pub(super) fn change(&mut self, inode: InodeId) {
-        if let Some(told) = self.0.get_mut(&inode) {
+        self.changes += 1;
+        if let Some(told) = self.told.get_mut(&inode) {
             told.owed = None;
         }
     }
 
     /// The kernel has what was owed.
     pub(super) fn arrive(&mut self, inode: InodeId) {
-        if let Some(told) = self.0.get_mut(&inode) {
+        if let Some(told) = self.told.get_mut(&inode) {
             told.is_arriving = true;
         }
     }
 
     /// Whether something is due.
     pub(super) fn is_owed(&self, inode: InodeId) -> bool {
-        self.0.get(&inode).is_some_and(|told| told.is_arriving || told.owed.is_some())
+        self.told.get(&inode).is_some_and(|told| told.is_arriving || told.owed.is_some())
     }
 
     /// What is due. That somebody looks is said once.
     pub(super) fn due(&mut self, inode: InodeId, now: Moment) -> Due {
-        let Some(told) = self.0.get_mut(&inode) else { return Due::Nothing };
+        let Some(told) = self.told.get_mut(&inode) else { return Due::Nothing };
         told.expire(now);
         match &told.owed {
             Some(owed) => Due::Owed(owed.until),

@@ -66,6 +66,8 @@ struct State {
     asked: u64,
     spoiled: bool,
     overtaken: bool,
+    /// Changes of files before it began to look.
+    changes: u64,
     /// Another was refused before it.
     is_again: bool,
     /// It has looked, if it is a READ.
@@ -117,8 +119,11 @@ impl State {
             return Found::Answered;
         }
         let is_told = ends.tell(inode, self.bytes.start.saturating_add(length), self.overtaken);
-        if !is_told && !self.is_again {
-            ends.refuse(inode, &self.bytes, pieces, now);
+        let is_ahead = self.bytes.end - self.bytes.start > PAGE;
+        if !is_told && is_ahead && !self.is_again {
+            // What has changed since it began to look it may not have seen.
+            let found = Some(pieces).filter(|_| self.changes == ends.changes());
+            ends.refuse(inode, &self.bytes, found, now);
             return Found::Refused;
         }
         self.is_end = true;
@@ -196,7 +201,10 @@ impl Reading for Request {
     /// What spoiled it before does so no more. Else one that waits for a file which others write all the time would begin
     /// anew for ever.
     fn begun(&self) {
-        self.with(|state, _| (state.spoiled, state.found, state.is_end) = (false, None, false));
+        self.with(|state, (_, ends)| {
+            (state.spoiled, state.found, state.is_end) = (false, None, false);
+            state.changes = ends.changes();
+        });
     }
 
     /// While the file is held: whoever gives it up finds the answer on its way, and waits for that.
@@ -265,7 +273,8 @@ impl UnderWay {
         let found = owed.as_ref().map(|_| Found::Answered);
         let is_owed = owed.is_some();
         let (is_end, is_sent) = (is_owed, is_owed);
-        let state = State { used, bytes, asked, spoiled: false, overtaken, is_again, found, is_end, is_sent };
+        let changes = requests.ends.changes();
+        let state = State { used, bytes, asked, spoiled: false, overtaken, changes, is_again, found, is_end, is_sent };
         requests.begun += 1;
         let number = requests.begun;
         requests.by_file.entry(inode).or_default().insert(number, state);
@@ -505,7 +514,7 @@ mod tests {
         let under_way = Arc::new(UnderWay::default());
         under_way.tell(FILE, Some(9), NOW);
         let later = NOW + COMES_AGAIN_WITHIN;
-        let begin = |used| under_way.begin(FILE, used, (0, PAGE as u32), later);
+        let begin = |used| under_way.begin(FILE, used, (0, 2 * PAGE as u32), later);
         let (before, written, behind) = (begin(Use::Read), begin(Use::Write), begin(Use::Read));
         assert_eq!((found(&before, 5), found(&behind, 5)), (Found::Refused, Found::Refused));
         drop((before, written, behind));
@@ -530,6 +539,10 @@ mod tests {
         refuse();
         drop(written);
         assert_eq!(owed(NOW), None, "it was found before the write");
+        let read = under_way.begin(FILE, Use::Read, (0, 2 * PAGE as u32), NOW);
+        under_way.tell(FILE, Some(9), NOW);
+        drop(under_way.change(FILE));
+        assert_eq!((found(&read, 5), owed(NOW)), (Found::Refused, None), "it may have looked before the change");
         refuse();
         assert_eq!(under_way.end_due(FILE, NOW + COMES_AGAIN_WITHIN), Due::Nothing);
         let again = under_way.begin(FILE, Use::Read, (0, PAGE as u32), NOW);
