@@ -27,6 +27,7 @@ use super::lock;
 
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;
+
 /// What a request does with pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
