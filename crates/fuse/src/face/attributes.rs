@@ -31,9 +31,12 @@ impl Call {
         if set.accessed.is_some() {
             self.shared.access_times.settle(self.inode);
         }
-        let _change = set.size.map(|_| self.shared.under_way.change(self.inode));
+        let change = set.size.map(|_| self.shared.under_way.change(self.inode, self.shared.host.now()));
         let attributes = self.client().set_attributes(self.inode, set).await?;
-        Ok(self.attributes_reply(attributes))
+        let reply = self.attributes_reply(attributes);
+        let Some(change) = change else { return Ok(reply) };
+        self.shared.under_way.answers_arrive(self.inode).await;
+        Ok(reply.guarded(change))
     }
 
     async fn attributes(&self) -> Result<file::Attributes, Errno> {

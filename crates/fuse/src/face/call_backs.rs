@@ -12,6 +12,7 @@ use host::{BoxFuture, Moment};
 use protocol::id::{InodeId, SlotId};
 use tracing::warn;
 
+use super::ends::Due;
 use super::kept_names::Expiry;
 use super::translation::SHORTLY_VALID;
 use super::under_way::Since;
@@ -115,16 +116,19 @@ impl Shared {
     /// Answers that say where files end arrive before what would make the kernel take no notice of them (`ends`).
     fn notify(&self, notifications: Vec<Notification>) -> BoxFuture<'static, Told> {
         let files: Vec<InodeId> = notifications.iter().filter_map(named).collect();
-        for &file in &files {
-            self.under_way.tell(file, self.client.size_known(file), self.host.now());
-        }
+        let (client, under_way, host) = (self.client.clone(), self.under_way.clone(), self.host.clone());
+        let tell = move |&file: &InodeId| under_way.tell(file, client.size_known(file), host.now());
+        files.iter().for_each(&tell);
         let notifier = self.notifier.get().expect("only a mounted face has a kernel to tell").clone();
-        if !files.iter().any(|&file| self.under_way.tells_end(file)) {
+        let (under_way, host) = (self.under_way.clone(), self.host.clone());
+        let is_due = |&file: &InodeId| under_way.due(file, host.now()) != Due::Nothing;
+        if !files.iter().any(is_due) {
             return notifier.tell(notifications);
         }
-        let (under_way, host) = (self.under_way.clone(), self.host.clone());
         Box::pin(async move {
-            join_all(files.into_iter().map(|file| under_way.end_arrives(file, &host))).await;
+            join_all(files.iter().map(|&file| under_way.end_arrives(file, &host))).await;
+            // READs that came meanwhile are overtaken as well.
+            files.iter().for_each(tell);
             notifier.tell(notifications).await
         })
     }
@@ -133,7 +137,8 @@ impl Shared {
     /// that.
     pub(super) fn forget_departing(&self, inodes: Vec<InodeId>) {
         if !inodes.is_empty() && self.notifier.get().is_some() {
-            drop(self.notify(self.forget_listed(inodes.into_iter())));
+            let told = self.notify(self.forget_listed(inodes.into_iter()));
+            self.host.spawn(async move { drop(told.await) });
         }
     }
 

@@ -186,9 +186,10 @@ impl Call {
     pub(super) async fn fallocate(self, offset: u64, length: u64, mode: u32) -> Outcome {
         let mode = allocate_mode(mode)?;
         self.shed_as_plain_user(self.inode).await?;
-        let _change = self.shared.under_way.change(self.inode);
+        let change = self.shared.under_way.change(self.inode, self.shared.host.now());
         self.client().allocate(self.inode, Allocate { mode, offset, length }).await?;
-        Ok(self.done())
+        self.shared.under_way.answers_arrive(self.inode).await;
+        Ok(self.done().guarded(change))
     }
 
     pub(super) async fn lseek(self, offset: u64, whence: u32) -> Outcome {
@@ -218,9 +219,10 @@ impl Call {
             target_offset: copy.target_offset,
             length,
         };
-        let _change = self.shared.under_way.change(target);
+        let change = self.shared.under_way.change(target, self.shared.host.now());
         let copied = self.client().copy_range(range).await?;
-        Ok(reply::copied(self.unique, copied, copy.reply))
+        self.shared.under_way.answers_arrive(target).await;
+        Ok(reply::copied(self.unique, copied, copy.reply).guarded(change))
     }
 
     /// With these requests the kernel does not say whether set-id bits must go, as it does with WRITE; the caller's

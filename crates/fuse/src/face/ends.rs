@@ -33,6 +33,8 @@ const FILES_MAX: usize = 1 << 14;
 #[derive(Default)]
 pub(super) struct Ends {
     told: BTreeMap<InodeId, Told>,
+    /// What READs that were refused have found. No change of the file has begun since.
+    owed: BTreeMap<InodeId, Owed>,
     /// How many changes of files have begun or ended.
     changes: u64,
 }
@@ -44,12 +46,19 @@ struct Told {
     end: u64,
     /// Pages of READs that were refused: the next one that begins with one of these is not.
     again: BTreeSet<u64>,
-    owed: Option<Owed>,
-    /// What was owed is there, and perhaps not looked at.
-    is_arriving: bool,
+    /// The kernel has an answer that tells of an end, and the program that waited for it has perhaps not looked at it.
+    look: Option<Look>,
 }
 
-/// What a READ that was refused has found. No change of the file has begun since.
+/// When a program has looked at its answer.
+#[derive(Clone, Copy)]
+enum Look {
+    /// In a moment from when that is asked.
+    Soon,
+    /// By then.
+    By(Moment),
+}
+
 struct Owed {
     bytes: Range<u64>,
     pieces: Vec<Bytes>,
@@ -63,10 +72,8 @@ pub(super) enum Due {
     Nothing,
     /// Answers that are on their way.
     Answer,
-    /// What is owed, until then.
-    Owed(Moment),
-    /// A program's look at what was owed.
-    Look,
+    /// What is owed, or a program's look at its answer: until then.
+    Until(Moment),
 }
 
 impl Ends {
@@ -76,10 +83,10 @@ impl Ends {
             return;
         }
         if self.told.len() >= FILES_MAX {
-            self.told.retain(|_, told| !told.again.is_empty());
+            self.told.retain(|_, told| !told.again.is_empty() || now < told.until);
         }
         // The first time it is not known what the kernel knows.
-        let first = || Told { until: now, end: u64::MAX, again: BTreeSet::new(), owed: None, is_arriving: false };
+        let first = || Told { until: now, end: u64::MAX, again: BTreeSet::new(), look: None };
         let told = self.told.entry(inode).or_insert_with(first);
         told.until = now + COMES_WITHIN;
         told.end = told.end.max(size.unwrap_or(u64::MAX));
@@ -108,46 +115,52 @@ impl Ends {
     pub(super) fn refuse(&mut self, inode: InodeId, bytes: &Range<u64>, found: Option<&[Bytes]>, now: Moment) {
         let told = self.told.get_mut(&inode).expect("of a file of which it was told nothing, it hears");
         told.again.extend(bytes.clone().step_by(PAGE as usize));
-        let until = now + COMES_AGAIN_WITHIN;
-        told.owed = found.map(|pieces| Owed { bytes: bytes.clone(), pieces: pieces.to_vec(), until });
+        self.owed.retain(|_, owed| now < owed.until);
+        if let Some(pieces) = found {
+            let until = now + COMES_AGAIN_WITHIN;
+            self.owed.insert(inode, Owed { bytes: bytes.clone(), pieces: pieces.to_vec(), until });
+        }
     }
 
     /// A READ comes. Whether it does because another was refused; and what is owed to it.
     pub(super) fn begin(&mut self, inode: InodeId, bytes: &Range<u64>, now: Moment) -> (bool, Option<Bytes>) {
         let Some(told) = self.told.get_mut(&inode) else { return (false, None) };
         let is_again = told.takes_again(bytes);
-        (is_again, is_again.then(|| told.take_owed(bytes, now)).flatten())
+        (is_again, is_again.then(|| self.take_owed(inode, bytes, now)).flatten())
     }
 
     /// A change of the file begins, or ends: what was found may be what it had.
     pub(super) fn change(&mut self, inode: InodeId) {
         self.changes += 1;
-        if let Some(told) = self.told.get_mut(&inode) {
-            told.owed = None;
-        }
+        self.owed.remove(&inode);
     }
 
-    /// The kernel has what was owed.
+    /// The kernel has an answer that tells of an end, and the program that waited for it will look.
     pub(super) fn arrive(&mut self, inode: InodeId) {
         if let Some(told) = self.told.get_mut(&inode) {
-            told.is_arriving = true;
+            told.look = Some(Look::Soon);
         }
     }
 
-    /// Whether something is due.
-    pub(super) fn is_owed(&self, inode: InodeId) -> bool {
-        self.told.get(&inode).is_some_and(|told| told.is_arriving || told.owed.is_some())
-    }
-
-    /// What is due. That somebody looks is said once.
+    /// What is due.
     pub(super) fn due(&mut self, inode: InodeId, now: Moment) -> Due {
-        let Some(told) = self.told.get_mut(&inode) else { return Due::Nothing };
-        told.expire(now);
-        match &told.owed {
-            Some(owed) => Due::Owed(owed.until),
-            None if std::mem::take(&mut told.is_arriving) => Due::Look,
-            None => Due::Nothing,
+        let owed = self.owed.get(&inode).map(|owed| owed.until);
+        let look = self.told.get_mut(&inode).and_then(|told| told.looked_by(now));
+        owed.max(look).filter(|&until| now < until).map_or(Due::Nothing, Due::Until)
+    }
+
+    /// What is owed to this READ. Behind the page where the file ends, nothing is any more; and that one comes soon, or not.
+    fn take_owed(&mut self, inode: InodeId, bytes: &Range<u64>, now: Moment) -> Option<Bytes> {
+        let is_for =
+            |owed: &&mut Owed| now < owed.until && owed.bytes.start <= bytes.start && bytes.end <= owed.bytes.end;
+        let owed = self.owed.get_mut(&inode).filter(is_for)?;
+        owed.until = owed.until.min(now + LOOKED_AT_WITHIN);
+        let part = part(&owed.pieces, bytes.start - owed.bytes.start..bytes.end - owed.bytes.start);
+        if (part.len() as u64) < bytes.end - bytes.start {
+            self.owed.remove(&inode);
+            self.tell(inode, bytes.start + part.len() as u64, false);
         }
+        Some(part)
     }
 }
 
@@ -159,22 +172,13 @@ impl Told {
         is_again
     }
 
-    /// What is owed to it. Behind the page where the file ends, nothing is any more; and that one comes soon, or not.
-    fn take_owed(&mut self, bytes: &Range<u64>, now: Moment) -> Option<Bytes> {
-        let is_for = |owed: &&mut Owed| owed.bytes.start <= bytes.start && bytes.end <= owed.bytes.end;
-        self.expire(now);
-        let owed = self.owed.as_mut().filter(is_for)?;
-        owed.until = owed.until.min(now + LOOKED_AT_WITHIN);
-        let part = part(&owed.pieces, bytes.start - owed.bytes.start..bytes.end - owed.bytes.start);
-        if (part.len() as u64) < bytes.end - bytes.start {
-            (self.owed, self.end) = (None, bytes.start + part.len() as u64);
-        }
-        Some(part)
-    }
-
-    /// Nothing is owed any more that comes too late.
-    fn expire(&mut self, now: Moment) {
-        self.owed.take_if(|owed| owed.until <= now);
+    fn looked_by(&mut self, now: Moment) -> Option<Moment> {
+        let by = match self.look? {
+            Look::Soon => now + LOOKED_AT_WITHIN,
+            Look::By(by) => by,
+        };
+        self.look = Some(Look::By(by));
+        Some(by)
     }
 }
 

@@ -71,7 +71,10 @@ impl Face {
         let directories = told.iter().filter(|attributes| attributes.kind == Kind::Directory);
         self.0.kept_listings.inherit(directories.map(|directory| directory.inode), now);
         told.iter().for_each(|attributes| drop(self.0.told.pass(attributes)));
-        forgotten.into_iter().for_each(|inode| self.0.forgotten.note(inode, now));
+        for inode in forgotten {
+            self.0.forgotten.note(inode, now);
+            self.0.under_way.inherit(inode, now);
+        }
         self.0.kept_names.inherit(now);
     }
 }

@@ -22,7 +22,7 @@ use futures_util::future::select;
 use host::{Host, Moment};
 use protocol::id::InodeId;
 
-use super::ends::{Due, Ends, LOOKED_AT_WITHIN};
+use super::ends::{Due, Ends};
 use super::lock;
 
 /// Bytes of a page.
@@ -39,11 +39,14 @@ pub(super) enum Use {
     Write,
     /// Tells of what was changed through a mapping.
     WriteBack,
+    /// None, but changes the file, or where it ends.
+    Change,
 }
 
 impl Use {
-    fn writes(self) -> bool {
-        matches!(self, Use::Write | Use::WriteBack)
+    /// After its answer the kernel takes no notice of where a READ that it sent before finds the end.
+    fn changes(self) -> bool {
+        matches!(self, Use::Write | Use::WriteBack | Use::Change)
     }
 }
 
@@ -136,7 +139,7 @@ impl State {
         match self.used {
             Use::Write => self.bytes.end.saturating_sub(PAGE).max(self.bytes.start)..self.bytes.end,
             Use::Read | Use::WriteBack => self.bytes.clone(),
-            Use::ReadPast => self.bytes.start..self.bytes.start,
+            Use::ReadPast | Use::Change => self.bytes.start..self.bytes.start,
         }
     }
 
@@ -146,7 +149,7 @@ impl State {
         let bytes = match self.used {
             Use::Write => self.kept(),
             Use::ReadPast if is_locked => self.bytes.clone(),
-            Use::Read | Use::ReadPast | Use::WriteBack => 0..0,
+            Use::Read | Use::ReadPast | Use::WriteBack | Use::Change => 0..0,
         };
         bytes.step_by(PAGE as usize).map(|start| start..start.saturating_add(PAGE))
     }
@@ -157,10 +160,14 @@ impl Requests {
         self.by_file.get(&inode).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// Requests that wait were sent before something of which the kernel hears now.
+    /// Requests that wait were sent before something of which the kernel hears now. Those that are not sure of what they
+    /// found have to look again, for what becomes of them is another question then.
     fn overtake(&mut self, inode: InodeId) {
         let of_file = self.by_file.get_mut(&inode).into_iter().flat_map(BTreeMap::values_mut);
-        of_file.filter(|state| !state.is_answered(Since::Found)).for_each(|state| state.overtaken = true);
+        for state in of_file.filter(|state| !state.is_answered(Since::Sent)) {
+            state.overtaken = true;
+            state.spoiled |= state.found.is_some();
+        }
     }
 }
 
@@ -170,7 +177,6 @@ pub(super) struct Request {
     inode: InodeId,
     number: u64,
     owed: Option<Bytes>,
-    is_owed: bool,
 }
 
 impl Request {
@@ -222,26 +228,14 @@ impl Drop for Request {
         if of_file.is_empty() {
             requests.by_file.remove(&self.inode);
         }
-        if state.used.writes() {
+        if state.used.changes() {
             requests.ends.change(self.inode);
         }
-        if self.is_owed {
+        if state.is_end && state.is_again {
             requests.ends.arrive(self.inode);
         }
         drop(requests);
         self.all.moved.notify(usize::MAX);
-    }
-}
-
-/// A change of a file that is no WRITE.
-pub(super) struct Change {
-    all: Arc<UnderWay>,
-    inode: InodeId,
-}
-
-impl Drop for Change {
-    fn drop(&mut self) {
-        lock(&self.all.requests).ends.change(self.inode);
     }
 }
 
@@ -261,7 +255,7 @@ impl UnderWay {
         let end = offset.saturating_add(asked).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         let bytes = offset / PAGE * PAGE..end;
         let mut requests = lock(&self.requests);
-        if used.writes() {
+        if used.changes() {
             requests.overtake(inode);
             requests.ends.change(inode);
         }
@@ -270,10 +264,9 @@ impl UnderWay {
             _ => (false, None),
         };
         // What a write leaves counts as told, too.
-        let overtaken = requests.ends.is_told(inode, now) || requests.of(inode).any(|other| other.used.writes());
+        let overtaken = requests.ends.is_told(inode, now) || requests.of(inode).any(|other| other.used.changes());
         let found = owed.as_ref().map(|_| Found::Answered);
-        let is_owed = owed.is_some();
-        let (is_end, is_sent) = (is_owed, is_owed);
+        let (is_end, is_sent) = (owed.is_some(), owed.is_some());
         let changes = requests.ends.changes();
         let state = State { used, bytes, asked, spoiled: false, overtaken, changes, is_again, found, is_end, is_sent };
         requests.begun += 1;
@@ -281,13 +274,12 @@ impl UnderWay {
         requests.by_file.entry(inode).or_default().insert(number, state);
         drop(requests);
         self.moved.notify(usize::MAX);
-        Request { all: self.clone(), inode, number, owed, is_owed }
+        Request { all: self.clone(), inode, number, owed }
     }
 
-    /// The file is changed otherwise than by a WRITE, until the guard is dropped.
-    pub(super) fn change(self: &Arc<Self>, inode: InodeId) -> Change {
-        lock(&self.requests).ends.change(inode);
-        Change { all: self.clone(), inode }
+    /// A request has come that changes the file otherwise than by a WRITE.
+    pub(super) fn change(self: &Arc<Self>, inode: InodeId, now: Moment) -> Request {
+        self.begin(inode, Use::Change, (0, 0), now)
     }
 
     /// The next request that comes or goes.
@@ -304,6 +296,8 @@ impl UnderWay {
         }
         if since == Since::Sent {
             requests.ends.change(inode);
+            drop(requests);
+            self.moved.notify(usize::MAX);
         }
     }
 
@@ -327,10 +321,16 @@ impl UnderWay {
         requests.overtake(inode);
     }
 
-    /// Whether answers are on their way to the kernel that say where the file ends, or are owed.
-    pub(super) fn tells_end(&self, inode: InodeId) -> bool {
-        let requests = lock(&self.requests);
-        requests.ends.is_owed(inode) || requests.of(inode).any(|state| state.tells_end())
+    /// An earlier process told the kernel to forget something of a file.
+    pub(super) fn inherit(&self, inode: InodeId, now: Moment) {
+        lock(&self.requests).ends.forget(inode, (None, true), now);
+    }
+
+    /// What has to come before the kernel is told more: answers that say where the file ends, and what is owed.
+    pub(super) fn due(&self, inode: InodeId, now: Moment) -> Due {
+        let mut requests = lock(&self.requests);
+        let is_coming = requests.of(inode).any(State::tells_end);
+        if is_coming { Due::Answer } else { requests.ends.due(inode, now) }
     }
 
     /// Waits until the kernel has those that are on their way.
@@ -349,21 +349,12 @@ impl UnderWay {
     pub(super) async fn end_arrives(&self, inode: InodeId, host: &Host) {
         loop {
             let moved = self.moved();
-            match self.end_due(inode, host.now()) {
+            match self.due(inode, host.now()) {
                 Due::Nothing => return,
                 Due::Answer => moved.await,
-                Due::Owed(until) => drop(select(moved, pin!(host.sleep_until(until))).await),
-                Due::Look => host.sleep(LOOKED_AT_WITHIN).await,
+                Due::Until(until) => drop(select(moved, pin!(host.sleep_until(until))).await),
             }
         }
-    }
-
-    fn end_due(&self, inode: InodeId, now: Moment) -> Due {
-        let mut requests = lock(&self.requests);
-        if requests.of(inode).any(|state| state.tells_end()) {
-            return Due::Answer;
-        }
-        requests.ends.due(inode, now)
     }
 
     /// Whether some of these bytes are on their way to the kernel.
@@ -405,7 +396,7 @@ fn without(whole: &Range<u64>, taken: &Range<u64>) -> impl Iterator<Item = Range
 
 #[cfg(test)]
 mod tests {
-    use super::super::ends::COMES_AGAIN_WITHIN;
+    use super::super::ends::{COMES_AGAIN_WITHIN, LOOKED_AT_WITHIN};
     use super::*;
 
     const FILE: InodeId = InodeId(7);
@@ -490,14 +481,18 @@ mod tests {
         let under_way = Arc::new(UnderWay::default());
         assert_eq!(read(&under_way, None, 5), Found::Answered, "of that file it was told nothing");
         assert_eq!(read(&under_way, Some(9), 2 * PAGE as usize), Found::Answered, "there may be more");
-        assert!(!under_way.tells_end(FILE));
+        assert_eq!(under_way.due(FILE, NOW), Due::Nothing);
         assert_eq!(read(&under_way, Some(9), PAGE as usize + 5), Found::Refused);
-        assert!(under_way.tells_end(FILE), "that waits for");
+        assert_eq!(under_way.due(FILE, NOW), Due::Until(NOW + COMES_AGAIN_WITHIN));
         let mut again = under_way.begin(FILE, Use::Read, (PAGE, PAGE as u32), NOW);
         assert_eq!((again.take_owed().unwrap(), again.outcome()), (Bytes::from("xxxxx"), Found::Answered));
-        assert_eq!(under_way.end_due(FILE, NOW), Due::Answer);
+        assert_eq!(under_way.due(FILE, NOW), Due::Answer);
         drop(again);
-        assert_eq!([(); 2].map(|()| under_way.end_due(FILE, NOW)), [Due::Look, Due::Nothing]);
+        let looked_at = NOW + LOOKED_AT_WITHIN;
+        assert_eq!(
+            [NOW, NOW, looked_at].map(|now| under_way.due(FILE, now)),
+            [Due::Until(looked_at), Due::Until(looked_at), Due::Nothing]
+        );
     }
 
     #[test]
@@ -530,11 +525,11 @@ mod tests {
         };
         let owed = |now| under_way.begin(FILE, Use::Read, (0, PAGE as u32), now).take_owed();
         refuse();
-        assert_eq!(under_way.end_due(FILE, NOW), Due::Owed(NOW + COMES_AGAIN_WITHIN));
+        assert_eq!(under_way.due(FILE, NOW), Due::Until(NOW + COMES_AGAIN_WITHIN));
         drop(under_way.begin(FILE, Use::Write, (PAGE, 1), NOW));
         assert_eq!(owed(NOW), None);
         refuse();
-        drop(under_way.change(FILE));
+        drop(under_way.change(FILE, NOW));
         assert_eq!(owed(NOW), None);
         let written = under_way.begin(FILE, Use::Write, (PAGE, 1), NOW);
         refuse();
@@ -542,14 +537,51 @@ mod tests {
         assert_eq!(owed(NOW), None, "it was found before the write");
         let read = under_way.begin(FILE, Use::Read, (0, 2 * PAGE as u32), NOW);
         under_way.tell(FILE, Some(9), NOW);
-        drop(under_way.change(FILE));
+        drop(under_way.change(FILE, NOW));
         assert_eq!((found(&read, 5), owed(NOW)), (Found::Refused, None), "it may have looked before the change");
         refuse();
-        assert_eq!(under_way.end_due(FILE, NOW + COMES_AGAIN_WITHIN), Due::Nothing);
+        assert_eq!(under_way.due(FILE, NOW + COMES_AGAIN_WITHIN), Due::Nothing);
         let again = under_way.begin(FILE, Use::Read, (0, PAGE as u32), NOW);
         under_way.tell(FILE, Some(9), NOW);
         assert_eq!(found(&again, 5), Found::Answered, "nobody is refused twice");
         refuse();
         assert_eq!(owed(NOW), Some(Bytes::from("xxxxx")));
+    }
+
+    #[test]
+    fn what_is_owed_stays_when_another_read_is_refused_that_has_found_nothing_sure() {
+        let under_way = Arc::new(UnderWay::default());
+        let early = under_way.begin(FILE, Use::Read, (0, 2 * PAGE as u32), NOW);
+        under_way.tell(FILE, Some(9), NOW);
+        let written = under_way.change(InodeId(8), NOW);
+        assert_eq!(read(&under_way, Some(9), 5), Found::Refused);
+        assert_eq!(found(&early, 5), Found::Refused);
+        drop(written);
+        let mut owed = under_way.begin(FILE, Use::Read, (0, PAGE as u32), NOW);
+        assert_eq!(owed.take_owed(), Some(Bytes::from("xxxxx")));
+    }
+
+    #[test]
+    fn a_read_that_is_overtaken_before_it_is_sure_of_what_it_found_looks_again() {
+        let under_way = Arc::new(UnderWay::default());
+        let read = under_way.begin(FILE, Use::Read, (0, 2 * PAGE as u32), NOW);
+        read.found(&[Bytes::from("xxxxx")], NOW);
+        under_way.tell(FILE, Some(9), NOW);
+        assert_eq!(read.outcome(), Found::Spoiled);
+        read.begun();
+        assert_eq!(found(&read, 5), Found::Refused);
+    }
+
+    #[test]
+    fn a_change_that_is_no_write_locks_no_pages_and_overtakes() {
+        let under_way = Arc::new(UnderWay::default());
+        under_way.tell(FILE, Some(9), NOW);
+        let later = NOW + COMES_AGAIN_WITHIN;
+        let before = under_way.begin(FILE, Use::Read, (0, 2 * PAGE as u32), later);
+        let change = under_way.change(FILE, later);
+        assert_eq!(found(&before, 5), Found::Refused);
+        drop(before);
+        assert_eq!(under_way.beside(FILE, &[ALL], true, Since::Found).free, [ALL]);
+        drop(change);
     }
 }
