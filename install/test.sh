@@ -24,7 +24,7 @@ room=6
 # Programs run as other users, too, and must get through.
 chmod 711 "$work"
 dazzle=${DAZZLE:-$top/target/debug/dazzle}
-passed=0 failed=0 broken="" begun=0
+passed=0 failed=0 broken="" begun=0 patient=""
 # The tests that run, by the process of each.
 declare -A running=()
 
@@ -68,7 +68,7 @@ run() {
         return
     fi
     [ ${#chosen[@]} -eq 0 ] || [[ " ${chosen[*]} " == *" $name "* ]] || return 0
-    while [ ${#running[@]} -ge "$jobs" ]; do count_one; done
+    while [ $((${#running[@]} - $(are_patient))) -ge "$jobs" ]; do count_one; done
     begun=$((begun + 1))
     if [ "$jobs" -gt 1 ]; then
         echo "-- $name begins"
@@ -86,6 +86,15 @@ alone() {
     while [ ${#running[@]} -gt 0 ]; do count_one; done
     jobs=1 run "$@"
 }
+
+# As `run`, beside the others, of which there are no fewer for that: it takes what they leave of the processors.
+patiently() {
+    run "$1" "$2" nice "${@:3}"
+    [ "$jobs" -eq 1 ] || patient=${!:-}
+}
+
+# How many run that take only what others leave.
+are_patient() { [ -n "$patient" ] && [ -n "${running[$patient]:-}" ] && echo 1 || echo 0; }
 
 # one NAME WORDS FUNCTION [arguments...]: runs a test in a directory of its own, which it takes away again.
 one() {
@@ -140,7 +149,7 @@ free=$(($(stat -f -c '%a * %S' "$work") >> 30))
 [ "$free" -ge "$room" ] || [ "${chosen[0]:-}" = --list ] || { echo "$free GiB are free in $work, and the tests need $room: name a place in DAZZLE_TEST_DIR"; exit 2; }
 
 alone gate "format, lints and tidy" make --silent check
-alone units "unit, property, model and simulation tests" cargo test --workspace --quiet --no-fail-fast
+patiently units "unit, property, model and simulation tests" cargo test --workspace --quiet --no-fail-fast
 
 run programs "real programs" real_programs
 run pjdfstest "pjdfstest as ext4" on_fresh pjd --targets 5 -- "$programs/pjdfstest.sh"
