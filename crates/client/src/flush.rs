@@ -205,6 +205,10 @@ impl Inner {
 
     /// Waits until the log is `disk` through `position`.
     pub(crate) async fn commit(&self, position: Position) -> Result<(), ClientError> {
+        // What is appended meanwhile has to wait for the next one. Counted before the log's end is looked at, it is all in
+        // the log.
+        let appended = self.budget.appended_so_far();
+        let covers_all = self.log.end() <= position;
         if self.log.reached(Durability::Disk) < position {
             let until = self.room_until();
             loop {
@@ -213,7 +217,9 @@ impl Inner {
                     outcome => break outcome?,
                 }
             }
-            self.budget.stored(0);
+        }
+        if covers_all {
+            self.budget.stored(appended);
         }
         Ok(())
     }

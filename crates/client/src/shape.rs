@@ -161,10 +161,7 @@ impl Inner {
 
     /// A log gives no room to bytes that do not exist, so room cannot be set aside: this says whether there is any.
     async fn fits(&self, bytes: u64) -> Result<(), ClientError> {
-        if !self.budget.fits(bytes) {
-            self.await_room(bytes).await;
-        }
-        if self.budget.fits(bytes) { Ok(()) } else { Err(ClientError::NoRoom) }
+        if self.budget.fits(bytes) || self.await_room(bytes).await { Ok(()) } else { Err(ClientError::NoRoom) }
     }
 
     /// The caller holds the shape.

@@ -156,8 +156,16 @@ struct Taken {
     ask_at: u64,
     /// Bytes that it could take in since, as its share of the room.
     share: u64,
-    /// Appended bytes of which it is not known that targets have them.
-    backlog: u64,
+    /// Bytes that ever went to the log, and of those, how many are known to be on targets: the first.
+    appended: u64,
+    stored: u64,
+}
+
+impl Taken {
+    /// Bytes of file data that are on their way to the targets, or wait for that.
+    fn under_way(&self) -> u64 {
+        self.dirty.bytes + self.appended - self.stored
+    }
 }
 
 /// Whether a write may be taken in.
@@ -250,13 +258,25 @@ impl Budget {
 
     /// So many bytes went to the log.
     pub(crate) fn appended(&self, bytes: u64) {
-        lock(&self.taken).backlog += bytes;
+        lock(&self.taken).appended += bytes;
     }
 
-    /// Of the appended bytes the targets now have all but `rest`.
-    pub(crate) fn stored(&self, rest: u64) {
+    /// How many bytes ever went there.
+    pub(crate) fn appended_so_far(&self) -> u64 {
+        lock(&self.taken).appended
+    }
+
+    /// Of those the targets have the first `appended`.
+    pub(crate) fn stored(&self, appended: u64) {
         let mut taken = lock(&self.taken);
-        taken.backlog = taken.backlog.min(rest);
+        assert!(appended <= taken.appended, "nothing is stored that was not appended");
+        taken.stored = taken.stored.max(appended);
+    }
+
+    /// Whether more room may be seen when what is on its way is stored: until then it counts twice, for targets may have it
+    /// already.
+    pub(crate) fn may_settle(&self) -> bool {
+        self.under_way() > 0 && self.blocked().is_none()
     }
 
     /// The targets now say that they have room for `usable` bytes. Who takes no more than `unasked` need not ask.
@@ -265,7 +285,7 @@ impl Budget {
     /// would be more than fits, and what cannot be stored cannot be given up to others either.
     pub(crate) fn learn(&self, usable: u64, unasked: u64, clients: u64) {
         let mut taken = lock(&self.taken);
-        let under_way = taken.dirty.bytes + taken.backlog;
+        let under_way = taken.under_way();
         taken.spent = under_way + under_way / OVERHEAD_SHARE;
         let share = usable.saturating_sub(taken.spent) / clients;
         taken.usable = taken.spent + share;
@@ -275,8 +295,7 @@ impl Budget {
 
     /// Bytes that are on their way to the targets.
     pub(crate) fn under_way(&self) -> u64 {
-        let taken = lock(&self.taken);
-        taken.dirty.bytes + taken.backlog
+        lock(&self.taken).under_way()
     }
 
     /// Begins to wait for room. What is dirty has its room already, but only what targets hold makes them clean.
@@ -387,7 +406,7 @@ mod tests {
         budget.appended(90);
         assert_eq!(budget.admit(70, false), Admission::NoRoom);
         assert_eq!(budget.admit(50, false), Admission::Granted);
-        budget.stored(0);
+        budget.stored(90);
         budget.learn(50, 1000, 1);
         assert_eq!(budget.under_way(), 50);
         assert!(!budget.fits(1));

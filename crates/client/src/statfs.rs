@@ -51,15 +51,20 @@ impl Inner {
         stats
     }
 
-    /// Looks how much room there is for `bytes`, and waits a while for what removed files gave back: their stripes are
-    /// deleted some moments later (DESIGN §8), and a program that makes room and takes it again is not to notice.
-    pub(crate) async fn await_room(&self, bytes: u64) {
+    /// Looks whether there is room for `bytes`, and waits a while for what is on its way, and for what removed files gave back:
+    /// their stripes are deleted some moments later (DESIGN §8), and a program that makes room and takes it again is not
+    /// to notice.
+    pub(crate) async fn await_room(&self, bytes: u64) -> bool {
         let until = self.room_until();
         let _awaited = self.budget.awaited();
         loop {
             self.refresh_space().await;
-            if self.budget.fits(bytes) || !self.may_room_come(bytes, until).await {
-                return;
+            if self.budget.fits(bytes) {
+                return true;
+            }
+            let may_settle = !self.is_stopped() && self.budget.may_settle() && self.host.now() < until;
+            if !may_settle && !self.may_room_come(bytes, until).await {
+                return false;
             }
             self.host.sleep(ROOM_INTERVAL).await;
         }

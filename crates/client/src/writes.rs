@@ -52,7 +52,7 @@ impl Drop for Granted<'_> {
 impl Inner {
     /// Waits until so many more bytes may be dirty, and makes sure that they can be stored.
     async fn admit(&self, bytes: u64) -> Result<Granted<'_>, ClientError> {
-        let (mut has_waited, mut is_fresh) = (false, false);
+        let mut is_fresh = false;
         let mut freed = None;
         loop {
             if self.is_stopped() {
@@ -70,11 +70,9 @@ impl Inner {
                     self.refresh_space().await;
                     is_fresh = true;
                 }
-                (Admission::NoRoom, _) if has_waited => return Err(ClientError::NoRoom),
-                (Admission::NoRoom, _) => {
-                    has_waited = true;
-                    self.await_room(bytes).await;
-                }
+                // Others may take what has come.
+                (Admission::NoRoom, _) if self.await_room(bytes).await => is_fresh = false,
+                (Admission::NoRoom, _) => return Err(ClientError::NoRoom),
             }
         }
     }

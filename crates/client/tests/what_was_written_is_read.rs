@@ -204,6 +204,26 @@ fn what_was_accepted_fits() {
     });
 }
 
+/// What is on its way to slow disks, and takes room of them already, counts but once.
+#[test]
+fn nobody_is_refused_before_all_is_full() {
+    sim::run(4, async |world: World, host: Host| {
+        let disk =
+            DiskOptions { capacity_bytes: 64 << 20, sync_latency: Duration::from_secs(1), ..DiskOptions::default() };
+        let site = Site::start(&world, &host, disk).await;
+        let client = site.client().await;
+        let name = Bytes::from_static(b"large");
+        let inode = client.create_open(InodeId::ROOT, name, plain_file()).await.expect("the name is new").inode;
+        let before = client.statfs().await.expect("the targets answer").bytes_available;
+        let mut written = 0;
+        while client.write(inode, WriteAt::End, Bytes::from(vec![1; 1 << 20])).await.is_ok() {
+            written += 1 << 20;
+        }
+        assert!(written + (4 << 20) >= before, "{written} bytes fit, and there was room for {before}");
+        client.fsync(inode, false).await.expect("what was accepted fits");
+    });
+}
+
 #[test]
 fn an_fsync_flushes_the_managers_journal_once() {
     sim::run(5, async |world: World, host: Host| {
