@@ -205,11 +205,10 @@ impl Inner {
 
     /// Waits until the log is `disk` through `position`.
     pub(crate) async fn commit(&self, position: Position) -> Result<(), ClientError> {
-        // What is appended meanwhile has to wait for the next one. Counted before the log's end is looked at, it is all in
-        // the log.
+        // What is appended meanwhile has to wait for the next one.
         let appended = self.budget.appended_so_far();
-        let covers_all = self.log.end() <= position;
-        if self.log.reached(Durability::Disk) < position {
+        let (covers_all, waits) = (self.log.end() <= position, self.log.reached(Durability::Disk) < position);
+        if waits {
             let until = self.room_until();
             loop {
                 match self.log.commit(position, Durability::Disk).await {
@@ -218,7 +217,8 @@ impl Inner {
                 }
             }
         }
-        if covers_all {
+        // What a writer in order had appended behind `position` by then follows closely.
+        if covers_all || waits {
             self.budget.stored(appended);
         }
         Ok(())
