@@ -69,6 +69,7 @@ long-test: packages ## 30,000 simulated worlds, the models checked further, 200 
 	@DAZZLE_SEEDS=10000 $(CARGO) test --profile worlds -p dazzle-testbed --test a_cluster_keeps_its_word -- --nocapture
 	@DAZZLE_SEEDS=10000 $(CARGO) test --profile worlds -p dazzle-storage --test stories -- --nocapture what_was_acknowledged_survives
 	@$(CARGO) test --profile worlds -p dazzle-log -- --ignored
+	@$(CARGO) test --profile worlds -p dazzle-testbed --test token_model -- --ignored
 	@ROUNDS=200 install/test.sh crash
 	@ROUNDS=20 install/test.sh fill-and-empty
 	@SPACE=full install/test.sh overwritten
