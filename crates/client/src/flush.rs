@@ -205,10 +205,8 @@ impl Inner {
 
     /// Waits until the log is `disk` through `position`.
     pub(crate) async fn commit(&self, position: Position) -> Result<(), ClientError> {
-        // What is appended meanwhile has to wait for the next one.
-        let appended = self.budget.appended_so_far();
-        let (covers_all, waits) = (self.log.end() <= position, self.log.reached(Durability::Disk) < position);
-        if waits {
+        self.settle_room();
+        if self.log.reached(Durability::Disk) < position {
             let until = self.room_until();
             loop {
                 match self.log.commit(position, Durability::Disk).await {
@@ -217,11 +215,15 @@ impl Inner {
                 }
             }
         }
-        // What a writer in order had appended behind `position` by then follows closely.
-        if covers_all || waits {
-            self.budget.stored(appended);
-        }
+        self.settle_room();
         Ok(())
+    }
+
+    /// What the log has on targets by now is no longer on its way there.
+    pub(crate) fn settle_room(&self) {
+        // In this order: what had been appended lies before where the log ends afterwards.
+        let appended = self.budget.appended_so_far();
+        self.budget.settle(appended, self.log.end(), self.log.reached(Durability::Disk));
     }
 
     /// Waits until managers have acknowledged all deltas in records that end at or before `position`.

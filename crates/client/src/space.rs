@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use event_listener::{Event, EventListener};
 use host::Moment;
+use protocol::address::Position;
 use protocol::id::TargetId;
 use protocol::maps::Maps;
 use protocol::storage::TargetStat;
@@ -159,6 +160,8 @@ struct Taken {
     /// Bytes that ever went to the log, and of those, how many are known to be on targets: the first.
     appended: u64,
     stored: u64,
+    /// Where the log ended once, and how many bytes had gone there by then: they are on targets when the log is up to here.
+    mark: Option<(Position, u64)>,
 }
 
 impl Taken {
@@ -266,11 +269,19 @@ impl Budget {
         lock(&self.taken).appended
     }
 
-    /// Of those the targets have the first `appended`.
-    pub(crate) fn stored(&self, appended: u64) {
+    /// The first `appended` of those lie before `end`, and what lies before `reached` is on targets. What went to the log
+    /// behind a mark waits for the next one.
+    pub(crate) fn settle(&self, appended: u64, end: Position, reached: Position) {
         let mut taken = lock(&self.taken);
-        assert!(appended <= taken.appended, "nothing is stored that was not appended");
-        taken.stored = taken.stored.max(appended);
+        assert!(appended <= taken.appended, "nothing lies in the log that was not appended");
+        if let Some((_, marked)) = taken.mark.take_if(|mark| mark.0 <= reached) {
+            taken.stored = taken.stored.max(marked);
+        }
+        if end <= reached {
+            taken.stored = taken.stored.max(appended);
+        } else {
+            taken.mark.get_or_insert((end, appended));
+        }
     }
 
     /// Whether more room may be seen when what is on its way is stored: until then it counts twice, for targets may have it
@@ -347,7 +358,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use protocol::fragment::Geometry;
-    use protocol::id::GroupId;
+    use protocol::id::{GroupId, StripeNumber};
     use protocol::maps::GroupEntry;
 
     use super::*;
@@ -361,6 +372,10 @@ mod tests {
             groups: groups.iter().enumerate().map(|(id, group)| (GroupId(id as u32), entry(group))).collect(),
             ..Maps::empty(1, 1)
         }
+    }
+
+    fn position(offset: u32) -> Position {
+        Position::new(StripeNumber(0), offset)
     }
 
     fn stats(free: &[u64]) -> BTreeMap<TargetId, TargetStat> {
@@ -406,10 +421,29 @@ mod tests {
         budget.appended(90);
         assert_eq!(budget.admit(70, false), Admission::NoRoom);
         assert_eq!(budget.admit(50, false), Admission::Granted);
-        budget.stored(90);
+        budget.settle(90, position(90), position(90));
         budget.learn(50, 1000, 1);
         assert_eq!(budget.under_way(), 50);
         assert!(!budget.fits(1));
+    }
+
+    #[test]
+    fn no_more_is_taken_off_than_what_the_log_has_reached() {
+        let budget = Budget::new(100);
+        budget.appended(30);
+        budget.settle(30, position(30), position(0));
+        budget.appended(20);
+        budget.settle(50, position(50), position(29));
+        assert_eq!(budget.under_way(), 50);
+        budget.settle(50, position(50), position(40));
+        assert_eq!(budget.under_way(), 20, "what lies before the first mark is stored, and the second is at the end");
+        budget.appended(10);
+        budget.settle(50, position(50), position(50));
+        assert_eq!(budget.under_way(), 10, "it may lie behind the end that was seen");
+        budget.settle(60, position(60), position(50));
+        assert_eq!(budget.under_way(), 10);
+        budget.settle(60, position(60), position(61));
+        assert_eq!(budget.under_way(), 0);
     }
 
     #[test]

@@ -39,6 +39,7 @@ impl Client {
 impl Inner {
     /// What the targets that answer tell of themselves.
     pub(crate) async fn stats(&self) -> BTreeMap<TargetId, TargetStat> {
+        self.settle_room();
         let maps = self.cluster.maps();
         let alive = maps.serving();
         let calls = alive.map(async |(target, _)| (target, self.cluster.ask(target, StorageRequest::Stat).await));
