@@ -272,12 +272,12 @@ impl Inner {
 
     /// Asks all targets how full they are.
     pub(crate) async fn refresh_space(&self) {
-        let stats = self.stats().await;
+        let (stats, stored) = self.stats().await;
         if !stats.is_empty() {
             let maps = self.cluster.maps();
             let room = |stat: &TargetStat| stat.bytes_free.saturating_sub(stat.bytes_reserved);
             let usable = usable(&maps, &stats, room).saturating_sub(margin(&maps));
-            self.budget.learn(usable, stripe_size(&maps), clients(&maps));
+            self.budget.learn((usable, stored), stripe_size(&maps), clients(&maps));
         }
     }
 }

@@ -155,8 +155,9 @@ struct Taken {
     /// When so many are spent, targets are asked again: small durable writes take more of their room than one in
     /// [`OVERHEAD_SHARE`] says, and others write, too.
     ask_at: u64,
-    /// Bytes that it could take in since, as its share of the room.
+    /// Bytes that it could take in since, as its share of the room; and at best, if targets had all that was on its way.
     share: u64,
+    share_at_best: u64,
     /// Bytes that ever went to the log, and of those, how many are known to be on targets: the first.
     appended: u64,
     stored: u64,
@@ -165,9 +166,9 @@ struct Taken {
 }
 
 impl Taken {
-    /// Bytes of file data that are on their way to the targets, or wait for that.
-    fn under_way(&self) -> u64 {
-        self.dirty.bytes + self.appended - self.stored
+    /// Bytes of file data that are on their way to the targets, or wait for that, unless they were among the first `stored`.
+    fn under_way(&self, stored: u64) -> u64 {
+        self.dirty.bytes + self.appended - stored
     }
 }
 
@@ -182,6 +183,17 @@ pub(crate) enum Admission {
     Ask,
     /// The targets had no room for it when they were asked last.
     NoRoom,
+}
+
+/// How what is on its way comes to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settling {
+    /// It does not, or that would not help.
+    Never,
+    /// Some of it is to be written out first, as happens while room is awaited.
+    WrittenOut,
+    /// All of it is in the log, which is to be committed: nobody else may do it.
+    Committed,
 }
 
 impl Budget {
@@ -284,29 +296,52 @@ impl Budget {
         }
     }
 
-    /// Whether more room may be seen when what is on its way is stored: until then it counts twice, for targets may have it
-    /// already.
-    pub(crate) fn may_settle(&self) -> bool {
-        self.under_way() > 0 && self.blocked().is_none()
+    /// Of those the targets have so many, the first ones.
+    pub(crate) fn stored_so_far(&self) -> u64 {
+        lock(&self.taken).stored
     }
 
-    /// The targets now say that they have room for `usable` bytes. Who takes no more than `unasked` need not ask.
+    /// Whether room for `bytes` may be seen when what is on its way is stored, and what has to be done for that: until then
+    /// it counts twice, for targets may have it already.
+    pub(crate) fn may_settle(&self, bytes: u64) -> Settling {
+        if self.blocked().is_some() {
+            return Settling::Never;
+        }
+        let taken = lock(&self.taken);
+        match (taken.under_way(taken.stored), taken.dirty.bytes) {
+            (0, _) => Settling::Never,
+            _ if bytes > taken.share_at_best => Settling::Never,
+            (_, 0) => Settling::Committed,
+            _ => Settling::WrittenOut,
+        }
+    }
+
+    /// The targets said that they have room for `usable` bytes, and when they were asked they had the first `stored` bytes of
+    /// the log. Who takes no more than `unasked` need not ask.
     ///
     /// So many `clients` see the same room: each takes its share before it asks again. What all of them took in at once
     /// would be more than fits, and what cannot be stored cannot be given up to others either.
-    pub(crate) fn learn(&self, usable: u64, unasked: u64, clients: u64) {
+    pub(crate) fn learn(&self, (usable, stored): (u64, u64), unasked: u64, clients: u64) {
         let mut taken = lock(&self.taken);
-        let under_way = taken.under_way();
+        assert!(stored <= taken.stored, "what is stored stays stored");
+        let under_way = taken.under_way(stored);
         taken.spent = under_way + under_way / OVERHEAD_SHARE;
         let share = usable.saturating_sub(taken.spent) / clients;
         taken.usable = taken.spent + share;
         taken.ask_at = taken.spent + (share / 2).max(unasked);
         taken.share = share;
+        taken.share_at_best = usable / clients;
     }
 
     /// Bytes that are on their way to the targets.
     pub(crate) fn under_way(&self) -> u64 {
-        lock(&self.taken).under_way()
+        let taken = lock(&self.taken);
+        taken.under_way(taken.stored)
+    }
+
+    /// Bytes that were on their way to the targets when they had the first `stored` of the log, or have come since.
+    pub(crate) fn under_way_since(&self, stored: u64) -> u64 {
+        lock(&self.taken).under_way(stored)
     }
 
     /// Begins to wait for room. What is dirty has its room already, but only what targets hold makes them clean.
@@ -414,7 +449,7 @@ mod tests {
     #[test]
     fn what_was_taken_in_is_counted_until_it_is_stored() {
         let budget = Budget::new(100);
-        budget.learn(150, 1000, 1);
+        budget.learn((150, 0), 1000, 1);
         assert_eq!(budget.admit(90, false), Admission::Granted);
         assert_eq!(budget.admit(20, false), Admission::Wait);
         budget.release(90);
@@ -422,7 +457,7 @@ mod tests {
         assert_eq!(budget.admit(70, false), Admission::NoRoom);
         assert_eq!(budget.admit(50, false), Admission::Granted);
         budget.settle(90, position(90), position(90));
-        budget.learn(50, 1000, 1);
+        budget.learn((50, 90), 1000, 1);
         assert_eq!(budget.under_way(), 50);
         assert!(!budget.fits(1));
     }
@@ -447,9 +482,36 @@ mod tests {
     }
 
     #[test]
+    fn what_was_stored_while_targets_were_asked_still_counts() {
+        let budget = Budget::new(100);
+        budget.learn((100, 0), 1000, 1);
+        assert_eq!(budget.admit(64, false), Admission::Granted);
+        let stored = budget.stored_so_far();
+        budget.release(64);
+        budget.appended(64);
+        budget.settle(64, position(64), position(64));
+        budget.learn((100, stored), 1000, 1);
+        assert!(budget.fits(34) && !budget.fits(35), "they told of the time before");
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_awaited_where_that_helps() {
+        let budget = Budget::new(1000);
+        budget.learn((100, 0), 1000, 1);
+        assert_eq!(budget.may_settle(50), Settling::Never, "nothing is on its way");
+        assert_eq!(budget.admit(64, false), Admission::Granted);
+        assert_eq!((budget.may_settle(100), budget.may_settle(101)), (Settling::WrittenOut, Settling::Never));
+        budget.release(64);
+        budget.appended(64);
+        assert_eq!(budget.may_settle(100), Settling::Committed);
+        budget.block(Some(ClientError::NoRoom));
+        assert_eq!(budget.may_settle(100), Settling::Never);
+    }
+
+    #[test]
     fn what_keeps_dirty_bytes_is_counted_as_memory_and_not_as_room() {
         let budget = Budget::new(100);
-        budget.learn(150, 1000, 1);
+        budget.learn((150, 0), 1000, 1);
         let (bytes, beside) = (10, 30);
         assert_eq!(budget.admit(bytes, false), Admission::Granted);
         budget.change(Weight { bytes, beside: 0 }, Weight { bytes, beside });
@@ -466,12 +528,12 @@ mod tests {
     #[test]
     fn when_half_the_room_is_taken_targets_are_asked_again() {
         let budget = Budget::new(1000);
-        budget.learn(100, 10, 1);
+        budget.learn((100, 0), 10, 1);
         assert_eq!(budget.admit(50, false), Admission::Granted);
         assert_eq!(budget.admit(1, false), Admission::Ask);
         assert_eq!(budget.admit(1, true), Admission::Granted);
         // They hold more than was written.
-        budget.learn(70, 10, 1);
+        budget.learn((70, 0), 10, 1);
         assert_eq!(budget.admit(11, false), Admission::Ask);
         assert_eq!(budget.admit(10, false), Admission::Granted);
         assert_eq!(budget.admit(10, true), Admission::NoRoom);
@@ -480,21 +542,21 @@ mod tests {
     #[test]
     fn of_room_that_others_see_too_a_share_is_taken_and_written_out_soon() {
         let budget = Budget::new(1000);
-        budget.learn(400, 10, 4);
+        budget.learn((400, 0), 10, 4);
         assert_eq!(budget.admit(50, false), Admission::Granted);
         assert!(!budget.is_pressed());
         assert_eq!(budget.admit(10, true), Admission::Granted);
         assert!(budget.is_pressed(), "the others might take what it needs");
         assert_eq!(budget.admit(50, true), Admission::NoRoom);
         // It is asked again, and nobody else took anything.
-        budget.learn(400, 10, 4);
+        budget.learn((400, 0), 10, 4);
         assert_eq!(budget.admit(50, true), Admission::Granted);
     }
 
     #[test]
     fn while_room_is_awaited_all_that_is_dirty_is_due() {
         let budget = Budget::new(1000);
-        budget.learn(1000, 0, 1);
+        budget.learn((1000, 0), 0, 1);
         let awaited = budget.awaited();
         assert!(!budget.is_pressed(), "nothing is dirty");
         assert_eq!(budget.admit(10, true), Admission::Granted);

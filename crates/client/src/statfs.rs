@@ -7,11 +7,11 @@ use futures_util::future::join_all;
 use host::{Moment, NodeId};
 use protocol::id::TargetId;
 use protocol::manager::{Answer, ManagerRequest};
-use protocol::storage::{StorageReply, StorageRequest, TargetStat};
+use protocol::storage::{Durability, StorageReply, StorageRequest, TargetStat};
 
 use crate::ClientError;
 use crate::client::{Client, Inner};
-use crate::space::{Room, Statfs, margin, usable};
+use crate::space::{Room, Settling, Statfs, margin, usable};
 
 /// An inode needs about so much room, in bytes: what `statfs` makes of free room.
 const INODE_BYTES: u64 = 512;
@@ -22,9 +22,9 @@ const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 impl Client {
     /// `statfs`: the truth after redundancy, of the fullest targets (DESIGN §4).
     pub async fn statfs(&self) -> Result<Statfs, ClientError> {
-        let stats = self.0.stats().await;
+        let (stats, stored) = self.0.stats().await;
         let maps = self.0.cluster.maps();
-        let Room { total, free, available } = Room::of(&maps, &stats, self.0.budget.under_way());
+        let Room { total, free, available } = Room::of(&maps, &stats, self.0.budget.under_way_since(stored));
         let inodes = self.0.inodes().await;
         Ok(Statfs {
             bytes_total: total,
@@ -37,9 +37,11 @@ impl Client {
 }
 
 impl Inner {
-    /// What the targets that answer tell of themselves.
-    pub(crate) async fn stats(&self) -> BTreeMap<TargetId, TargetStat> {
+    /// What the targets that answer tell of themselves, and how many bytes of those that ever went to the log they had by then
+    /// for sure.
+    pub(crate) async fn stats(&self) -> (BTreeMap<TargetId, TargetStat>, u64) {
         self.settle_room();
+        let stored = self.budget.stored_so_far();
         let maps = self.cluster.maps();
         let alive = maps.serving();
         let calls = alive.map(async |(target, _)| (target, self.cluster.ask(target, StorageRequest::Stat).await));
@@ -49,7 +51,7 @@ impl Inner {
                 stats.insert(target, stat);
             }
         }
-        stats
+        (stats, stored)
     }
 
     /// Looks whether there is room for `bytes`, and waits a while for what is on its way, and for what removed files gave back:
@@ -63,11 +65,23 @@ impl Inner {
             if self.budget.fits(bytes) {
                 return true;
             }
-            let may_settle = !self.is_stopped() && self.budget.may_settle() && self.host.now() < until;
-            if !may_settle && !self.may_room_come(bytes, until).await {
+            if !self.may_settle(bytes, until).await && !self.may_room_come(bytes, until).await {
                 return false;
             }
             self.host.sleep(ROOM_INTERVAL).await;
+        }
+    }
+
+    /// Whether it makes sense to wait for what is on its way, if room for `bytes` is wanted; not beyond `until`.
+    async fn may_settle(&self, bytes: u64, until: Moment) -> bool {
+        if self.is_stopped() || self.host.now() >= until {
+            return false;
+        }
+        match self.budget.may_settle(bytes) {
+            Settling::Never => false,
+            Settling::WrittenOut => true,
+            // Of what is told to no manager, for its file was cut or removed since, nobody else takes care.
+            Settling::Committed => self.log.commit(self.log.end(), Durability::Disk).await.is_ok(),
         }
     }
 
@@ -101,7 +115,7 @@ impl Inner {
 
     /// How many bytes of files the targets could hold in all, and how many live, as far as managers answer.
     async fn in_use(&self) -> (u64, u64) {
-        let (maps, stats) = (self.cluster.maps(), self.stats().await);
+        let (maps, (stats, _)) = (self.cluster.maps(), self.stats().await);
         let room = |stat: &TargetStat| stat.bytes_total.saturating_sub(stat.bytes_reserved);
         (usable(&maps, &stats, room).saturating_sub(margin(&maps)), self.census().await.1)
     }

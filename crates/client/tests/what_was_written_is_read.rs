@@ -224,6 +224,31 @@ fn nobody_is_refused_before_all_is_full() {
     });
 }
 
+/// What went to the log and was cut off before any manager heard of it is not recorded, and nothing is stored because of it.
+#[test]
+fn what_was_cut_off_counts_but_once() {
+    sim::run(4, async |world: World, host: Host| {
+        let disk = DiskOptions { capacity_bytes: 64 << 20, ..DiskOptions::default() };
+        let site = Site::start(&world, &host, disk).await;
+        let client = site.client().await;
+        let name = Bytes::from_static(b"large");
+        let inode = client.create_open(InodeId::ROOT, name, plain_file()).await.expect("the name is new").inode;
+        let before = client.statfs().await.expect("the targets answer").bytes_available;
+        for _ in 0..2 {
+            client.write(inode, WriteAt::End, Bytes::from(vec![1; 1 << 20])).await.expect("there is room");
+        }
+        let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+        client.set_attributes(inode, cut).await.expect("it is open");
+        // Targets are asked once more.
+        host.sleep(Duration::from_secs(3)).await;
+        let begun = host.now();
+        let length = before - (3 << 20);
+        client.allocate(inode, Allocate { offset: 0, length, mode: AllocateMode::Grow }).await.expect("there is room");
+        let took = host.now().since(begun);
+        assert!(took < Duration::from_secs(1), "it took {took:?}");
+    });
+}
+
 #[test]
 fn an_fsync_flushes_the_managers_journal_once() {
     sim::run(5, async |world: World, host: Host| {
