@@ -77,13 +77,14 @@ run() {
         # Nobody waits for tee: what a test left behind may hold its pipe.
         one "$@" </dev/null > >(tee "$work/$name.out") 2>&1 &
     fi
-    running[$!]=$name
-    [ "$jobs" -gt 1 ] || count_one
+    local process=$!
+    running[$process]=$name
+    while [ "$jobs" -eq 1 ] && [ -n "${running[$process]:-}" ]; do count_one; done
 }
 
-# As `run`, with nothing beside it.
+# As `run`, with nothing beside it but what is patient.
 alone() {
-    while [ ${#running[@]} -gt 0 ]; do count_one; done
+    wait_for_all_but "$(are_patient)"
     jobs=1 run "$@"
 }
 
@@ -91,6 +92,11 @@ alone() {
 patiently() {
     run "$1" "$2" nice "${@:3}"
     [ "$jobs" -eq 1 ] || patient=${!:-}
+}
+
+# wait_for_all_but COUNT: until no more than so many tests run.
+wait_for_all_but() {
+    while [ ${#running[@]} -gt "$1" ]; do count_one; done
 }
 
 # How many run that take only what others leave.
@@ -118,7 +124,7 @@ count_one() {
     local process outcome
     wait -n -p process "${!running[@]}"
     outcome=$?
-    [ "$jobs" -eq 1 ] || cat "$work/${running[$process]}.out"
+    [ "$jobs" -eq 1 ] && [ "$process" != "$patient" ] || cat "$work/${running[$process]}.out"
     if [ $outcome -eq 0 ]; then
         passed=$((passed + 1))
     else
@@ -183,7 +189,7 @@ run lab-disks "a host with two disks goes on with either one" lab_disks
 run targets "targets are added and replaced on one machine, and wrong places refused" supplied
 run devices "preallocated files and block devices as targets" devices
 
-# These look at how long calls take, or how soon memory is given back.
+# These look at how long calls take, or how soon memory is given back: what is patient hardly shows in that.
 alone hung-device "a device that is a target of five hangs, and programs go on" hung_disk device
 alone hung-disk "the disk beneath a target of five hangs, and programs go on" hung_disk directory
 alone memory "the daemon's memory stays within its settings" memory
@@ -191,6 +197,8 @@ alone lab-mounts "three hosts see each other's changes at once" many_mounts
 alone lab-kills "hosts of three are killed, frozen and cut off in turn under load, also from one other alone" lab_kills
 alone lab-losses "as many hosts as parity makes up for are killed at once, and then all" lab_losses
 alone lab-restarts "every daemon is restarted under load, and programs keep what they have open" lab_restarts
+
+wait_for_all_but 0
 
 [ "${chosen[0]:-}" != --list ] || exit 0
 [ $((passed + failed)) -gt 0 ] || { echo "no such test; install/test.sh --list names them"; exit 2; }
